@@ -1,0 +1,1 @@
+"""EdgeSpec: language models at full speed on the machine you own."""

@@ -1,0 +1,99 @@
+"""What a drafter is: an object that proposes a tree of next tokens and watches what became of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTree:
+    """Proposed continuations in flat arrays, node 0 being the last accepted token (its parent is -1).
+
+    tokens int32 [n]; parents int16 [n], `parents[i] < i`; p_accept float32 [n], the drafter's estimate that the node is
+    accepted given that its parent was (1.0 for node 0); sources uint8 [n], an index into the engine's table of
+    drafters (0 for the root).
+    """
+
+    tokens: NDArray[np.int32]
+    parents: NDArray[np.int16]
+    p_accept: NDArray[np.float32]
+    sources: NDArray[np.uint8]
+
+    @classmethod
+    def root(cls, token: int) -> Self:
+        """A tree that proposes nothing: one pass over it is plain decoding."""
+        return cls(
+            np.array([token], np.int32),
+            np.array([-1], np.int16),
+            np.ones(1, np.float32),
+            np.zeros(1, np.uint8),
+        )
+
+    @classmethod
+    def chain(
+        cls, root: int, tokens: Sequence[int], p_accept: Sequence[float], source: int
+    ) -> Self:
+        """A tree without branches: `tokens` follow `root` one after the other."""
+        num_nodes = len(tokens) + 1
+        return cls(
+            np.array([root, *tokens], np.int32),
+            np.arange(-1, num_nodes - 1, dtype=np.int16),
+            np.array([1.0, *p_accept], np.float32),
+            np.array([0] + [source] * len(tokens), np.uint8),
+        )
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def take(self, num_nodes: int) -> DraftTree:
+        """The first `num_nodes` nodes, the root included; parents come before children, so this is a tree again."""
+        return DraftTree(
+            self.tokens[:num_nodes],
+            self.parents[:num_nodes],
+            self.p_accept[:num_nodes],
+            self.sources[:num_nodes],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What verification made of one tree: `path` are the accepted nodes (the root first), `bonus` the token after them."""
+
+    tree: DraftTree
+    path: list[int]
+    bonus: int
+    new_tokens: list[int] = field(default_factory=list)
+    """Accepted draft tokens, then the bonus token: what the step appends to the text."""
+
+
+class Drafter(ABC):
+    """Proposes continuations of the text it was fed; owns its stores and nothing else."""
+
+    name: str
+
+    @abstractmethod
+    def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        """Start over with these tokens as the text so far."""
+
+    @abstractmethod
+    def extend(self, tokens: Sequence[int]) -> None:
+        """The text grew by these tokens."""
+
+    @abstractmethod
+    def propose(self, max_nodes: int) -> DraftTree:
+        """A tree of at most `max_nodes` nodes besides the root, most promising first; the root is the text's last token."""
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """Learn from a verified step; `extend` is called separately."""
+        del outcome
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Bytes this drafter's stores hold."""

@@ -1,0 +1,51 @@
+"""Every error EdgeSpec raises on purpose.
+
+EdgeSpecError
+├── ModelFileError            the file is missing, damaged, or contradicts itself
+│   └── UnsupportedModelError the file is sound, but holds something this build cannot run
+├── BudgetError               the plan does not fit the memory budget
+├── ContextOverflowError      the prompt (plus one token) is longer than the context
+├── TemplateError             the file's chat template is broken or unsafe
+├── BackendError              a backend cannot be opened or failed while running
+└── OptionError               an argument has a value that means nothing (exit code 2 on the CLI)
+
+A message is one sentence that says what was asked, what was found, and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class EdgeSpecError(Exception):
+    """Base of all errors raised on purpose; the CLI prints it and exits with `exit_code`."""
+
+    exit_code = 1
+
+
+class ModelFileError(EdgeSpecError):
+    """The model file is missing, damaged, or contradicts itself."""
+
+
+class UnsupportedModelError(ModelFileError):
+    """The model file is sound but uses an architecture or type this build cannot run."""
+
+
+class BudgetError(EdgeSpecError):
+    """The requested plan does not fit the memory budget."""
+
+
+class ContextOverflowError(EdgeSpecError):
+    """The prompt does not fit the context."""
+
+
+class TemplateError(EdgeSpecError):
+    """The model's chat template is broken or tried something it may not do."""
+
+
+class BackendError(EdgeSpecError):
+    """A backend cannot be opened or failed while running."""
+
+
+class OptionError(EdgeSpecError):
+    """An argument has a value that means nothing."""
+
+    exit_code = 2

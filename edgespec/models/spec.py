@@ -1,0 +1,98 @@
+"""What the runtime needs to know about a model: its hyper-parameters and its tensors."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Literal
+
+RopeLayout = Literal["interleaved", "halves"]
+
+
+class TensorType(enum.Enum):
+    """A tensor element type as GGUF numbers it: (id, elements per block, bytes per block).
+
+    Source: the GGUF specification, `ggml_type`, and the block structures it refers to.
+    """
+
+    F32 = (0, 1, 4)
+    F16 = (1, 1, 2)
+    Q4_0 = (2, 32, 18)
+    Q4_1 = (3, 32, 20)
+    Q5_0 = (6, 32, 22)
+    Q5_1 = (7, 32, 24)
+    Q8_0 = (8, 32, 34)
+    Q8_1 = (9, 32, 36)
+    Q2_K = (10, 256, 84)
+    Q3_K = (11, 256, 110)
+    Q4_K = (12, 256, 144)
+    Q5_K = (13, 256, 176)
+    Q6_K = (14, 256, 210)
+    Q8_K = (15, 256, 292)
+    IQ4_NL = (20, 32, 18)
+    IQ4_XS = (23, 256, 136)
+    BF16 = (30, 1, 2)
+
+    @property
+    def type_id(self) -> int:
+        return self.value[0]
+
+    @property
+    def block_size(self) -> int:
+        """Elements per block."""
+        return self.value[1]
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes per block."""
+        return self.value[2]
+
+    def row_bytes(self, num_columns: int) -> int:
+        """Bytes of one row of `num_columns` elements (a multiple of `block_size`)."""
+        return num_columns // self.block_size * self.block_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Where one tensor lies in its file: shape is NumPy order, [rows, columns] for a matrix."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: TensorType
+    offset: int
+    """Bytes from the start of the file."""
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """The hyper-parameters of a decoder-only transformer, as its file states them."""
+
+    architecture: str
+    name: str
+    num_layers: int
+    dim: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    ffn_dim: int
+    vocab_size: int
+    context_length: int
+    norm_epsilon: float
+    rope_base: float
+    rope_dim: int
+    """Leading dimensions of each head that are rotated."""
+    rope_layout: RopeLayout
+    rope_scale: float = 1.0
+    """Positions are multiplied by this (linear scaling: 1 / factor)."""
+    tied_embeddings: bool = False
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    rope_factors: bool = False
+    """The file holds `rope_freqs.weight`: each frequency is divided by its factor (Llama 3.1)."""
+    num_parameters: int = 0
+
+    @property
+    def kv_dim(self) -> int:
+        """Width of one position's keys (or values) in one layer."""
+        return self.num_kv_heads * self.head_dim

@@ -1,0 +1,234 @@
+"""Tiny random GGUF models, written in a few milliseconds for tests of every layer above the file.
+
+Weights are seeded noise scaled so that activations stay near one; the vocabulary is a small but
+working one (bytes, a few common pieces, control tokens), so that text in and out makes sense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
+from gguf.quants import quantize
+from numpy.typing import NDArray
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+# Merges for the toy vocabularies: each joins pieces that are bytes or were made further up.
+_PAIRS = (
+    ("_", "t"), ("h", "e"), ("_", "a"), ("i", "n"), ("r", "e"), ("_t", "he"), ("o", "n"),
+    ("e", "r"), ("_", "s"), ("_", "w"), ("a", "t"), ("o", "u"), ("n", "d"), ("_a", "nd"),
+    ("e", "n"), ("in", "g"), ("_", "o"), ("_", "b"), ("o", "r"), ("a", "n"), ("i", "s"),
+    ("i", "t"), ("e", "s"), ("l", "l"), ("_", "c"), ("_", "f"), ("h", "a"), ("a", "r"),
+    ("_t", "o"), ("_o", "f"), ("_", "m"), ("e", "d"), ("_", "p"), ("l", "e"), ("_", "d"),
+    ("_", "y"), ("_y", "ou"), ("_", "in"), ("_", "_"), ("__", "__"),
+)  # fmt: skip
+
+
+def write_gguf(
+    path: str | Path,
+    *,
+    arch: str = "llama",
+    dim: int = 64,
+    layers: int = 2,
+    heads: int = 4,
+    kv_heads: int = 2,
+    head_dim: int | None = None,
+    ffn: int = 96,
+    vocab: int = 300,
+    context: int = 512,
+    type: str = "F32",
+    types: Mapping[str, str] | None = None,
+    tokenizer: str = "llama",
+    pre: str = "gpt-2",
+    template: str | None = None,
+    tied: bool = False,
+    rope_base: float = 10000.0,
+    rope_factors: bool = False,
+    seed: int = 0,
+    metadata: Mapping[str, Any] | None = None,
+    shapes: Mapping[str, tuple[int, ...] | None] | None = None,
+) -> Path:
+    """Write a random `llama`, `qwen2` (biases) or `qwen3` (qk norms) model and return its path.
+
+    `type` is that of every matrix (F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K; columns a multiple of
+    its block) and `types` overrides it for tensor names by suffix, e.g. `{"ffn_down.weight":
+    "Q6_K"}`. `metadata` adds or replaces keys (None removes one), `shapes` replaces the shape of
+    named tensors (None leaves one out), so that damaged models are one argument away.
+    """
+    rng = np.random.default_rng(seed)
+    head_dim = dim // heads if head_dim is None else head_dim
+    writer = GGUFWriter(path, arch)
+    fields: dict[str, Any] = {
+        "general.name": f"random-{arch}",
+        f"{arch}.block_count": layers,
+        f"{arch}.context_length": context,
+        f"{arch}.embedding_length": dim,
+        f"{arch}.feed_forward_length": ffn,
+        f"{arch}.attention.head_count": heads,
+        f"{arch}.attention.head_count_kv": kv_heads,
+        f"{arch}.attention.layer_norm_rms_epsilon": 1e-5,
+        f"{arch}.rope.dimension_count": head_dim,
+        f"{arch}.rope.freq_base": rope_base,
+        f"{arch}.vocab_size": vocab,
+    }
+    if arch == "qwen3" or head_dim * heads != dim:
+        fields[f"{arch}.attention.key_length"] = head_dim
+        fields[f"{arch}.attention.value_length"] = head_dim
+    fields |= llama_vocabulary(vocab) if tokenizer == "llama" else gpt2_vocabulary(vocab, pre)
+    if template is not None:
+        fields["tokenizer.chat_template"] = template
+    fields |= metadata or {}
+    for key, value in fields.items():
+        if value is not None:
+            _add_field(writer, key, value)
+
+    plan = tensor_shapes(arch, dim, layers, heads, kv_heads, head_dim, ffn, vocab, tied)
+    if rope_factors:
+        plan["rope_freqs.weight"] = (head_dim // 2,)
+    for name, shape in (plan | dict(shapes or {})).items():
+        if shape is not None:
+            kind = next((t for end, t in (types or {}).items() if name.endswith(end)), type)
+            _add_tensor(writer, rng, name, shape, kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return Path(path)
+
+
+def tensor_shapes(
+    arch: str, dim: int, layers: int, heads: int, kv_heads: int, head_dim: int, ffn: int,
+    vocab: int, tied: bool,
+) -> dict[str, tuple[int, ...]]:  # fmt: skip
+    """Every tensor of such a model and its shape in NumPy order."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (vocab, dim),
+        "output_norm.weight": (dim,),
+    }
+    if not tied:
+        shapes["output.weight"] = (vocab, dim)
+    for layer in range(layers):
+        block = f"blk.{layer}."
+        widths = {"q": heads * head_dim, "k": kv_heads * head_dim, "v": kv_heads * head_dim}
+        shapes[block + "attn_norm.weight"] = (dim,)
+        for part, width in widths.items():
+            shapes[f"{block}attn_{part}.weight"] = (width, dim)
+            if arch == "qwen2":
+                shapes[f"{block}attn_{part}.bias"] = (width,)
+        if arch == "qwen3":
+            shapes[block + "attn_q_norm.weight"] = (head_dim,)
+            shapes[block + "attn_k_norm.weight"] = (head_dim,)
+        shapes[block + "attn_output.weight"] = (dim, heads * head_dim)
+        shapes[block + "ffn_norm.weight"] = (dim,)
+        shapes[block + "ffn_gate.weight"] = (ffn, dim)
+        shapes[block + "ffn_up.weight"] = (ffn, dim)
+        shapes[block + "ffn_down.weight"] = (dim, ffn)
+    return shapes
+
+
+def llama_vocabulary(vocab: int) -> dict[str, Any]:
+    """Metadata of a SentencePiece-style vocabulary: `<unk> <s> </s>`, 256 bytes, then pieces."""
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    types = [2, 3, 3] + [6] * 256
+    pieces = [(a + b).replace("_", "▁") for a, b in _PAIRS] + list("▁etaoinshrdlucmfwypvbgkjqxz")
+    pieces += [f"▁w{i}" for i in range(vocab)]
+    tokens = (tokens + pieces)[:vocab]
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": [0.0] * 259 + [-float(i) for i in range(len(tokens) - 259)],
+        "tokenizer.ggml.token_type": types + [1] * (len(tokens) - 259),
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.add_bos_token": True,
+        "tokenizer.ggml.add_space_prefix": True,
+    }
+
+
+def gpt2_vocabulary(vocab: int, pre: str = "gpt-2") -> dict[str, Any]:
+    """Metadata of a byte-level BPE vocabulary: three control tokens, 256 bytes, then merges."""
+    characters = _byte_characters()
+    merges = [(a.replace("_", "Ġ"), b.replace("_", "Ġ")) for a, b in _PAIRS]
+    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *characters.values()]
+    merges = merges[: max(0, vocab - len(tokens))]
+    tokens += [a + b for a, b in merges]
+    tokens = (tokens + [f"<unused{i}>" for i in range(vocab)])[:vocab]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3, 3, 3] + [1] * (len(tokens) - 3),
+        "tokenizer.ggml.merges": [f"{a} {b}" for a, b in merges],
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.add_bos_token": False,
+    }
+
+
+def _byte_characters() -> dict[int, str]:
+    """GPT-2's printable stand-in for each byte."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in printable]
+    table = {byte: chr(byte) for byte in printable}
+    table |= {byte: chr(256 + i) for i, byte in enumerate(hidden)}
+    return dict(sorted(table.items()))
+
+
+def _add_field(writer: GGUFWriter, key: str, value: Any) -> None:
+    if isinstance(value, list | tuple):
+        writer.add_array(key, value)
+    else:
+        kinds = {
+            bool: GGUFValueType.BOOL,
+            int: GGUFValueType.UINT32,
+            float: GGUFValueType.FLOAT32,
+            str: GGUFValueType.STRING,
+        }
+        writer.add_key_value(key, value, kinds[value.__class__])
+
+
+def _add_tensor(
+    writer: GGUFWriter, rng: np.random.Generator, name: str, shape: tuple[int, ...], kind: str
+) -> None:
+    if name == "rope_freqs.weight":
+        writer.add_tensor(name, np.linspace(1.0, 8.0, shape[0], dtype=np.float32))
+    elif len(shape) == 1:
+        noise = 0.1 * rng.standard_normal(shape, dtype=np.float32)
+        offset = 0.0 if name.endswith(".bias") else 1.0
+        writer.add_tensor(name, (noise + offset).astype(np.float32))
+    elif kind in ("Q4_K", "Q6_K"):
+        raw = random_blocks(rng, shape, kind)
+        writer.add_tensor(name, raw, raw_dtype=GGMLQuantizationType[kind])
+    else:
+        weights = rng.standard_normal(shape, dtype=np.float32) * np.float32(0.6 / shape[-1] ** 0.5)
+        quantised = quantize(weights, GGMLQuantizationType[kind])
+        writer.add_tensor(name, quantised, raw_dtype=GGMLQuantizationType[kind])
+
+
+def random_blocks(
+    rng: np.random.Generator, shape: tuple[int, ...], kind: str
+) -> NDArray[np.uint8]:
+    """Random but valid Q4_K or Q6_K blocks, `[rows, row_bytes]`, about as large as real weights.
+
+    The gguf package cannot quantise to these types: all bytes are noise but the f16 scales.
+    """
+    if shape[-1] % 256:
+        raise ValueError(f"{kind} needs columns in multiples of 256, got {shape[-1]}")
+    num_blocks = shape[0] * shape[-1] // 256
+    spread = rng.uniform(0.8, 1.2, num_blocks) * 0.6 / shape[-1] ** 0.5
+    raw = rng.integers(0, 256, (num_blocks, {"Q4_K": 144, "Q6_K": 210}[kind]), dtype=np.uint8)
+    if kind == "Q4_K":
+        # d * scale * q - dmin * min: dmin = 7.5 d centres it, and 258 d is its deviation.
+        scales = np.stack([spread / 258, spread / 258 * 7.5], axis=1).astype(np.float16)
+        raw[:, :4] = scales.view(np.uint8)
+    else:
+        raw[:, 208:] = (spread / 1366).astype(np.float16)[:, None].view(np.uint8)
+    return raw.reshape(shape[0], -1)
