@@ -1,0 +1,89 @@
+"""The one place that says `njit`: every compiled function takes its options from here.
+
+Kernels take arrays and scalars, fill buffers they were handed, allocate nothing and raise nothing. Compiled code
+is cached on disk under a folder named after a hash of all kernel sources, because Numba's own cache notices edits
+in a function's own file only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+from numba import njit
+from platformdirs import user_cache_path
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+FAST_MATH = {"reassoc", "contract", "nsz", "arcp", "afn"}
+"""Flags that leave NaN and infinity detectable; never used where sums must not be reordered."""
+
+
+def cache_folder() -> Path:
+    """Where EdgeSpec keeps what it can make again: `EDGESPEC_CACHE`, or the user's cache folder."""
+    override = os.environ.get("EDGESPEC_CACHE")
+    return Path(override) if override else user_cache_path("edgespec", appauthor=False)
+
+
+def _source_hash() -> str:
+    digest = hashlib.blake2b(digest_size=10)
+    package = Path(__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        source = path.read_bytes()
+        if b"edgespec.jit" in source or path.name == "jit.py" or "kernels" in path.parts:
+            digest.update(path.name.encode() + b"\0" + source)
+    digest.update(numba.__version__.encode())
+    return digest.hexdigest()
+
+
+def _prepare_cache() -> bool:
+    """Point Numba at a writable cache folder; without one, say so once and compile in memory."""
+    if numba.config.DISABLE_JIT:
+        return False
+    folder = cache_folder() / "kernels" / _source_hash()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        print(
+            f"edgespec: cannot write compiled kernels to {folder} ({error.strerror}); compiling them anew in every "
+            "process. Set EDGESPEC_CACHE to a writable folder.",
+            file=sys.stderr,
+        )
+        return False
+    numba.config.CACHE_DIR = str(folder)
+    return True
+
+
+CACHING = _prepare_cache()
+_OPTIONS: dict[str, Any] = {
+    "cache": CACHING,
+    "nogil": True,
+    "error_model": "numpy",
+    "boundscheck": False,
+}
+
+
+def kernel(function: Function) -> Function:
+    """Compile for one thread, every float operation in the order it is written."""
+    compiled: Function = njit(**_OPTIONS)(function)
+    return compiled
+
+
+def fast_kernel(function: Function) -> Function:
+    """Compile for one thread; sums inside one row may be reordered to fill vectors, the same way for every row."""
+    compiled: Function = njit(fastmath=FAST_MATH, **_OPTIONS)(function)
+    return compiled
+
+
+def parallel_kernel(function: Function) -> Function:
+    """Compile with `prange` regions; each thread writes elements of its own, so the result has one order."""
+    compiled: Function = njit(parallel=True, **_OPTIONS)(function)
+    return compiled
