@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from edgespec.memory.size import format_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,11 +16,13 @@ class FootprintItem:
     name: str
     size_bytes: int
     note: str = ""
+    exact: bool = False
+    """The backend allocates precisely this much; the rest is calibrated by measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Everything that will be resident, item by item, in bytes."""
+    """Everything that will be resident at the peak, item by item, in bytes."""
 
     items: tuple[FootprintItem, ...]
 
@@ -25,11 +30,24 @@ class Footprint:
     def total_bytes(self) -> int:
         return sum(item.size_bytes for item in self.items)
 
+    @property
+    def exact(self) -> dict[str, int]:
+        """The items a backend can be held to, by name: what `Target.allocated_bytes` tells."""
+        return {item.name: item.size_bytes for item in self.items if item.exact}
+
     def __iter__(self) -> Iterator[FootprintItem]:
         return iter(self.items)
 
     def __getitem__(self, name: str) -> int:
-        return next(item.size_bytes for item in self.items if item.name == name)
+        for item in self.items:
+            if item.name == name:
+                return item.size_bytes
+        raise KeyError(name)
+
+    def summary(self) -> str:
+        """The items on one line, largest first: "weights 357.0 MiB, KV 48.0 MiB, ..."."""
+        ordered = sorted(self.items, key=lambda item: -item.size_bytes)
+        return ", ".join(f"{i.name} {format_size(i.size_bytes)}" for i in ordered if i.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +68,33 @@ class Plan:
     footprint: Footprint
     reasons: tuple[str, ...] = field(default=())
     """One sentence for each choice the planner made."""
+    drafter_bytes: int = 0
+    """Most bytes all drafters' stores may hold together; 0 drafts nothing."""
+
+    @property
+    def planned_bytes(self) -> int:
+        """Peak resident memory this plan expects."""
+        return self.footprint.total_bytes
 
     def explain(self) -> str:
         """The plan as text: a line per item and the reason for every choice."""
-        from edgespec.memory.size import format_size
-
         lines = [
-            f"backend {self.backend} · {self.quantisation} · context {self.context_length} tokens ({self.kv_type} KV) · "
-            f"up to {self.max_nodes} nodes · {self.threads} threads"
+            f"backend {self.backend} · {self.quantisation} · context {self.context_length} tokens "
+            f"({self.kv_type} KV) · up to {self.max_nodes} nodes · {self.threads} "
+            f"{'thread' if self.threads == 1 else 'threads'}"
         ]
         for item in self.footprint:
-            lines.append(
-                f"  {item.name:<22}{format_size(item.size_bytes):>12}  {item.note}".rstrip()
-            )
-        lines.append(
-            f"  {'total':<22}{format_size(self.footprint.total_bytes):>12}  of a budget of {format_size(self.budget_bytes)}"
-        )
+            size = format_size(item.size_bytes)
+            lines.append(f"  {item.name:<26}{size:>12}  {item.note}".rstrip())
+        total, budget = format_size(self.planned_bytes), format_size(self.budget_bytes)
+        lines.append(f"  {'total':<26}{total:>12}  of a budget of {budget}")
         lines.extend(f"  {reason}" for reason in self.reasons)
         return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as plain values for JSON; sizes are bytes."""
+        values = asdict(self)
+        values["footprint"] = {item.name: item.size_bytes for item in self.footprint}
+        values["planned_bytes"] = self.planned_bytes
+        values["reasons"] = list(self.reasons)
+        return values
