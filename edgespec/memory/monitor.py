@@ -78,7 +78,7 @@ def _trim_heap() -> None:
 
 
 def _drop_code_pages() -> None:
-    """Unmap the resident pages of programs and libraries that are still as their files have them."""
+    """Unmap resident pages of programs and libraries that are still as their files have them."""
     madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
     if madvise is None or sys.maxsize <= 2**32:
         return

@@ -1,0 +1,132 @@
+"""The levers a plan can pull, and the order in which they are pulled when memory is short.
+
+Each concession costs more speed or comfort than the one before: stores that saturate early, larger
+prefill chunks than the caches need, context nobody filled yet; only then fewer nodes to verify.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
+
+from edgespec.errors import OptionError
+from edgespec.memory.size import MIB
+from edgespec.models.spec import ModelSpec
+
+DEFAULT_CONTEXT = 8192
+SMALLEST_CONTEXT = 256
+DEFAULT_NODES = 16
+MOST_NODES = 256
+DEFAULT_CHUNK = 256
+SMALLEST_CHUNK = 32
+DEFAULT_DRAFTER_BYTES = 32 * MIB
+
+_CONCESSIONS: tuple[tuple[str, int], ...] = (
+    ("drafter_bytes", 16 * MIB),
+    ("prefill_chunk", 128),
+    ("context", 4096),
+    ("drafter_bytes", 8 * MIB),
+    ("prefill_chunk", 64),
+    ("context", 2048),
+    ("context", 1024),
+    ("drafter_bytes", 4 * MIB),
+    ("prefill_chunk", SMALLEST_CHUNK),
+    ("max_nodes", 8),
+    ("context", 512),
+    ("drafter_bytes", 2 * MIB),
+    ("max_nodes", 4),
+    ("context", SMALLEST_CONTEXT),
+    ("drafter_bytes", 1 * MIB),
+    ("max_nodes", 2),
+    ("max_nodes", 1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One choice of everything that costs memory and can be chosen."""
+
+    context: int
+    """Positions, prompt and reply together."""
+    prefill_chunk: int
+    """Prompt tokens computed in one pass."""
+    max_nodes: int
+    drafter_bytes: int
+
+    def conceding(self, lever: str, value: int) -> Self:
+        """These settings with one lever at most at `value`; a single node drafts nothing."""
+        lowered = {lever: min(value, getattr(self, lever))}
+        if lowered.get("max_nodes") == 1:
+            lowered["drafter_bytes"] = 0
+        return replace(self, **lowered)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The settings wished for, and which of them the user pinned."""
+
+    wished: Settings
+    pinned: frozenset[str]
+
+    @classmethod
+    def of(
+        cls,
+        spec: ModelSpec,
+        *,
+        context: int | None = None,
+        max_nodes: int | None = None,
+        draft: bool = True,
+    ) -> Self:
+        """Check what the user gave against the model; OptionError when it cannot be met at all."""
+        if context is not None and not 1 <= context <= spec.context_length:
+            raise OptionError(
+                f"a context of {context} tokens was asked for; {spec.name or 'this model'} takes "
+                f"1 to {spec.context_length}"
+            )
+        if max_nodes is not None and not 1 <= max_nodes <= MOST_NODES:
+            raise OptionError(f"max nodes must be 1 to {MOST_NODES}, and {max_nodes} was asked for")
+        nodes = max_nodes if max_nodes is not None else (DEFAULT_NODES if draft else 1)
+        positions = context or min(spec.context_length, DEFAULT_CONTEXT)
+        drafts = draft and nodes > 1
+        wished = Settings(
+            context=positions,
+            prefill_chunk=min(DEFAULT_CHUNK, positions),
+            max_nodes=min(nodes, positions),
+            drafter_bytes=DEFAULT_DRAFTER_BYTES if drafts else 0,
+        )
+        given = {"context": context, "max_nodes": max_nodes}
+        return cls(wished, frozenset(name for name, value in given.items() if value is not None))
+
+    @property
+    def smallest(self) -> Settings:
+        """Every lever that is not pinned at its floor."""
+        settings = self.wished
+        for lever, value in self._steps():
+            settings = settings.conceding(lever, value)
+        return settings
+
+    def unpinned(self, spec: ModelSpec) -> Limits:
+        """The same wish with nothing pinned, for naming what would fit instead."""
+        return Limits.of(spec, draft=self.wished.max_nodes > 1)
+
+    def fit(self, fits: Callable[[Settings], bool]) -> Settings | None:
+        """The first settings down the concessions that fit, with needless ones taken back."""
+        history = [self.wished]
+        steps = self._steps()
+        for lever, value in steps:
+            if fits(history[-1]):
+                break
+            history.append(history[-1].conceding(lever, value))
+        settings = history[-1]
+        if not fits(settings):
+            return None
+        made = list(zip(steps, history, strict=False))[: len(history) - 1]
+        for (lever, _), before in reversed(made):
+            restored = replace(settings, **{lever: getattr(before, lever)})
+            if fits(restored) and (restored.max_nodes > 1 or not restored.drafter_bytes):
+                settings = restored
+        return settings
+
+    def _steps(self) -> list[tuple[str, int]]:
+        return [step for step in _CONCESSIONS if step[0] not in self.pinned]
