@@ -1,0 +1,6 @@
+"""Drafters: objects that guess what the target will say next."""
+
+from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.suffix_automaton import SuffixAutomatonDrafter
+
+__all__ = ["DraftTree", "Drafter", "StepOutcome", "SuffixAutomatonDrafter"]

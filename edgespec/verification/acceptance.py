@@ -1,0 +1,227 @@
+"""Verification: walk a tree of drafts with the target's own samples.
+
+Every draft here is a function of the text so far, so lossless verification needs no draft probabilities: at each node the
+target's own token is drawn from its logits with that position's noise; a child that holds it is accepted, else it is
+the bonus token and the walk ends ("Fast Inference from Transformers via Speculative Decoding", section 2, with a
+deterministic draft; trees as in "SpecInfer", section 4). Only visited rows are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.errors import BackendError
+from edgespec.jit import kernel
+from edgespec.verification.noise import position_key
+from edgespec.verification.rows import (
+    BLOCK,
+    NOT_A_NUMBER,
+    NUM_BUCKETS,
+    sample,
+)
+from edgespec.verification.sampling import SamplingParams
+
+
+@kernel
+def penalise(
+    row: NDArray[np.float32],
+    window: NDArray[np.int32],
+    start: int,
+    stop: int,
+    penalty: np.float32,
+    saved: NDArray[np.float32],
+) -> None:
+    """Penalise each distinct token of window[start:stop] once, in place, keeping the old values in `saved`."""
+    for i in range(start, stop):
+        token = window[i]
+        if token < 0 or token >= len(row):
+            continue
+        saved[i] = row[token]
+        seen = False
+        for j in range(start, i):
+            if window[j] == token:
+                seen = True
+                break
+        if not seen:
+            logit = row[token]
+            row[token] = logit / penalty if logit > 0.0 else logit * penalty
+
+
+@kernel
+def unpenalise(
+    row: NDArray[np.float32],
+    window: NDArray[np.int32],
+    start: int,
+    stop: int,
+    saved: NDArray[np.float32],
+) -> None:
+    """Undo `penalise`, backwards, so that a repeated token ends with its first saved value."""
+    for i in range(stop - 1, start - 1, -1):
+        token = window[i]
+        if 0 <= token < len(row):
+            row[token] = saved[i]
+
+
+@kernel
+def walk(
+    logits: NDArray[np.float32],
+    bits: NDArray[np.int32],
+    tokens: NDArray[np.int32],
+    parents: NDArray[np.int16],
+    root_position: int,
+    num_recent: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    penalty: np.float32,
+    window_size: int,
+    seed: np.uint64,
+    window: NDArray[np.int32],
+    saved: NDArray[np.float32],
+    block_max: NDArray[np.int32],
+    heap: NDArray[np.int64],
+    histogram: NDArray[np.float64],
+    path: NDArray[np.int32],
+) -> tuple[int, int]:
+    """Fill `path` with the accepted nodes; return its length and the bonus token (or a negative status)."""
+    node = 0
+    depth = 0
+    end = num_recent
+    path[0] = 0
+    while True:
+        start = max(0, end - window_size)
+        if penalty != 1.0:
+            penalise(logits[node], window, start, end, penalty, saved)
+        key = position_key(seed, root_position + depth + 1)
+        token = sample(
+            logits[node], bits[node], temperature, top_k, top_p, min_p, key, block_max, heap, histogram
+        )
+        if penalty != 1.0:
+            unpenalise(logits[node], window, start, end, saved)
+        child = node + 1
+        while child < len(tokens) and (parents[child] != node or tokens[child] != token):
+            child += 1
+        if token < 0 or child >= len(tokens):
+            return depth + 1, token
+        node = child
+        depth += 1
+        path[depth] = node
+        window[end] = token
+        end += 1
+
+
+class Verdict(NamedTuple):
+    """The accepted nodes, the root first, and the target's own token after the last of them."""
+
+    path: list[int]
+    bonus: int
+
+
+class Verifier:
+    """Draws the target's tokens and compares drafts with them; owns its scratch buffers."""
+
+    def __init__(self, vocab_size: int, params: SamplingParams, max_nodes: int) -> None:
+        self.params = params
+        self.vocab_size = vocab_size
+        self.max_nodes = max_nodes
+        """Most nodes of a tree, the root included."""
+        whole_row = params.top_k == 0 or params.top_k >= vocab_size
+        heap_size = (vocab_size if params.top_p < 1.0 else 0) if whole_row else params.top_k
+        self._window = np.zeros(params.repetition_window + max_nodes, np.int32)
+        self._saved = np.zeros(params.repetition_window + max_nodes, np.float32)
+        self._block_max = np.zeros(-(-vocab_size // BLOCK), np.int32)
+        self._heap = np.zeros(0 if params.greedy else heap_size, np.int64)
+        self._histogram = np.zeros(NUM_BUCKETS if whole_row else 0, np.float64)
+        self._path = np.zeros(max_nodes, np.int32)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the scratch buffers."""
+        buffers = (
+            self._window, self._saved, self._block_max, self._heap, self._histogram, self._path
+        )  # fmt: skip
+        return sum(buffer.nbytes for buffer in buffers)
+
+    def verify(
+        self,
+        logits: NDArray[np.float32],
+        tokens: NDArray[np.int32],
+        parents: NDArray[np.int16],
+        recent: Sequence[int] | NDArray[np.int32],
+        position: int,
+    ) -> Verdict:
+        """The accepted path of a tree and the token after it.
+
+        logits [n, vocab] f32 (read; penalised in place and put back), tokens int32 [n], parents int16 [n]; `recent`
+        are the text's last tokens up to and including the root, at least `repetition_window` of them if there are as
+        many; `position` is the root's. Raises BackendError when a visited row holds NaN or has no finite maximum.
+        """
+        if logits.shape[0] < len(tokens) or logits.shape[1] != self.vocab_size:
+            raise BackendError(
+                f"verification of {len(tokens)} nodes over {self.vocab_size} tokens got logits of shape "
+                f"{logits.shape}"
+            )
+        if not logits.flags.writeable or not logits.flags.c_contiguous:
+            logits = logits.copy()
+        params = self.params
+        num_recent = min(len(recent), params.repetition_window)
+        if num_recent and params.repetition_penalty != 1.0:
+            self._window[:num_recent] = recent[-num_recent:]
+        with np.errstate(over="ignore"):  # the hash wraps; NumPy only notices with the JIT off
+            num_path, bonus = walk(
+                logits,
+                logits.view(np.int32),
+                tokens,
+                parents,
+                position,
+                num_recent,
+                float(params.temperature),
+                params.top_k,
+                float(params.top_p),
+                float(params.min_p),
+                np.float32(params.repetition_penalty),
+                params.repetition_window,
+                np.uint64(params.seed),
+                self._window,
+                self._saved,
+                self._block_max,
+                self._heap,
+                self._histogram,
+                self._path,
+            )
+        if bonus < 0:
+            what = "NaN" if bonus == NOT_A_NUMBER else "no finite maximum"
+            raise BackendError(
+                f"the logits at position {position + num_path - 1} hold {what}: the model file is damaged or the "
+                "backend miscomputed; try `--backend reference`"
+            )
+        return Verdict(self._path[:num_path].tolist(), int(bonus))
+
+    def sample(
+        self,
+        row: NDArray[np.float32],
+        recent: Sequence[int] | NDArray[np.int32],
+        position: int,
+    ) -> int:
+        """The token after the one at `position`, drawn from its logits [vocab] f32."""
+        root = np.zeros(1, np.int32)
+        parents = np.full(1, -1, np.int16)
+        return self.verify(row.reshape(1, -1), root, parents, recent, position).bonus
+
+
+def verify(
+    logits: NDArray[np.float32],
+    tokens: NDArray[np.int32],
+    parents: NDArray[np.int16],
+    recent: Sequence[int] | NDArray[np.int32],
+    params: SamplingParams,
+    position: int,
+) -> Verdict:
+    """`Verifier.verify` for a single use; allocates its buffers."""
+    verifier = Verifier(logits.shape[1], params, max(1, len(tokens)))
+    return verifier.verify(logits, tokens, parents, recent, position)

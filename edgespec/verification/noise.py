@@ -1,0 +1,80 @@
+"""Counter-based noise: the noise of a token at a position depends on the seed and nothing else.
+
+A token is drawn as the argmax of `logits / temperature + gumbel(seed, position, token)`, which has the softmax's
+distribution ("The Gumbel-Max Trick", Gumbel 1954; Maddison et al., "A* Sampling"). Because the noise is a function and not
+a stream, a position's sample is the same however the position was reached, and that makes sampling verifiable.
+
+The hash is SplitMix64 ("Fast Splittable Pseudorandom Number Generators", Steele, Lea and Flood, section 5): positions
+of a seed are one stream, and each position's value keys the stream of its tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.jit import kernel
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIX_A = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_B = np.uint64(0x94D049BB133111EB)
+_ONE = np.uint64(1)
+_SHIFT_12 = np.uint64(12)
+_SHIFT_27 = np.uint64(27)
+_SHIFT_30 = np.uint64(30)
+_SHIFT_31 = np.uint64(31)
+_TWO_TO_MINUS_52 = 2.0**-52
+
+
+@kernel
+def mix(value: np.uint64) -> np.uint64:
+    """SplitMix64's finaliser: every input bit flips about half of the output bits."""
+    value = (value ^ (value >> _SHIFT_30)) * _MIX_A
+    value = (value ^ (value >> _SHIFT_27)) * _MIX_B
+    return value ^ (value >> _SHIFT_31)
+
+
+@kernel
+def position_key(seed: np.uint64, position: int) -> np.uint64:
+    """The key of all tokens' noise at one position of the text."""
+    return mix(mix(seed + _GAMMA) + (np.uint64(position) + _ONE) * _GAMMA)
+
+
+@kernel
+def uniform(key: np.uint64, token: int) -> float:
+    """A number strictly between 0 and 1, with 52 random bits."""
+    bits = mix(key + (np.uint64(token) + _ONE) * _GAMMA)
+    # 52 bits and a half: the sum is exact, so neither end of the interval can be reached by rounding.
+    return (np.float64(bits >> _SHIFT_12) + 0.5) * _TWO_TO_MINUS_52
+
+
+@kernel
+def gumbel(key: np.uint64, token: int) -> float:
+    """A standard Gumbel variate for one token at the position that `key` stands for."""
+    return -math.log(-math.log(uniform(key, token)))
+
+
+@kernel
+def _fill_gumbel(
+    seed: np.uint64, position: int, tokens: NDArray[np.int64], noise: NDArray[np.float64]
+) -> None:
+    key = position_key(seed, position)
+    for i in range(len(tokens)):
+        noise[i] = gumbel(key, tokens[i])
+
+
+def gumbel_noise(
+    seed: int, position: int, tokens: Sequence[int] | NDArray[np.integer]
+) -> NDArray[np.float64]:
+    """The noise that sampling adds to these tokens' logits at `position`, [len(tokens)] f64.
+
+    A drafter that has probabilities of its own draws with the same noise to agree with the target more often.
+    """
+    ids = np.asarray(tokens, dtype=np.int64)
+    noise = np.empty(len(ids), np.float64)
+    with np.errstate(over="ignore"):  # the hash wraps; NumPy only notices with the JIT off
+        _fill_gumbel(np.uint64(seed), position, ids, noise)
+    return noise
