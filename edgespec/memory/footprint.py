@@ -114,7 +114,7 @@ def native_footprint(
     rows = max(max_nodes, prefill_chunk)
     blocks = -(-context_length // kv_block)
     steady = [
-        FootprintItem("interpreter, libraries", base_bytes, "measured"),
+        FootprintItem("interpreter", base_bytes, "with its libraries, measured"),
         FootprintItem("compiled kernels", kernel_bytes, "measured"),
         FootprintItem("tokenizer", tokenizer_bytes(spec.vocab_size), f"{spec.vocab_size} tokens"),
         FootprintItem("weights", weights_bytes(tensors), "repacked", exact=True),

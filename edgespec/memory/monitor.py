@@ -20,8 +20,8 @@ def resident_bytes() -> int:
 def peak_resident_bytes() -> int:
     """The most this process has been resident in since it began or `reset_peak`, in bytes.
 
-    Linux: VmHWM. Windows: the peak working set. Elsewhere: `ru_maxrss` (bytes on macOS, KiB on the
-    BSDs). Never less than what is resident now.
+    Linux: VmHWM, which recent kernels round by some pages per processor. Windows: the peak working
+    set. Elsewhere: `ru_maxrss` (bytes on macOS, KiB on the BSDs).
     """
     if sys.platform == "linux":
         peak = _status_bytes("VmHWM")

@@ -45,9 +45,12 @@ class Footprint:
         raise KeyError(name)
 
     def summary(self) -> str:
-        """The items on one line, largest first: "weights 357.0 MiB, KV 48.0 MiB, ..."."""
-        ordered = sorted(self.items, key=lambda item: -item.size_bytes)
-        return ", ".join(f"{i.name} {format_size(i.size_bytes)}" for i in ordered if i.size_bytes)
+        """The items on one line, largest first, those under 1 % together as "the rest"."""
+        large = [item for item in self.items if item.size_bytes * 100 >= self.total_bytes]
+        large.sort(key=lambda item: -item.size_bytes)
+        parts = [f"{item.name} {format_size(item.size_bytes)}" for item in large]
+        rest = self.total_bytes - sum(item.size_bytes for item in large)
+        return ", ".join([*parts, f"the rest {format_size(rest)}"] if rest else parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgespec.memory import monitor
+
+MIB = 1024**2
+linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+
+
+def test_a_peak_outlives_what_caused_it() -> None:
+    array = np.ones(32 * MIB // 8)
+    held = monitor.resident_bytes()
+    del array
+    rounding = MIB  # the kernel counts resident pages per processor and sums them now and then
+    assert monitor.peak_resident_bytes() >= held - rounding
+    assert monitor.peak_resident_bytes() >= monitor.resident_bytes() - rounding
+
+
+@linux
+def test_the_peak_can_begin_anew() -> None:
+    array = np.ones(64 * MIB // 8)
+    del array
+    high = monitor.peak_resident_bytes()
+    if not monitor.reset_peak():
+        pytest.skip("the system does not let a process reset its peak")
+    assert monitor.peak_resident_bytes() <= high - 32 * MIB
+
+
+def test_releasing_returns_what_it_gave_back() -> None:
+    assert monitor.release_free_memory() >= 0
+
+
+@linux
+def test_a_process_lives_on_after_its_code_pages_are_dropped() -> None:
+    program = (
+        "import json, numpy, ssl\n"
+        "from edgespec.memory.monitor import release_free_memory, resident_bytes\n"
+        "before = resident_bytes()\n"
+        "given = sum(release_free_memory() for _ in range(3))\n"
+        "product = numpy.ones((9, 9)) @ numpy.ones(9)\n"
+        "print(json.dumps([given, before, product.sum()]))\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    given, before, total = json.loads(done.stdout)
+    assert total == 81.0
+    assert 2 * MIB < given < before
+
+
+def test_mappings_with_changed_pages_are_left_alone() -> None:
+    def mapping(span: str, mode: str, path: str, anonymous: int, swap: int) -> list[str]:
+        return [
+            f"{span} {mode} 00000000 fe:00 123    {path}",
+            "Size:                 16 kB",
+            f"Anonymous:            {anonymous} kB",
+            f"Swap:                 {swap} kB",
+            "VmFlags: rd mr mw me sd",
+        ]
+
+    lines = [
+        *mapping("1000-2000", "r-xp", "/lib/a.so", 0, 0),
+        *mapping("2000-3000", "r--p", "/lib/a.so", 0, 0),
+        *mapping("3000-4000", "r--p", "/lib/a.so", 4, 0),
+        *mapping("4000-5000", "r--p", "/lib/a.so", 0, 4),
+        *mapping("5000-6000", "rw-p", "/lib/a.so", 0, 0),
+        *mapping("6000-7000", "r--p", "/data/only data", 0, 0),
+        *mapping("7000-8000", "r-xp", "/lib/patched.so", 4, 0),
+        *mapping("8000-9000", "r-xp", "[vdso]", 0, 0),
+        *mapping("9000-a000", "r-xp", "", 0, 0),
+        *mapping("a000-b000", "r--s", "/models/model.gguf", 0, 0),
+    ]
+    assert monitor.clean_code_mappings(lines) == [(0x1000, 0x2000), (0x2000, 0x3000)]
+
+
+def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(monitor, "Path", lambda _: tmp_path / "absent")
+    assert monitor.peak_resident_bytes() > 0
+    assert monitor.release_free_memory() >= 0

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgespec.errors import BudgetError, OptionError
+from edgespec.memory.budget import Budget
+from edgespec.memory.calibration import Runtime
+from edgespec.memory.hardware import MemorySnapshot
+from edgespec.memory.plan import Plan
+from edgespec.memory.planner import Planner, quantisation
+from edgespec.memory.settings import Limits
+from edgespec.memory.size import parse_size
+from edgespec.models.spec import TensorType
+from tests.memory.machines import CONTAINER, LAPTOP, MACHINES, MIB, READY, cores, model, tensor
+
+SMALL = model()
+BIG = model(dim=1024, layers=24, heads=16, kv_heads=4, ffn=2816, vocab=32000, context=32768)
+
+
+def plan(budget: str, machine: MemorySnapshot = LAPTOP, which: Any = SMALL, **wishes: Any) -> Plan:
+    runtime = wishes.pop("runtime", READY)
+    spec, tensors = which
+    size = Budget.parse(budget, machine)
+    return Planner(runtime).plan(spec, tensors, size, cores(4, logical=8), **wishes)
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES.keys())
+@pytest.mark.parametrize("which", [SMALL, BIG], ids=["small", "336M"])
+def test_auto_plans_fit_every_machine(machine: MemorySnapshot, which: Any) -> None:
+    made = plan("auto", machine, which)
+    assert made.planned_bytes <= made.budget_bytes <= machine.reachable_bytes
+    assert made.context_length >= 256
+
+
+def test_with_room_nothing_is_given_up() -> None:
+    made = plan("auto", which=BIG)
+    assert (made.context_length, made.prefill_chunk, made.max_nodes) == (8192, 256, 16)
+    assert (made.threads, made.gpu_layers, made.kv_type) == (4, 0, "f16")
+    assert made.quantisation == "Q4_0"
+    assert made.drafter_bytes == 32 * MIB
+
+
+def test_less_memory_gives_up_comfort_before_speed() -> None:
+    made = [plan(f"{size}MiB", which=BIG) for size in (700, 560, 450, 400, 350)]
+    assert [m.planned_bytes <= m.budget_bytes for m in made] == [True] * 5
+    contexts = [m.context_length for m in made]
+    assert contexts == sorted(contexts, reverse=True)
+    assert contexts[-1] < contexts[0]
+    nodes = [m.max_nodes for m in made]
+    assert nodes[:3] == [16, 16, 16]
+
+
+def test_the_floor_is_reached_and_then_refused() -> None:
+    with pytest.raises(BudgetError) as caught:
+        plan("200MiB", which=BIG)
+    message = str(caught.value)
+    for part in ("needs", "weights 180.5 MiB", "budget is 200.0 MiB", "context 256", "--memory"):
+        assert part in message
+    assert "\n" not in message
+    suggested = message.split("--memory ")[1].split(",")[0]
+    assert plan(suggested, which=BIG).context_length == 256
+    with pytest.raises(BudgetError):
+        plan(f"{parse_size(suggested) - MIB}", which=BIG)
+
+
+def test_what_is_asked_for_is_kept_or_refused() -> None:
+    assert plan("1GiB", which=BIG, context=16384).context_length == 16384
+    assert plan("1GiB", which=BIG, max_nodes=64).max_nodes == 64
+    with pytest.raises(BudgetError) as caught:
+        plan("400MiB", which=BIG, context=16384)
+    assert "with context 16384" in str(caught.value)
+    suggested = int(str(caught.value).split("--context ")[1].split()[0])
+    assert plan("400MiB", which=BIG, context=suggested).context_length == suggested
+
+
+def test_a_wish_on_a_hopeless_budget_names_the_smallest_plan() -> None:
+    with pytest.raises(BudgetError, match="the smallest plan that fits this model needs"):
+        plan("200MiB", which=BIG, context=16384)
+
+
+def test_more_than_the_machine_has_is_not_suggested() -> None:
+    with pytest.raises(BudgetError, match="is all this process can have now.*smaller"):
+        plan("auto", CONTAINER, model(dim=2048, layers=24, heads=16, ffn=8192))
+
+
+def test_a_cold_start_says_that_later_ones_need_less() -> None:
+    cold = Runtime(40 * MIB)
+    with pytest.raises(BudgetError, match="only the first start compiles kernels"):
+        plan("200MiB", runtime=cold)
+    assert plan("200MiB", runtime=replace(cold, kernels="cached")).planned_bytes <= 200 * MIB
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"context": 0},
+        {"context": 5000},
+        {"threads": 0},
+        {"threads": 9},
+        {"max_nodes": 0},
+        {"max_nodes": 257},
+        {"backend": "abacus"},
+    ],
+    ids=str,
+)
+def test_impossible_wishes_are_wrong_usage(wish: dict[str, Any]) -> None:
+    with pytest.raises(OptionError):
+        plan("1GiB", **wish)
+
+
+def test_without_drafting_there_is_one_node_and_no_store() -> None:
+    made = plan("1GiB", draft=False)
+    assert (made.max_nodes, made.drafter_bytes) == (1, 0)
+    assert plan("1GiB", draft=False, max_nodes=4).drafter_bytes == 0
+
+
+def test_a_short_model_bounds_everything() -> None:
+    made = plan("1GiB", which=model(context=8))
+    assert (made.context_length, made.prefill_chunk, made.max_nodes) == (8, 8, 8)
+
+
+def test_quantisation_names_types_by_their_bytes() -> None:
+    tensors = [
+        tensor("a", (1024, 256), TensorType.Q4_K),
+        tensor("b", (128, 256), TensorType.Q6_K),
+        tensor("c", (1, 256), TensorType.F16),
+        tensor("norm", (4096,), TensorType.F32),
+    ]
+    assert quantisation(tensors) == "Q4_K+Q6_K"
+
+
+def test_the_plan_explains_itself() -> None:
+    made = plan("400MiB", which=BIG)
+    text = made.explain()
+    for part in ("weights", "180.5 MiB", "of a budget of 400.0 MiB", "does not fit", "4 threads"):
+        assert part in text
+    assert all(len(line) <= 160 for line in text.splitlines())
+    values = json.loads(json.dumps(made.as_dict()))
+    assert values["planned_bytes"] == sum(values["footprint"].values())
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(110, 900), st.sampled_from([SMALL, BIG]), st.booleans())
+def test_any_budget_is_kept_or_refused(mebibytes: int, which: Any, draft: bool) -> None:
+    try:
+        made = plan(f"{mebibytes}MiB", which=which, draft=draft)
+    except BudgetError:
+        floor = Limits.of(which[0], draft=draft).smallest
+        assert floor.context == 256
+        return
+    assert made.planned_bytes <= made.budget_bytes
+    assert (made.max_nodes > 1) == (made.drafter_bytes > 0)
