@@ -1,0 +1,90 @@
+"""Block layouts turned into float32, in plain NumPy: the oracle that kernels are tested against.
+
+Each function takes blocks `[n, block_bytes]` u8 and returns `[n, block_size]` f32, rounding exactly
+as the reference `dequantize_row_*` of ggml-quants.c does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.errors import UnsupportedModelError
+from edgespec.models.spec import TensorType
+
+Blocks = NDArray[np.uint8]
+Values = NDArray[np.float32]
+
+
+def dequantise(raw: Blocks, type: TensorType) -> Values:
+    """Turn `[rows, row_bytes]` u8 into `[rows, columns]` f32; raises UnsupportedModelError."""
+    if type not in _TABLE:
+        raise UnsupportedModelError(
+            f"cannot dequantise {type.name}; supported are {', '.join(t.name for t in _TABLE)}"
+        )
+    num_blocks = raw.shape[1] // type.block_bytes
+    blocks = np.ascontiguousarray(raw).reshape(-1, type.block_bytes)
+    return _TABLE[type](blocks).reshape(raw.shape[0], num_blocks * type.block_size)
+
+
+def _f32(blocks: Blocks) -> Values:
+    return blocks.view("<f4").astype(np.float32)
+
+
+def _f16(blocks: Blocks) -> Values:
+    return _half(blocks)
+
+
+def _bf16(blocks: Blocks) -> Values:
+    return (blocks.view("<u2").astype(np.uint32) << 16).view(np.float32)
+
+
+def _q8_0(blocks: Blocks) -> Values:
+    return _half(blocks[:, :2]) * blocks[:, 2:].view(np.int8).astype(np.float32)
+
+
+def _q4_0(blocks: Blocks) -> Values:
+    quants = np.concatenate([blocks[:, 2:] & 15, blocks[:, 2:] >> 4], axis=1)
+    return _half(blocks[:, :2]) * (quants.astype(np.int8) - np.int8(8)).astype(np.float32)
+
+
+def _q4_k(blocks: Blocks) -> Values:
+    """Eight groups of 32: `d * scale * q - dmin * min`, scales and mins packed in 6 bits."""
+    packed = blocks[:, 4:16]
+    low, middle, high = packed[:, :4], packed[:, 4:8], packed[:, 8:]
+    scales = np.concatenate([low & 63, (high & 15) | (low >> 6 << 4)], axis=1)
+    mins = np.concatenate([middle & 63, (high >> 4) | (middle >> 6 << 4)], axis=1)
+    pairs = blocks[:, 16:].reshape(-1, 4, 1, 32)
+    quants = np.concatenate([pairs & 15, pairs >> 4], axis=2).reshape(-1, 8, 32)
+    scale = _half(blocks[:, :2]) * scales.astype(np.float32)
+    offset = _half(blocks[:, 2:4]) * mins.astype(np.float32)
+    return (scale[..., None] * quants.astype(np.float32) - offset[..., None]).reshape(-1, 256)
+
+
+def _q6_k(blocks: Blocks) -> Values:
+    """Sixteen groups of 16: `d * scale * (q - 32)`, q in 4 low and 2 high bits."""
+    low = blocks[:, :128].reshape(-1, 2, 1, 64)
+    high = blocks[:, 128:192].reshape(-1, 2, 1, 32)
+    low = np.concatenate([low & 15, low >> 4], axis=2).reshape(-1, 2, 4, 32)
+    high = np.concatenate([high >> shift & 3 for shift in (0, 2, 4, 6)], axis=2)
+    quants = (low | high << 4).astype(np.int8) - np.int8(32)
+    scale = _half(blocks[:, 208:]) * blocks[:, 192:208].view(np.int8).astype(np.float32)
+    return (scale[..., None] * quants.reshape(-1, 16, 16).astype(np.float32)).reshape(-1, 256)
+
+
+def _half(raw: Blocks) -> Values:
+    return np.ascontiguousarray(raw).view("<f2").astype(np.float32)
+
+
+_TABLE: dict[TensorType, Callable[[Blocks], Values]] = {
+    TensorType.F32: _f32,
+    TensorType.F16: _f16,
+    TensorType.BF16: _bf16,
+    TensorType.Q8_0: _q8_0,
+    TensorType.Q4_0: _q4_0,
+    TensorType.Q4_K: _q4_k,
+    TensorType.Q6_K: _q6_k,
+}
+SUPPORTED_TYPES: tuple[TensorType, ...] = tuple(_TABLE)

@@ -1,0 +1,134 @@
+"""An opened model file: what it says about itself, its tensors, its tokenizer, its template."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.errors import ModelFileError
+from edgespec.models.architecture import build_spec
+from edgespec.models.dequantise import dequantise
+from edgespec.models.gguf import GgufHeader, MetadataValue, read_header
+from edgespec.models.keys import Keys
+from edgespec.models.source import FileSource
+from edgespec.models.spec import ModelSpec, TensorInfo
+
+if TYPE_CHECKING:
+    from edgespec.models.template import ChatTemplate
+    from edgespec.models.tokenizer import Tokenizer
+
+
+def open_model(path: str | os.PathLike[str]) -> ModelFile:
+    """Open and validate a GGUF model file; the caller closes it, or uses it as a context manager.
+
+    Raises ModelFileError for a missing or damaged file, UnsupportedModelError for a sound one that
+    cannot be run. Reads the header only: no tensor data, no tokenizer.
+    """
+    source = FileSource(Path(path))
+    try:
+        header = read_header(source)
+        spec = build_spec(source.path, header)
+    except BaseException:
+        source.close()
+        raise
+    return ModelFile(source, header, spec)
+
+
+class ModelFile:
+    """A validated model file; tensors are read on demand into memory of the caller's own."""
+
+    def __init__(self, source: FileSource, header: GgufHeader, spec: ModelSpec) -> None:
+        self._source = source
+        self._tokenizer: Tokenizer | None = None
+        self._template: ChatTemplate | None = None
+        self.spec = spec
+        self.metadata: Mapping[str, MetadataValue] = MappingProxyType(header.metadata)
+        """Plain values; arrays of numbers are NumPy arrays, of strings a lazy sequence."""
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(header.tensors)
+
+    @property
+    def path(self) -> Path:
+        return self._source.path
+
+    @property
+    def size_bytes(self) -> int:
+        return self._source.size_bytes
+
+    def rows(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.uint8]:
+        """Raw rows `[stop - start, row_bytes]` u8 of a tensor, in fresh memory.
+
+        A vector is one row. Read by offset, not through a map, so that no file page counts as
+        resident. Raises ModelFileError when the file has shrunk, IndexError for rows out of range.
+        """
+        info = self._info(name)
+        row_bytes = info.type.row_bytes(info.shape[-1])
+        num_rows = info.size_bytes // row_bytes
+        stop = num_rows if stop is None else stop
+        if not 0 <= start <= stop <= num_rows:
+            raise IndexError(f"rows {start}:{stop} of {name}, which has {num_rows}")
+        data = self._source.read(info.offset + start * row_bytes, (stop - start) * row_bytes)
+        return data.reshape(stop - start, row_bytes)
+
+    def matrix_f32(self, name: str) -> NDArray[np.float32]:
+        """A whole tensor as float32 in its own shape; for oracles and small vectors."""
+        info = self._info(name)
+        return dequantise(self.rows(name), info.type).reshape(info.shape)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The file's own tokenizer, built at first use.
+
+        Raises ModelFileError when it is missing or damaged, UnsupportedModelError when unknown.
+        """
+        if self._tokenizer is None:
+            from edgespec.models.tokenizer import build_tokenizer
+
+            self._tokenizer = build_tokenizer(Keys(self.path, self.metadata))
+        return self._tokenizer
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """The file's own chat template, None when it has none; raises TemplateError if broken."""
+        source = self.metadata.get("tokenizer.chat_template")
+        if self._template is None and isinstance(source, str) and source:
+            from edgespec.models.template import ChatTemplate
+
+            texts = self.tokenizer.token_text
+            bos, eos = self.tokenizer.bos_id, self.tokenizer.eos_id
+            self._template = ChatTemplate(
+                source, "" if bos is None else texts(bos), "" if eos is None else texts(eos)
+            )
+        return self._template
+
+    def close(self) -> None:
+        """Close the file; tensors and lazy metadata can no longer be read, the rest stays."""
+        self._source.close()
+
+    def __enter__(self) -> ModelFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ModelFile({str(self.path)!r})"
+
+    def _info(self, name: str) -> TensorInfo:
+        try:
+            return self.tensors[name]
+        except KeyError:
+            raise ModelFileError(
+                f"cannot read tensor {name!r} of {self.path}: there is none of that name; "
+                "`edgespec show` lists them"
+            ) from None

@@ -1,0 +1,73 @@
+"""Chat templates from model files: messages in, prompt text out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from edgespec.errors import TemplateError
+
+MAX_SOURCE_CHARACTERS = 1 << 18
+
+_ADVICE = "use --raw to send the prompt without a template, or choose another model file"
+
+
+class ChatTemplate:
+    """Turns messages into the prompt a model was trained on.
+
+    The template is foreign code: it runs in a sandbox that bounds its steps, time and memory
+    (see `edgespec.models.sandbox`). Its dialect is that of Hugging Face's chat templates.
+    """
+
+    def __init__(self, source: str, bos: str = "", eos: str = "") -> None:
+        """Compile `source`; `bos` and `eos` are the texts of those tokens.
+
+        Raises TemplateError when the source is too long or is not a valid template.
+        """
+        if len(source) > MAX_SOURCE_CHARACTERS:
+            raise TemplateError(
+                f"cannot compile the chat template: it has {len(source)} characters and at most "
+                f"{MAX_SOURCE_CHARACTERS} make sense; {_ADVICE}"
+            )
+        from edgespec.models.sandbox import Sandbox  # brings jinja2, which few commands need
+
+        self.source = source
+        self.bos = bos
+        self.eos = eos
+        try:
+            self._program = Sandbox(source)
+        except Exception as error:  # foreign code: whatever goes wrong, the template is at fault
+            raise _failed("compile", error) from None
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        **extra: Any,
+    ) -> str:
+        """The prompt for `messages`, each with `role` and `content`; `extra` reaches the template.
+
+        Encode it with `parse_special=True`. Raises TemplateError when the template fails, refuses
+        the messages, reaches for what the sandbox forbids, or exceeds its limits.
+        """
+        values = {
+            "messages": [dict(message) for message in messages],
+            "add_generation_prompt": add_generation_prompt,
+            "bos_token": self.bos,
+            "eos_token": self.eos,
+            "tools": None,
+            "documents": None,
+            **extra,
+        }
+        try:
+            return self._program.run(values)
+        except Exception as error:  # as above
+            raise _failed("render", error) from None
+
+
+def _failed(what: str, error: Exception) -> TemplateError:
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    if len(reason) > 300:
+        reason = reason[:300] + "..."
+    return TemplateError(f"cannot {what} the chat template of this model: {reason}; {_ADVICE}")
