@@ -1,11 +1,13 @@
 """An online suffix automaton in flat arrays.
 
-"The Smallest Automaton Recognizing the Subwords of a Text" (Blumer et al.), in the online form of SAM Decoding's appendix.
-A text of n tokens has at most 2n states and 3n transitions, so arrays of that size never overflow. Transitions
-hang on their state as a list, newest first, and are found by an open-addressing table of (state, token).
+"The Smallest Automaton Recognizing the Subwords of a Text" (Blumer et al.), in the online form of
+SAM Decoding's appendix. A text of n tokens has at most 2n states and 3n transitions, so arrays of
+that size never overflow. Transitions hang on their state as a list, newest first, and are found by
+an open-addressing table of (state, token).
 
-states int32 [2n + 1, 5]: suffix link, length of the longest string, first transition, times seen, last end position;
-edges int32 [3n, 4]: state, token, target, next transition of the state; slots int32 [5n]: edge + 1, or 0.
+states int32 [2n + 1, 5]: suffix link, length of the longest string, first transition, times seen,
+last end position; edges int32 [3n, 4]: state, token, target, next transition of the state; slots
+int32 [5n]: edge + 1, or 0.
 """
 
 from __future__ import annotations
@@ -36,17 +38,15 @@ def slot_of(state: int, token: int, num_slots: int) -> int:
     mixed ^= mixed >> 15
     mixed = (mixed * 0x2C1B3C6D) & _WORD
     mixed ^= mixed >> 13
-    return (mixed * num_slots) >> 32
+    return int((mixed * num_slots) >> 32)
 
 
 @kernel
-def find_edge(
-    edges: NDArray[np.int32], slots: NDArray[np.int32], state: int, token: int
-) -> int:
+def find_edge(edges: NDArray[np.int32], slots: NDArray[np.int32], state: int, token: int) -> int:
     """The transition of `state` by `token`, or -1."""
     slot = slot_of(state, token, len(slots))
     while slots[slot] != 0:
-        edge = slots[slot] - 1
+        edge: int = slots[slot] - 1
         if edges[edge, FROM] == state and edges[edge, TOKEN] == token:
             return edge
         slot += 1
@@ -92,7 +92,7 @@ def split(
     whole: int,
 ) -> int:
     """Clone `whole` for its strings that also end here, those reached from `state` by `token`."""
-    clone = sizes[NUM_STATES]
+    clone: int = sizes[NUM_STATES]
     sizes[NUM_STATES] = clone + 1
     states[clone] = states[whole]
     states[clone, LENGTH] = states[state, LENGTH] + 1

@@ -1,4 +1,4 @@
-"""What a drafter is: an object that proposes a tree of next tokens and watches what became of it."""
+"""What a drafter is: an object that proposes a tree of next tokens and learns what became of it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class DraftTree:
-    """Proposed continuations in flat arrays, node 0 being the last accepted token (its parent is -1).
+    """Proposed continuations in flat arrays; node 0 is the last accepted token, its parent -1.
 
-    tokens int32 [n]; parents int16 [n], `parents[i] < i`; p_accept float32 [n], the drafter's estimate that the node is
-    accepted given that its parent was (1.0 for node 0); sources uint8 [n], an index into the engine's table of
-    drafters (0 for the root).
+    tokens int32 [n]; parents int16 [n], `parents[i] < i`; p_accept float32 [n], the drafter's
+    estimate that the node is accepted given that its parent was (1.0 for node 0); sources uint8
+    [n], an index into the engine's table of drafters (0 for the root).
     """
 
     tokens: NDArray[np.int32]
@@ -52,7 +52,7 @@ class DraftTree:
         return len(self.tokens)
 
     def take(self, num_nodes: int) -> DraftTree:
-        """The first `num_nodes` nodes, the root included; parents come before children, so this is a tree again."""
+        """The first `num_nodes` nodes, root included: a tree, as parents precede their children."""
         return DraftTree(
             self.tokens[:num_nodes],
             self.parents[:num_nodes],
@@ -63,7 +63,7 @@ class DraftTree:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What verification made of one tree: `path` are the accepted nodes (the root first), `bonus` the token after them."""
+    """What verification made of a tree: accepted nodes, root first, and the token after them."""
 
     tree: DraftTree
     path: list[int]
@@ -87,7 +87,7 @@ class Drafter(ABC):
 
     @abstractmethod
     def propose(self, max_nodes: int) -> DraftTree:
-        """A tree of at most `max_nodes` nodes besides the root, most promising first; the root is the text's last token."""
+        """At most `max_nodes` next tokens, likeliest path first, below the text's last token."""
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from a verified step; `extend` is called separately."""

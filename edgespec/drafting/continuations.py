@@ -1,8 +1,8 @@
 """A draft tree from a suffix automaton: continuations in order of their path's probability.
 
-The best-first rule is DySpec's ("DySpec: Faster Speculative Decoding with Dynamic Token Tree Structure"), with
-counts in place of a draft model. A node's probability is the rate at which matches of its length were right, times
-its share among the match's followers.
+The best-first rule is DySpec's ("DySpec: Faster Speculative Decoding with Dynamic Token Tree
+Structure"), with counts in place of a draft model. A node's probability is the rate at which
+matches of its length were right, times its share among the match's followers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def expand(
 ) -> int:
     """Queue the followers of `state` as children of node `parent`; return how many nodes wait now.
 
-    frontier rows: token, parent, state, match length, bucket; frontier_p rows: path, conditional, share.
+    frontier rows: token, parent, state, match length, bucket; frontier_p rows: path, conditional,
+    share.
     """
     while state > 0 and states[state, HEAD] < 0:
         state = states[state, LINK]
@@ -106,7 +107,8 @@ def propose_tree(
 ) -> int:
     """Fill the tree, best path first; return its number of nodes with the root.
 
-    nodes rows: token, parent, bucket; node_p rows: conditional probability, share. The caller fills the root's token.
+    nodes rows: token, parent, bucket; node_p rows: conditional probability, share. The caller fills
+    the root's token.
     """
     nodes[0, 1] = -1
     nodes[0, 2] = 0
@@ -141,8 +143,17 @@ def propose_tree(
         for column in range(3):
             frontier_p[best, column] = frontier_p[num_waiting, column]
         num_waiting = expand(
-            states, edges, rates, state, match, num_nodes - 1, path_p, num_waiting, frontier, frontier_p
-        )  # fmt: skip
+            states,
+            edges,
+            rates,
+            state,
+            match,
+            num_nodes - 1,
+            path_p,
+            num_waiting,
+            frontier,
+            frontier_p,
+        )
     return num_nodes
 
 

@@ -32,16 +32,19 @@ PRIORS = np.array(_PRIORS)
 @kernel
 def bucket_of(match: int) -> int:
     """The bucket of a match length."""
-    return BUCKETS[min(match, LONGEST_MATCH)]
+    bucket: int = BUCKETS[min(match, LONGEST_MATCH)]
+    return bucket
 
 
 @kernel
 def learn(
     table: NDArray[np.float64], rates: NDArray[np.float64], bucket: int, share: float, hit: bool
 ) -> None:
-    """One draft token was checked: `share` is the part of the match's followers that agreed with it.
+    """One draft token was checked: `share` is the part of the match's followers that agreed with
+    it.
 
-    table f64 [NUM_BUCKETS, 2] holds decayed hits and shares; a rate is their ratio, drawn to its prior.
+    table f64 [NUM_BUCKETS, 2] holds decayed hits and shares; a rate is their ratio, drawn to its
+    prior.
     """
     table[bucket, 0] = table[bucket, 0] * _DECAY + (1.0 if hit else 0.0)
     table[bucket, 1] = table[bucket, 1] * _DECAY + share

@@ -1,12 +1,14 @@
 """Drafts from the text's own repetitions, found by a suffix automaton.
 
-"SAM Decoding: Speculative Decoding via Suffix Automaton", section 3. The automaton of prompt and output grows by one
-token in O(1) amortised; the suffix link of the state of the whole text is the longest suffix that occurred
-before, so the match needs no search and no cursor beside the automaton itself. Prompt lookup ("Prompt Lookup
-Decoding", Saxena) is the special case of a fixed match length and a single continuation.
+"SAM Decoding: Speculative Decoding via Suffix Automaton", section 3. The automaton of prompt and
+output grows by one token in O(1) amortised; the suffix link of the state of the whole text is the
+longest suffix that occurred before, so the match needs no search and no cursor beside the automaton
+itself. Prompt lookup ("Prompt Lookup Decoding", Saxena) is the special case of a fixed match length
+and a single continuation.
 
-Continuations are walked through the automaton, so different earlier occurrences branch, and a walk that reaches the end
-of the text goes on at its suffix link: periodic text drafts as many periods as asked.
+Continuations are walked through the automaton, so different earlier occurrences branch, and a walk
+that reaches the end of the text goes on at its suffix link: periodic text drafts as many periods as
+asked.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from edgespec.drafting.match_rates import NUM_BUCKETS, PRIORS
 from edgespec.errors import OptionError
 
 _FIRST_CAPACITY = 1024
-MIN_BYTES = 16 * 1024
+MIN_BYTES = 64 * 1024
 MAX_BRANCH_NODES = 255
 """Most nodes of one proposal."""
 
@@ -42,9 +44,9 @@ MAX_BRANCH_NODES = 255
 class SuffixAutomatonDrafter(Drafter):
     """Proposes what followed earlier occurrences of the text's longest repeated suffix.
 
-    Its store grows by doubling, up to `max_bytes`; when that is full it is rebuilt from the latest half of the text, so
-    older text is forgotten and no cap is ever exceeded. Rebuilding takes about a microsecond per token kept.
-    Raises OptionError when `max_bytes` is too small to be of use.
+    Its store grows by doubling, up to `max_bytes`; when that is full it is rebuilt from the latest
+    half of the text, so older text is forgotten and no cap is ever exceeded. Rebuilding takes about
+    a microsecond per token kept. Raises OptionError when `max_bytes` is too small to be of use.
     """
 
     name = "suffix-automaton"
@@ -52,7 +54,7 @@ class SuffixAutomatonDrafter(Drafter):
     def __init__(self, max_bytes: int = 8 * 2**20, *, source: int = 1) -> None:
         if max_bytes < MIN_BYTES:
             raise OptionError(
-                f"a suffix automaton of {max_bytes} bytes is too small; give it at least {MIN_BYTES}"
+                f"a suffix automaton of {max_bytes} bytes is too small; give it {MIN_BYTES} or more"
             )
         self.max_bytes = max_bytes
         self.source = source
@@ -70,12 +72,13 @@ class SuffixAutomatonDrafter(Drafter):
         self._allocate(min(_FIRST_CAPACITY, self._most_tokens))
 
     def _small_buffers(self) -> tuple[NDArray[np.generic], ...]:
-        return (
-            self._table, self._rates, self._frontier, self._frontier_p, self._nodes, self._node_p, self._sizes
-        )  # fmt: skip
+        learnt = (self._table, self._rates, self._sizes)
+        return (*learnt, self._frontier, self._frontier_p, self._nodes, self._node_p)
 
     def _allocate(self, capacity: int) -> None:
-        """An empty automaton for texts of `capacity` tokens; sizes are the worst case, so nothing can overflow."""
+        """An empty automaton for texts of `capacity` tokens; sizes are the worst case, so nothing
+        can overflow.
+        """
         self._num_tokens = 0
         self._text = np.empty(capacity, np.int32)
         self._states = np.empty((STATES_PER_TOKEN * capacity + 1, 5), np.int32)
@@ -96,7 +99,9 @@ class SuffixAutomatonDrafter(Drafter):
         begin = self._num_tokens
         self._text[begin : begin + len(tokens)] = tokens
         self._num_tokens += len(tokens)
-        feed(self._states, self._edges, self._slots, self._sizes, self._text, begin, self._num_tokens)
+        feed(
+            self._states, self._edges, self._slots, self._sizes, self._text, begin, self._num_tokens
+        )
 
     def _make_room(self, num_new: int) -> None:
         wanted = self._num_tokens + num_new
@@ -109,7 +114,8 @@ class SuffixAutomatonDrafter(Drafter):
         self._rebuild(kept, min(self._most_tokens, max(2 * len(self._text), keep + num_new)))
 
     def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
-        """Start over with these tokens as the text so far; of a long text, the latest half of the capacity is kept.
+        """Start over with these tokens as the text so far; of a long text, the latest half of the
+        capacity is kept.
 
         What was learnt about match lengths stays.
         """
@@ -138,7 +144,9 @@ class SuffixAutomatonDrafter(Drafter):
     def propose(self, max_nodes: int) -> DraftTree:
         """The likeliest continuations, at most `max_nodes` besides the root, best path first."""
         if self._num_tokens == 0:
-            raise OptionError("a drafter has no text to continue; call reset() with the prompt first")
+            raise OptionError(
+                "a drafter has no text to continue; call reset() with the prompt first"
+            )
         self._nodes[0, 0] = self._text[self._num_tokens - 1]
         num_nodes = propose_tree(
             self._states,
@@ -165,7 +173,8 @@ class SuffixAutomatonDrafter(Drafter):
     def observe(self, outcome: StepOutcome) -> None:
         """Learn how often matches of each length were right.
 
-        The last proposal is compared with the tokens that came, whether or not its nodes were verified.
+        The last proposal is compared with the tokens that came, whether or not its nodes were
+        verified.
         """
         new_tokens = np.array(outcome.new_tokens, np.int32)
         learn_from(

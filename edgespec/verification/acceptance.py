@@ -1,9 +1,10 @@
 """Verification: walk a tree of drafts with the target's own samples.
 
-Every draft here is a function of the text so far, so lossless verification needs no draft probabilities: at each node the
-target's own token is drawn from its logits with that position's noise; a child that holds it is accepted, else it is
-the bonus token and the walk ends ("Fast Inference from Transformers via Speculative Decoding", section 2, with a
-deterministic draft; trees as in "SpecInfer", section 4). Only visited rows are looked at.
+Every draft here is a function of the text so far, so lossless verification needs no draft
+probabilities: at each node the target's own token is drawn from its logits with that position's
+noise; a child that holds it is accepted, else it is the bonus token and the walk ends ("Fast
+Inference from Transformers via Speculative Decoding", section 2, with a deterministic draft; trees
+as in "SpecInfer", section 4). Only visited rows are looked at.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def penalise(
     penalty: np.float32,
     saved: NDArray[np.float32],
 ) -> None:
-    """Penalise each distinct token of window[start:stop] once, in place, keeping the old values in `saved`."""
+    """Penalise each distinct token of window[start:stop] once, in place, keeping the old values in
+    `saved`.
+    """
     for i in range(start, stop):
         token = window[i]
         if token < 0 or token >= len(row):
@@ -88,7 +91,9 @@ def walk(
     histogram: NDArray[np.float64],
     path: NDArray[np.int32],
 ) -> tuple[int, int]:
-    """Fill `path` with the accepted nodes; return its length and the bonus token (or a negative status)."""
+    """Fill `path` with the accepted nodes; return its length and the bonus token (or a negative
+    status).
+    """
     node = 0
     depth = 0
     end = num_recent
@@ -99,7 +104,16 @@ def walk(
             penalise(logits[node], window, start, end, penalty, saved)
         key = position_key(seed, root_position + depth + 1)
         token = sample(
-            logits[node], bits[node], temperature, top_k, top_p, min_p, key, block_max, heap, histogram
+            logits[node],
+            bits[node],
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            key,
+            block_max,
+            heap,
+            histogram,
         )
         if penalty != 1.0:
             unpenalise(logits[node], window, start, end, saved)
@@ -157,14 +171,16 @@ class Verifier:
     ) -> Verdict:
         """The accepted path of a tree and the token after it.
 
-        logits [n, vocab] f32 (read; penalised in place and put back), tokens int32 [n], parents int16 [n]; `recent`
-        are the text's last tokens up to and including the root, at least `repetition_window` of them if there are as
-        many; `position` is the root's. Raises BackendError when a visited row holds NaN or has no finite maximum.
+        logits [n, vocab] f32 (read; penalised in place and put back), tokens int32 [n], parents
+        int16 [n]; `recent` are the text's last tokens up to and including the root, at least
+        `repetition_window` of them if there are as many; `position` is the root's. Raises
+        BackendError when a visited row holds NaN or has no finite maximum.
         """
-        if logits.shape[0] < len(tokens) or logits.shape[1] != self.vocab_size:
+        num_nodes = len(tokens)
+        if num_nodes > min(len(logits), self.max_nodes) or (logits.shape[1] != self.vocab_size):
             raise BackendError(
-                f"verification of {len(tokens)} nodes over {self.vocab_size} tokens got logits of shape "
-                f"{logits.shape}"
+                f"verification got {num_nodes} nodes and logits of shape {logits.shape}; it takes "
+                f"at most {self.max_nodes} nodes and one row of {self.vocab_size} logits for each"
             )
         if not logits.flags.writeable or not logits.flags.c_contiguous:
             logits = logits.copy()
@@ -197,8 +213,8 @@ class Verifier:
         if bonus < 0:
             what = "NaN" if bonus == NOT_A_NUMBER else "no finite maximum"
             raise BackendError(
-                f"the logits at position {position + num_path - 1} hold {what}: the model file is damaged or the "
-                "backend miscomputed; try `--backend reference`"
+                f"the logits at position {position + num_path - 1} hold {what}: the model file is "
+                "damaged or the backend miscomputed; try `--backend reference`"
             )
         return Verdict(self._path[:num_path].tolist(), int(bonus))
 

@@ -1,11 +1,13 @@
 """Counter-based noise: the noise of a token at a position depends on the seed and nothing else.
 
-A token is drawn as the argmax of `logits / temperature + gumbel(seed, position, token)`, which has the softmax's
-distribution ("The Gumbel-Max Trick", Gumbel 1954; Maddison et al., "A* Sampling"). Because the noise is a function and not
-a stream, a position's sample is the same however the position was reached, and that makes sampling verifiable.
+A token is drawn as the argmax of `logits / temperature + gumbel(seed, position, token)`, which has
+the softmax's distribution ("The Gumbel-Max Trick", Gumbel 1954; Maddison et al., "A* Sampling").
+Because the noise is a function and not a stream, a position's sample is the same however the
+position was reached, and that makes sampling verifiable.
 
-The hash is SplitMix64 ("Fast Splittable Pseudorandom Number Generators", Steele, Lea and Flood, section 5): positions
-of a seed are one stream, and each position's value keys the stream of its tokens.
+The hash is SplitMix64 ("Fast Splittable Pseudorandom Number Generators", Steele, Lea and Flood,
+section 5): positions of a seed are one stream, and each position's value keys the stream of its
+tokens.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ def position_key(seed: np.uint64, position: int) -> np.uint64:
 def uniform(key: np.uint64, token: int) -> float:
     """A number strictly between 0 and 1, with 52 random bits."""
     bits = mix(key + (np.uint64(token) + _ONE) * _GAMMA)
-    # 52 bits and a half: the sum is exact, so neither end of the interval can be reached by rounding.
+    # 52 bits and a half: the sum is exact, so neither end of the interval can be reached by
+    # rounding.
     return (np.float64(bits >> _SHIFT_12) + 0.5) * _TWO_TO_MINUS_52
 
 
@@ -71,7 +74,8 @@ def gumbel_noise(
 ) -> NDArray[np.float64]:
     """The noise that sampling adds to these tokens' logits at `position`, [len(tokens)] f64.
 
-    A drafter that has probabilities of its own draws with the same noise to agree with the target more often.
+    A drafter that has probabilities of its own draws with the same noise to agree with the target
+    more often.
     """
     ids = np.asarray(tokens, dtype=np.int64)
     noise = np.empty(len(ids), np.float64)

@@ -1,9 +1,11 @@
-"""Drawing one token from one row of logits: a single pass, then work on the few rows' blocks that matter.
+"""Drawing one token from one row of logits: a single pass, then work on the few rows' blocks that
+matter.
 
-Logits are compared as integers: a float32's bits, sign-magnitude turned into two's complement, sort as the floats do, and
-integer maxima vectorise without floating-point liberties. The pass keeps the maximum of every block; a block
-below the threshold is never read again. Candidates are ordered by logit, then by lowest id, and one int64 holds
-both: the sort key above, the complement of the id below.
+Logits are compared as integers: a float32's bits, sign-magnitude turned into two's complement, sort
+as the floats do, and integer maxima vectorise without floating-point liberties. The pass keeps the
+maximum of every block; a block below the threshold is never read again. Candidates are ordered by
+logit, then by lowest id, and one int64 holds both: the sort key above, the complement of the id
+below.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ _LOWEST = np.int32(-0x7FFFFFFF)
 _LOW_WORD = np.int64(0xFFFFFFFF)
 _HIGH_SHIFT = np.int64(32)
 _MAX_ID = np.int64(0x7FFFFFFF)
+WORST = -(2**63)
+"""A packed candidate below all others."""
 
 
 @kernel
@@ -39,15 +43,15 @@ def sort_key(bits: np.int32) -> np.int32:
 
 
 @kernel
-def pack(key: np.int32, token: int) -> np.int64:
+def pack(key: np.signedinteger | int, token: int) -> int:
     """A candidate as one integer: larger is better, equal logits go to the lower id."""
-    return (np.int64(key) << _HIGH_SHIFT) | (_MAX_ID - np.int64(token))
+    return int((np.int64(key) << _HIGH_SHIFT) | (_MAX_ID - np.int64(token)))
 
 
 @kernel
-def packed_token(candidate: np.int64) -> int:
+def packed_token(candidate: int) -> int:
     """The token of a packed candidate."""
-    return _MAX_ID - (candidate & _LOW_WORD)
+    return int(_MAX_ID - (candidate & _LOW_WORD))
 
 
 @kernel
@@ -97,7 +101,7 @@ def sift_down(heap: NDArray[np.int64], start: int, size: int) -> None:
 
 
 @kernel
-def push_bounded(heap: NDArray[np.int64], size: int, limit: int, value: np.int64) -> int:
+def push_bounded(heap: NDArray[np.int64], size: int, limit: int, value: int) -> int:
     """Keep the `limit` largest values in a min-heap; return its new size."""
     if size == limit:
         if value > heap[0]:
@@ -134,7 +138,7 @@ def select_top(
         # `limit` blocks hold a key this high, so the limit-th best key cannot be lower.
         size = 0
         for block in range(num_blocks):
-            size = push_bounded(heap, size, limit, np.int64(block_max[block]))
+            size = push_bounded(heap, size, limit, block_max[block])
         threshold = heap[0]
     size = 0
     for block in range(num_blocks):
@@ -145,6 +149,8 @@ def select_top(
             key = sort_key(bits[token])
             if key >= threshold:
                 size = push_bounded(heap, size, limit, pack(key, token))
+                if size == limit:  # later ids lose ties, so only a better key can enter
+                    threshold = max(threshold, (heap[0] >> _HIGH_SHIFT) + 1)
     sort_descending(heap, size)
     return size
 
@@ -199,8 +205,9 @@ def nucleus_cut(
     top_p: float,
     histogram: NDArray[np.float64],
     heap: NDArray[np.int64],
-) -> np.int64:
-    """The last candidate, packed, of the smallest set of best tokens with probability `top_p` of the whole row.
+) -> int:
+    """The last candidate, packed, of the smallest set of best tokens with probability `top_p` of
+    the whole row.
 
     Sorts only the bucket in which the sum crosses the line.
     """
@@ -221,13 +228,15 @@ def nucleus_cut(
         if bucket_of(row[token], top) == last:
             size = push_bounded(heap, size, len(row), pack(sort_key(bits[token]), token))
     if size == 0:
-        return pack(_LOWEST, _MAX_ID)
+        return WORST
     sort_descending(heap, size)
     for i in range(size):
         mass += math.exp(np.float64(row[packed_token(heap[i])]) - top)
         if mass >= top_p * total:
-            return heap[i]
-    return heap[size - 1]
+            size = i + 1
+            break
+    last_kept: int = heap[size - 1]
+    return last_kept
 
 
 @kernel
@@ -236,7 +245,7 @@ def draw_from_row(
     bits: NDArray[np.int32],
     block_max: NDArray[np.int32],
     best_token: int,
-    cut: np.int64,
+    cut: int,
     temperature: float,
     min_p: float,
     key: np.uint64,
@@ -284,8 +293,9 @@ def sample(
 ) -> int:
     """Draw a token from a penalised row, or return a negative status.
 
-    row [vocab] f32 and `bits`, the same memory as int32; block_max int32 [ceil(vocab / BLOCK)]; heap int64 [top_k], or
-    [vocab] when top_k is off and top_p is not; histogram f64 [NUM_BUCKETS], read only in that case.
+    row [vocab] f32 and `bits`, the same memory as int32; block_max int32 [ceil(vocab / BLOCK)];
+    heap int64 [top_k], or [vocab] when top_k is off and top_p is not; histogram f64 [NUM_BUCKETS],
+    read only in that case.
     """
     best_token = scan(bits, block_max)
     if best_token < 0 or temperature == 0.0:
@@ -293,7 +303,7 @@ def sample(
     if 0 < top_k < len(row):
         size = select_top(bits, block_max, top_k, heap)
         return draw_from_top(row, heap, size, temperature, top_p, min_p, key)
-    cut = pack(_LOWEST, _MAX_ID)
+    cut = WORST
     if top_p < 1.0:
         cut = nucleus_cut(row, bits, np.float64(row[best_token]), top_p, histogram, heap)
     return draw_from_row(row, bits, block_max, best_token, cut, temperature, min_p, key)

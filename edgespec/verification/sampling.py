@@ -22,9 +22,10 @@ def random_seed() -> int:
 class SamplingParams:
     """How the next token is drawn; the steps run in this order, as llama.cpp's do.
 
-    The penalty on the last `repetition_window` tokens (positive logits are divided, others multiplied by it), the
-    `top_k` best, the smallest set of best tokens with probability `top_p`, those with at least `min_p` of the
-    best one's probability, and only then the temperature. Raises OptionError for a value that means nothing.
+    The penalty on the last `repetition_window` tokens (positive logits are divided, others
+    multiplied by it), the `top_k` best, the smallest set of best tokens with probability `top_p`,
+    those with at least `min_p` of the best one's probability, and only then the temperature. Raises
+    OptionError for a value that means nothing.
     """
 
     temperature: float = 0.8
@@ -43,7 +44,9 @@ class SamplingParams:
         _check_int("top_k", self.top_k, 0, 2**31 - 1, "0 turns it off, 40 is usual")
         _check("top_p", self.top_p, 0.0, 1.0, "1 turns it off, 0.95 is usual")
         _check("min_p", self.min_p, 0.0, 1.0, "0 turns it off, 0.05 is usual")
-        _check("repetition_penalty", self.repetition_penalty, 0.0, MAX_REPETITION_PENALTY, "1 is off")
+        _check(
+            "repetition_penalty", self.repetition_penalty, 0.0, MAX_REPETITION_PENALTY, "1 is off"
+        )
         if self.repetition_penalty == 0.0:
             raise OptionError("repetition_penalty is 0, which no logit survives; 1 turns it off")
         _check_int(
@@ -59,13 +62,17 @@ class SamplingParams:
 
 def _check(name: str, value: float, low: float, high: float, hint: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise OptionError(f"{name} must be a number from {low:g} to {high:g}, not {value!r}; {hint}")
+        raise OptionError(
+            f"{name} must be a number from {low:g} to {high:g}, not {value!r}; {hint}"
+        )
     if not math.isfinite(value) or not low <= value <= high:
         raise OptionError(f"{name} is {value:g}, but must lie in {low:g} to {high:g}; {hint}")
 
 
 def _check_int(name: str, value: int, low: int, high: int, hint: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise OptionError(f"{name} must be a whole number from {low} to {high}, not {value!r}; {hint}")
+        raise OptionError(
+            f"{name} must be a whole number from {low} to {high}, not {value!r}; {hint}"
+        )
     if not low <= value <= high:
         raise OptionError(f"{name} is {value}, but must lie in {low} to {high}; {hint}")

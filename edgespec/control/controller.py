@@ -1,0 +1,177 @@
+"""How many nodes to verify: as many as the measured cost curve says pay back.
+
+The rule is goodput: expected tokens per second, (1 + sum of path probabilities) / (T(1 + k) + draft
+time), at its largest ("Optimizing Speculative Decoding for Serving Large Language Models Using
+Goodput"; the threshold of "SpecDec++" and the tree size of "Hardware-Aware Parallel Prompt
+Decoding" follow from it). k = 0 is plain decoding.
+
+Speculation never costs: an account holds what speculation may lose, 1 % of the time spent. Steps
+pay in and out of it by the curve's prices; while it is empty nothing is verified. Proposals that
+are not verified are still compared with the tokens that came, which costs nothing but the drafting;
+what verifying their best node would have gained is booked too, so a text that turns predictable
+reopens the account within a few tokens. When even drafting is dear, the controller asks for it less
+and less often, until a verified proposal is right again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.control.cost_curve import CostCurve
+from edgespec.control.statistics import AcceptanceStatistics, calibrate, record_tree
+from edgespec.drafting.base import DraftTree, StepOutcome
+from edgespec.jit import kernel
+
+_ALLOWANCE = 0.01
+"""Part of the time spent that speculation may lose."""
+_OPENING_PASSES = 1.5
+"""What it may lose at the start, in plain passes: enough to try."""
+_CREDIT_PASSES = 3.0
+"""Gains saved up for later losses, in plain passes: small, so that a bad phase is noticed soon."""
+_MARGIN = 1.01
+"""A draft must promise this much more goodput than plain decoding."""
+_CHEAP_DRAFT = 0.002
+"""Drafting below this part of a plain pass is never skipped."""
+_LONGEST_SILENCE = 64
+_YARDSTICK_STEPS = 128
+"""One plain pass after this many others keeps the price of plain decoding true."""
+_DRAFT_RATE = 0.1
+
+
+@kernel
+def best_prefix(
+    path_p: NDArray[np.float64], seconds: NDArray[np.float64], draft_s: float, limit: int
+) -> int:
+    """How many nodes besides the root maximise goodput; seconds[k] is the price of k + 1 nodes."""
+    best = 0
+    expected = 1.0
+    best_goodput = _MARGIN / (seconds[0] + draft_s)
+    for num_nodes in range(1, limit + 1):
+        expected += path_p[num_nodes]
+        goodput = expected / (seconds[num_nodes] + draft_s)
+        if goodput > best_goodput:
+            best_goodput = goodput
+            best = num_nodes
+    return best
+
+
+class Controller:
+    """Chooses how much of each proposal is verified and learns from what became of it.
+
+    Per step: `draft_room` (0: do not draft), the drafter's proposal, `choose`, verification,
+    `observe`.
+    """
+
+    def __init__(self, curve: CostCurve, max_nodes: int, num_sources: int = 16) -> None:
+        self.curve = curve
+        self.max_nodes = max_nodes
+        """Most nodes of a pass, the root included."""
+        self.statistics = AcceptanceStatistics(num_sources)
+        self._depths = np.zeros(256, np.int32)
+        self._path_p = np.zeros(256, np.float64)
+        self._proposal: DraftTree | None = None
+        self._draft_s = 0.0
+        """A typical proposal's seconds."""
+        self._silence = 0
+        self._wait = 0
+        self._account_s = _OPENING_PASSES * curve.seconds(1)
+        self._since_plain = 0
+
+    def draft_room(self, limit: int | None = None) -> int:
+        """How many nodes besides the root a drafter may propose now; 0 means that asking it does
+        not pay.
+
+        `limit` is the request's cap: nodes per pass or tokens left to write, whichever is smaller.
+        """
+        room = min(self.max_nodes, self.curve.max_nodes, len(self._path_p)) - 1
+        if limit is not None:
+            room = min(room, limit)
+        if self._wait > 0:
+            self._wait -= 1
+            return 0
+        return max(room, 0)
+
+    def choose(self, tree: DraftTree, draft_s: float = 0.0, limit: int | None = None) -> int:
+        """How many of the tree's nodes besides the root to verify: `tree.take(1 + k)` goes to the
+        target.
+
+        `draft_s` is what the proposal took, in seconds.
+        """
+        num_drafted = len(tree) - 1
+        self._proposal = tree if num_drafted else None
+        if draft_s > 0.0:
+            known = self._draft_s if self._draft_s > 0.0 else draft_s
+            # Bounded: the first call may have compiled a kernel.
+            self._draft_s = known + _DRAFT_RATE * (min(draft_s, 4.0 * known) - known)
+        room = min(num_drafted, self.max_nodes - 1, self.curve.max_nodes - 1, len(self._path_p) - 1)
+        if limit is not None:
+            room = min(room, limit)
+        if room < 1 or self._account_s <= 0.0 or self._since_plain >= _YARDSTICK_STEPS:
+            return 0
+        part = tree.take(room + 1)
+        calibrate(
+            self.statistics.table,
+            part.parents,
+            part.p_accept,
+            part.sources,
+            self._depths,
+            self._path_p,
+        )
+        return int(best_prefix(self._path_p, self.curve.table, draft_s, room))
+
+    def observe(self, outcome: StepOutcome, seconds: float, draft_s: float = 0.0) -> None:
+        """Learn from a step: `outcome.tree` took `seconds` to verify and `draft_s` to draft.
+
+        `outcome.new_tokens` must be filled.
+        """
+        num_nodes = len(outcome.tree)
+        self.curve.update(num_nodes, seconds)
+        self._since_plain = self._since_plain + 1 if num_nodes > 1 else 0
+        was_right = False
+        if self._proposal is not None:
+            tree = self._proposal
+            was_right = bool(tree.tokens[1] == outcome.new_tokens[0])
+            record_tree(
+                self.statistics.table,
+                tree.tokens,
+                tree.parents,
+                tree.p_accept,
+                tree.sources,
+                np.array(outcome.new_tokens, np.int32),
+            )
+            self._settle_unverified(num_nodes, was_right)
+            self._proposal = None
+        self._settle(num_nodes, len(outcome.path), draft_s)
+        if draft_s > 0.0:
+            self._set_silence(num_nodes > 1 and len(outcome.path) > 1)
+
+    def _settle(self, num_nodes: int, num_tokens: int, draft_s: float) -> None:
+        """Book a step by the curve's prices, which are steadier than its own timing."""
+        plain = self.curve.seconds(1)
+        spent = self.curve.seconds(num_nodes) + min(draft_s, 4.0 * self._draft_s)
+        gain = num_tokens * plain - spent + _ALLOWANCE * spent
+        self._account_s = min(self._account_s + gain, _CREDIT_PASSES * plain)
+
+    def _settle_unverified(self, num_nodes: int, was_right: bool) -> None:
+        """While the account is empty, book what verifying the best node would have brought."""
+        if num_nodes > 1 or self._account_s > 0.0:
+            return
+        plain, two = self.curve.seconds(1), self.curve.seconds(2)
+        gain = 2.0 * plain - two if was_right else plain - two
+        # A debt that no evidence can repay soon would outlast the phase that made it.
+        floor = min(self._account_s, -_CREDIT_PASSES * plain)
+        self._account_s = max(self._account_s + gain, floor)
+
+    def _set_silence(self, was_right: bool) -> None:
+        """Wait twice as long after each proposal that did not pay, unless drafting is cheap."""
+        if was_right or self._draft_s <= _CHEAP_DRAFT * self.curve.seconds(1):
+            self._silence = 0
+        else:
+            self._silence = min(max(2 * self._silence, 1), _LONGEST_SILENCE)
+        self._wait = self._silence
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the statistics and buffers."""
+        return self.statistics.size_bytes + self._depths.nbytes + self._path_p.nbytes

@@ -1,0 +1,117 @@
+"""How often drafts were right, so that a drafter's score becomes a probability.
+
+One decayed Beta posterior per drafter, score bucket and depth, with the drafter's own score as the
+prior's mean: what is not yet known is believed, what was seen is known better. A drafter's score is
+a function of its match length, so score buckets are match-length buckets that also fit drafters
+without matches.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.jit import kernel
+
+NUM_SCORES = 10
+NUM_DEPTHS = 5
+_PRIOR_WEIGHT = 8.0
+_DECAY = 0.97
+_LEAST = 0.001
+_MOST = 0.995
+
+
+@kernel
+def depth_bucket(depth: int) -> int:
+    """Depths 1, 2, 3-4, 5-8 and beyond."""
+    if depth <= 2:
+        return max(depth, 1) - 1
+    if depth <= 4:
+        return 2
+    return 3 if depth <= 8 else 4
+
+
+@kernel
+def score_bucket(p_accept: float) -> int:
+    """The tenth that a score falls into."""
+    return min(max(int(p_accept * NUM_SCORES), 0), NUM_SCORES - 1)
+
+
+@kernel
+def posterior(table: NDArray[np.float64], source: int, p_accept: float, depth: int) -> float:
+    """The posterior mean of a node's acceptance, given that its parent is accepted."""
+    cell = table[source, score_bucket(p_accept), depth_bucket(depth)]
+    mean: float = (_PRIOR_WEIGHT * p_accept + cell[0]) / (_PRIOR_WEIGHT + cell[1])
+    return min(max(mean, _LEAST), _MOST)
+
+
+@kernel
+def record(table: NDArray[np.float64], source: int, p_accept: float, depth: int, hit: bool) -> None:
+    """Count one checked node and fade older ones of its cell."""
+    cell = table[source, score_bucket(p_accept), depth_bucket(depth)]
+    cell[0] = cell[0] * _DECAY + (1.0 if hit else 0.0)
+    cell[1] = cell[1] * _DECAY + 1.0
+
+
+@kernel
+def calibrate(
+    table: NDArray[np.float64],
+    parents: NDArray[np.int16],
+    p_accept: NDArray[np.float32],
+    sources: NDArray[np.uint8],
+    depths: NDArray[np.int32],
+    path_p: NDArray[np.float64],
+) -> None:
+    """Fill each node's depth and the calibrated probability that the whole path down to it is
+    accepted.
+    """
+    depths[0] = 0
+    path_p[0] = 1.0
+    for node in range(1, len(parents)):
+        parent = parents[node]
+        depths[node] = depths[parent] + 1
+        own = posterior(table, sources[node], np.float64(p_accept[node]), depths[node])
+        path_p[node] = path_p[parent] * own
+
+
+@kernel
+def record_tree(
+    table: NDArray[np.float64],
+    tokens: NDArray[np.int32],
+    parents: NDArray[np.int16],
+    p_accept: NDArray[np.float32],
+    sources: NDArray[np.uint8],
+    new_tokens: NDArray[np.int32],
+) -> int:
+    """Count every node whose parent was right, verified or not; return how many drafted tokens were
+    right.
+    """
+    node = 0
+    for depth in range(1, len(new_tokens) + 1):
+        follower = -1
+        for child in range(node + 1, len(tokens)):
+            if parents[child] == node:
+                hit = tokens[child] == new_tokens[depth - 1]
+                record(table, sources[child], np.float64(p_accept[child]), depth, hit)
+                if hit and follower < 0:
+                    follower = child
+        if follower < 0:
+            return depth - 1
+        node = follower
+    return len(new_tokens)
+
+
+class AcceptanceStatistics:
+    """Decayed counts of right and checked draft nodes by source, score and depth."""
+
+    def __init__(self, num_sources: int = 16) -> None:
+        self.table = np.zeros((num_sources, NUM_SCORES, NUM_DEPTHS, 2), np.float64)
+
+    def p_accept(self, source: int, score: float, depth: int) -> float:
+        """The calibrated probability of a node with this score, its parent being accepted."""
+        return float(posterior(self.table, source, score, depth))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the table."""
+        return self.table.nbytes

@@ -1,0 +1,95 @@
+"""What one reply's speculation did, in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgespec.drafting.base import StepOutcome
+
+
+@dataclass(slots=True)
+class SourceStats:
+    """One drafter's share of a reply."""
+
+    drafted: int = 0
+    accepted: int = 0
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"drafted": self.drafted, "accepted": self.accepted, "seconds": self.seconds}
+
+
+@dataclass(slots=True)
+class ReplyStats:
+    """Counts and seconds of the decoding of one reply, step by step."""
+
+    sources: tuple[str, ...] = ("root",)
+    """Names of the drafters by the index that trees carry; index 0 is the root."""
+    steps: int = 0
+    output_tokens: int = 0
+    drafted: int = 0
+    """Draft nodes verified."""
+    accepted: int = 0
+    decode_s: float = 0.0
+    """Seconds of all steps, drafting included."""
+    plain_s: float = 0.0
+    """Seconds that plain decoding would have taken for the same tokens."""
+    by_source: dict[str, SourceStats] = field(default_factory=dict)
+
+    def record(
+        self,
+        outcome: StepOutcome,
+        step_s: float,
+        plain_step_s: float,
+        draft_s_by_source: dict[str, float] | None = None,
+    ) -> None:
+        """Add a step that took `step_s` seconds in all, where a plain one takes `plain_step_s`."""
+        num_tokens = len(outcome.path)
+        self.steps += 1
+        self.output_tokens += num_tokens
+        self.drafted += len(outcome.tree) - 1
+        self.accepted += num_tokens - 1
+        self.decode_s += step_s
+        self.plain_s += num_tokens * plain_step_s
+        sources = outcome.tree.sources.tolist()
+        for index in sources[1:]:
+            self._source(index).drafted += 1
+        for node in outcome.path[1:]:
+            self._source(sources[node]).accepted += 1
+        for name, seconds in (draft_s_by_source or {}).items():
+            self.by_source.setdefault(name, SourceStats()).seconds += seconds
+
+    def _source(self, index: int) -> SourceStats:
+        name = self.sources[index] if index < len(self.sources) else f"source {index}"
+        return self.by_source.setdefault(name, SourceStats())
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens written per forward pass: 1 is plain decoding."""
+        return self.output_tokens / self.steps if self.steps else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Decoding speed, the prompt not included."""
+        return self.output_tokens / self.decode_s if self.decode_s else 0.0
+
+    @property
+    def estimated_speedup(self) -> float:
+        """How many times faster than plain decoding at the measured price of a plain step; 1 before
+        any step.
+        """
+        return self.plain_s / self.decode_s if self.decode_s else 1.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The numbers under the names of `run --json`."""
+        return {
+            "output_tokens": self.output_tokens,
+            "steps": self.steps,
+            "tokens_per_second": self.tokens_per_second,
+            "tokens_per_step": self.tokens_per_step,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "by_source": {name: source.as_dict() for name, source in self.by_source.items()},
+            "estimated_speedup": self.estimated_speedup,
+        }
