@@ -1,0 +1,156 @@
+"""What NumPy cannot say inside a kernel: addresses, half precision, one-rounding multiply-add, calls by address.
+
+With the JIT off (NUMBA_DISABLE_JIT=1) plain Python stands in, so that kernels can be stepped through.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, config, types
+from numba.extending import intrinsic
+
+from edgespec.backends.native.kernels.emit import F16, F32, I16, I32, I64, VOID
+
+NUM_TILE_ARGUMENTS = 12
+NUM_ROW_ARGUMENTS = 8
+
+if config.DISABLE_JIT:
+
+    def bytes_at(address: int, count: int) -> Any:
+        return np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(address))
+
+    def shorts_at(address: int, count: int) -> Any:
+        return np.ctypeslib.as_array((ctypes.c_uint16 * count).from_address(address))
+
+    def ints_at(address: int, count: int) -> Any:
+        return np.ctypeslib.as_array((ctypes.c_int32 * count).from_address(address))
+
+    def floats_at(address: int, count: int) -> Any:
+        return np.ctypeslib.as_array((ctypes.c_float * count).from_address(address))
+
+    def fma(left: Any, right: Any, addend: Any) -> Any:
+        return np.float32(np.float64(left) * np.float64(right) + np.float64(addend))
+
+    def half_to_float(bits: Any) -> Any:
+        return np.float32(np.uint16(bits).view(np.float16))
+
+    def float_to_half(value: Any) -> Any:
+        return np.float16(value).view(np.uint16)
+
+    def bits_to_float(bits: Any) -> Any:
+        return np.uint32(int(bits) & 0xFFFFFFFF).view(np.float32)
+
+    def float_to_bits(value: Any) -> Any:
+        return np.int32(np.float32(value).view(np.int32))
+
+else:
+    from edgespec.jit import kernel
+
+    @intrinsic
+    def _pointer(typing: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+
+        return types.voidptr(types.intp), generate
+
+    @kernel
+    def bytes_at(address: int, count: int) -> Any:
+        """uint8 [count] at an address."""
+        return carray(_pointer(address), (count,), np.uint8)
+
+    @kernel
+    def shorts_at(address: int, count: int) -> Any:
+        """uint16 [count] at an address."""
+        return carray(_pointer(address), (count,), np.uint16)
+
+    @kernel
+    def ints_at(address: int, count: int) -> Any:
+        """int32 [count] at an address."""
+        return carray(_pointer(address), (count,), np.int32)
+
+    @kernel
+    def floats_at(address: int, count: int) -> Any:
+        """float32 [count] at an address."""
+        return carray(_pointer(address), (count,), np.float32)
+
+    @intrinsic
+    def fma(typing: Any, left: Any, right: Any, addend: Any) -> Any:
+        """left * right + addend in float32, rounded once."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kind = ir.FunctionType(F32, [F32, F32, F32])
+            return builder.call(_declare(builder.module, kind, "llvm.fma.f32"), arguments)
+
+        return types.float32(types.float32, types.float32, types.float32), generate
+
+    @intrinsic
+    def half_to_float(typing: Any, bits: Any) -> Any:
+        """The float32 with the value of 16 bits of half precision."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.fpext(builder.bitcast(arguments[0], F16), F32)
+
+        return types.float32(types.uint16), generate
+
+    @intrinsic
+    def float_to_half(typing: Any, value: Any) -> Any:
+        """The 16 bits of the nearest half-precision number."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(builder.fptrunc(arguments[0], F16), I16)
+
+        return types.uint16(types.float32), generate
+
+    @intrinsic
+    def bits_to_float(typing: Any, bits: Any) -> Any:
+        """The float32 with these 32 bits."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(arguments[0], F32)
+
+        return types.float32(types.int32), generate
+
+    @intrinsic
+    def float_to_bits(typing: Any, value: Any) -> Any:
+        """The 32 bits of a float32."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(arguments[0], I32)
+
+        return types.int32(types.float32), generate
+
+
+def _declare(module: Any, kind: Any, name: str) -> Any:
+    return module.globals.get(name) or ir.Function(module, kind, name)
+
+
+def _caller(num_arguments: int) -> Any:
+    """An intrinsic that calls the function at an address with this many 64-bit integers."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(VOID, [I64] * num_arguments)
+        builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
+        return context.get_dummy_value()
+
+    return generate
+
+
+@intrinsic
+def call_tile(
+    typing: Any, address: Any, a0: Any, a1: Any, a2: Any, a3: Any, a4: Any, a5: Any, a6: Any, a7: Any,
+    a8: Any, a9: Any, a10: Any, a11: Any,
+) -> Any:
+    """Call the tile function at `address`; the twelve integers are those of `tile.py`."""
+    return types.void(*[types.intp] * (NUM_TILE_ARGUMENTS + 1)), _caller(NUM_TILE_ARGUMENTS)
+
+
+@intrinsic
+def call_row(
+    typing: Any, address: Any, a0: Any, a1: Any, a2: Any, a3: Any, a4: Any, a5: Any, a6: Any, a7: Any
+) -> Any:
+    """Call a row operation at `address`; the eight integers are those of `row_ops.py`."""
+    return types.void(*[types.intp] * (NUM_ROW_ARGUMENTS + 1)), _caller(NUM_ROW_ARGUMENTS)

@@ -1,0 +1,106 @@
+"""Turn LLVM text into functions at an address, and remember the machine code on disk by its content.
+
+The cache key is a hash of the text itself, the processor, its features and the llvmlite version: an edited kernel,
+another machine or another version asks for another file, so stale code cannot be loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+from llvmlite import ir
+
+from edgespec.jit import CACHING, cache_folder
+
+
+@cache
+def host_features() -> frozenset[str]:
+    """Instruction-set features of this processor, as LLVM names them ("avx512vnni", "dotprod", ...)."""
+    return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
+
+
+@cache
+def _target_machine() -> Any:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=3,
+        reloc="pic",
+        codemodel="jitdefault",
+    )
+
+
+@cache
+def _engine() -> Any:
+    """The one execution engine all kernels live in, for as long as the process does."""
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
+
+
+def _object_code(text: str) -> bytes:
+    machine = _target_machine()
+    module = llvm.parse_assembly(text)
+    module.verify()
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    builder.getModulePassManager().run(module, builder)
+    code: bytes = machine.emit_object(module)
+    return code
+
+
+def _cache_path(text: str) -> Path:
+    digest = hashlib.blake2b(digest_size=20)
+    features = llvm.get_host_cpu_features().flatten()
+    for part in (text, llvm.get_host_cpu_name(), features, llvmlite.__version__):
+        digest.update(part.encode() + b"\0")
+    return cache_folder() / "tiles" / f"{digest.hexdigest()}.o"
+
+
+def _load_cached(path: Path) -> bytes | None:
+    """The object code, or None when the file is absent or its checksum does not match."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    code, digest = data[:-32], data[-32:]
+    return code if code and hashlib.sha256(code).digest() == digest else None
+
+
+def _store_cached(path: Path, code: bytes) -> None:
+    """Write under another name first: a reader sees the whole file or none."""
+    partial = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(code + hashlib.sha256(code).digest())
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+
+
+@cache
+def compile_function(text: str, name: str) -> int:
+    """The address of function `name` of an LLVM module given as text."""
+    path = _cache_path(text)
+    code = _load_cached(path) if CACHING else None
+    if code is None:
+        code = _object_code(text)
+        if CACHING:
+            _store_cached(path, code)
+    engine = _engine()
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    address: int = engine.get_function_address(name)
+    return address
+
+
+def new_module(name: str) -> ir.Module:
+    """An empty module for this machine."""
+    module = ir.Module(name)
+    module.triple = llvm.get_default_triple()
+    return module
