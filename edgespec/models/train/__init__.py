@@ -1,0 +1,1 @@
+"""The recipe of the bundled model: data, tokenizer, training loop and export to GGUF."""

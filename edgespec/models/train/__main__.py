@@ -1,0 +1,111 @@
+"""Command line of the recipe: `python -m edgespec.models.train prepare|run|export|...`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from . import data
+from .evaluate import evaluate
+from .export import export, load_model
+from .model import Shape
+from .sample import as_chat, sample
+from .train import Settings, run
+
+SMOKE_SHAPE = Shape(
+    width=256,
+    num_layers=2,
+    num_heads=8,
+    ffn_width=256,
+    vocab_size=512,
+    context_tokens=128,
+    exit_layer=1,
+)
+SMOKE_SETTINGS = Settings(steps=20, batch_tokens=256, sequence_tokens=64, warmup_steps=5)
+SMOKE_RECORDS = 40
+
+
+def token_folder(options: argparse.Namespace) -> Path:
+    return Path(options.out) / "tokens"
+
+
+def run_folder(options: argparse.Namespace) -> Path:
+    return Path(options.out) / "run"
+
+
+def do_prepare(options: argparse.Namespace) -> None:
+    """Train the tokenizer and write the token streams."""
+    shape, limit = (SMOKE_SHAPE, SMOKE_RECORDS) if options.smoke else (Shape(), None)
+    data.prepare(options.data, token_folder(options), shape.vocab_size, limit)
+
+
+def do_run(options: argparse.Namespace) -> None:
+    """Train, or go on training, up to the last step."""
+    if options.smoke:
+        run(token_folder(options), run_folder(options), SMOKE_SHAPE, SMOKE_SETTINGS, False)
+        return
+    settings = Settings() if options.steps is None else Settings(steps=options.steps)
+    run(token_folder(options), run_folder(options), Shape(), settings)
+
+
+def do_evaluate(options: argparse.Namespace) -> None:
+    """Print the held-out losses as JSON."""
+    model = load_model(run_folder(options) / "checkpoint.pt")
+    print(json.dumps(evaluate(model, token_folder(options)), indent=1))
+
+
+def do_export(options: argparse.Namespace) -> None:
+    """Write the GGUF file and print its checksum."""
+    path = options.file or Path(options.out) / "edgespec-tiny-q8_0.gguf"
+    checksum = export(
+        run_folder(options) / "checkpoint.pt", token_folder(options) / "tokenizer.json", path
+    )
+    print(f"{path}: {path.stat().st_size:,} bytes, sha256 {checksum}")
+
+
+def do_sample(options: argparse.Namespace) -> None:
+    """Print the reply to a prompt."""
+    model = load_model(run_folder(options) / "checkpoint.pt")
+    tokenizer = Tokenizer.from_file(str(token_folder(options) / "tokenizer.json"))
+    prompt = options.prompt if options.raw else as_chat(options.prompt)
+    print(sample(model, tokenizer, prompt, temperature=options.temperature, seed=options.seed))
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "prepare": do_prepare,
+    "run": do_run,
+    "evaluate": do_evaluate,
+    "export": do_export,
+    "sample": do_sample,
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse the command line and do what it says."""
+    parser = argparse.ArgumentParser(prog="python -m edgespec.models.train", description=__doc__)
+    parser.add_argument("command", choices=sorted(COMMANDS))
+    parser.add_argument("--data", type=Path, help="folder of the corpus files (*.jsonl.gz)")
+    parser.add_argument("--out", type=Path, required=True, help="folder for everything written")
+    parser.add_argument("--steps", type=int, help="number of steps (run)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--smoke", action="store_true", help="a tiny model, 20 steps, 40 records")
+    parser.add_argument("--file", type=Path, help="GGUF file to write (export)")
+    parser.add_argument("--prompt", default="Tell me a short story.", help="what to say (sample)")
+    parser.add_argument("--raw", action="store_true", help="send the prompt without template")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    if options.command == "prepare" and options.data is None:
+        parser.error("prepare needs --data, the folder of the corpus files")
+    torch.set_num_threads(options.threads)
+    COMMANDS[options.command](options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""The bundled model in torch: a Llama block by block, with a second loss at an early layer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Hyper-parameters as GGUF names them; widths are multiples of 256 for llama.cpp's K-quants."""
+
+    width: int = 512
+    num_layers: int = 5
+    num_heads: int = 8
+    num_kv_heads: int = 2
+    ffn_width: int = 1024
+    vocab_size: int = 6144
+    context_tokens: int = 1024
+    exit_layer: int = 2
+    rope_base: float = 10_000.0
+    norm_epsilon: float = 1e-5
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.num_heads
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate neighbouring pairs (the pairing of GGUF's `llama`); x [batch, heads, tokens, head]."""
+    even, odd = x[..., 0::2], x[..., 1::2]
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).to(x.dtype)
+
+
+class Block(nn.Module):  # type: ignore[misc]  # torch is untyped here
+    """One transformer layer: grouped-query attention, then a gated feed-forward net."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        width, kv_width = shape.width, shape.num_kv_heads * shape.head_width
+        self.attn_norm = nn.RMSNorm(width, eps=shape.norm_epsilon)
+        self.attn_q = nn.Linear(width, width, bias=False)
+        self.attn_k = nn.Linear(width, kv_width, bias=False)
+        self.attn_v = nn.Linear(width, kv_width, bias=False)
+        self.attn_output = nn.Linear(width, width, bias=False)
+        self.ffn_norm = nn.RMSNorm(width, eps=shape.norm_epsilon)
+        self.ffn_gate = nn.Linear(width, shape.ffn_width, bias=False)
+        self.ffn_up = nn.Linear(width, shape.ffn_width, bias=False)
+        self.ffn_down = nn.Linear(shape.ffn_width, width, bias=False)
+
+    def attend(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        batch, tokens, width = x.shape
+
+        def heads(projected: Tensor) -> Tensor:
+            return projected.view(batch, tokens, -1, self.shape.head_width).transpose(1, 2)
+
+        query = rotate(heads(self.attn_q(x)), cos, sin)
+        key = rotate(heads(self.attn_k(x)), cos, sin)
+        value = heads(self.attn_v(x))
+        group = self.shape.num_heads // self.shape.num_kv_heads
+        key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        joined: Tensor = self.attn_output(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        return joined
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.attend(self.attn_norm(x), cos, sin)
+        y = self.ffn_norm(x)
+        out: Tensor = x + self.ffn_down(F.silu(self.ffn_gate(y)) * self.ffn_up(y))
+        return out
+
+
+class TinyLlama(nn.Module):  # type: ignore[misc]
+    """The whole model; the token embedding is also the output head, at every exit."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.token_embd = nn.Embedding(shape.vocab_size, shape.width)
+        self.blk = nn.ModuleList(Block(shape) for _ in range(shape.num_layers))
+        self.output_norm = nn.RMSNorm(shape.width, eps=shape.norm_epsilon)
+        half = torch.arange(0, shape.head_width, 2).float() / shape.head_width
+        angles = torch.outer(torch.arange(shape.context_tokens).float(), shape.rope_base**-half)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+        self.reset()
+
+    def reset(self) -> None:
+        """Draw the weights; what writes into the residual stream starts smaller (GPT-2, 2.3)."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                residual = name.endswith(("attn_output.weight", "ffn_down.weight"))
+                scale = 0.02 / math.sqrt(2 * self.shape.num_layers) if residual else 0.02
+                nn.init.normal_(parameter, 0.0, scale)
+
+    def hidden(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the states after the exit layer and the last, [batch, tokens, width] both."""
+        tokens = ids.shape[1]
+        cos, sin = self.cos[:tokens], self.sin[:tokens]
+        x: Tensor = self.token_embd(ids)
+        early = x
+        for index, block in enumerate(self.blk):
+            x = block(x, cos, sin)
+            if index + 1 == self.shape.exit_layer:
+                early = x
+        return early, x
+
+    def logits(self, state: Tensor) -> Tensor:
+        """Return [..., vocab] f32; every exit shares the final norm and the head."""
+        return F.linear(self.output_norm(state), self.token_embd.weight).float()
+
+    def token_losses(self, state: Tensor, targets: Tensor) -> Tensor:
+        """Return the cross entropy in nats of each target; [batch, tokens] f32."""
+        flat = F.cross_entropy(
+            self.logits(state).flatten(0, 1), targets.flatten(), reduction="none"
+        )
+        return flat.view(targets.shape)
+
+    def forward(
+        self, ids: Tensor, targets: Tensor, weights: Tensor, exit_rows: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the weighted mean losses at the end and, on the first rows only, at the exit.
+
+        ids, targets, weights are [batch, tokens]. A few rows are enough for the early exit: its
+        head is the model's own, so the loss only has to keep layer `exit_layer` readable.
+        """
+        early, last = self.hidden(ids)
+        final = (self.token_losses(last, targets) * weights).sum() / weights.sum()
+        part = weights[:exit_rows]
+        exit_losses = self.token_losses(early[:exit_rows], targets[:exit_rows])
+        return final, (exit_losses * part).sum() / part.sum()
