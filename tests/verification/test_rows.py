@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import naive
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rows_of_logits import KINDS, make_rows
+
+from edgespec.errors import BackendError
+from edgespec.verification import SamplingParams, Verifier, gumbel_noise, verify
+
+ROOT = np.zeros(1, np.int32)
+NO_PARENT = np.full(1, -1, np.int16)
+
+params_of_any_kind = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.2, 0.7, 1.0, 1.2, 5.0]),
+    top_k=st.sampled_from([0, 1, 2, 7, 40, 1000]),
+    top_p=st.sampled_from([0.0, 0.1, 0.5, 0.9, 0.95, 0.999, 1.0]),
+    min_p=st.sampled_from([0.0, 0.05, 0.3, 1.0]),
+    repetition_penalty=st.sampled_from([1.0, 1.0, 0.8, 1.1, 3.0]),
+    repetition_window=st.integers(0, 20),
+    seed=st.integers(0, 2**64 - 1),
+)
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    params=params_of_any_kind,
+    kind=st.sampled_from(KINDS),
+    vocab_size=st.sampled_from([1, 2, 63, 64, 65, 200, 600]),
+    seed=st.integers(0, 2**32),
+    position=st.integers(0, 10**6),
+)
+def test_a_sample_equals_the_oracles(
+    params: SamplingParams, kind: str, vocab_size: int, seed: int, position: int
+) -> None:
+    row = make_rows(kind, 1, vocab_size, seed)[0]
+    recent = np.random.default_rng(seed).integers(0, vocab_size, 30).tolist()
+    token = Verifier(vocab_size, params, 1).sample(row, recent, position)
+    assert token == naive.sample(row, recent, params, position)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    params=params_of_any_kind,
+    kind=st.sampled_from(KINDS),
+    vocab_size=st.sampled_from([1, 3, 8, 100]),
+    num_nodes=st.integers(1, 24),
+    seed=st.integers(0, 2**32),
+)
+def test_a_walk_equals_the_oracles(
+    params: SamplingParams, kind: str, vocab_size: int, num_nodes: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    logits = make_rows(kind, num_nodes, vocab_size, seed)
+    tokens = rng.integers(0, vocab_size, num_nodes).astype(np.int32)
+    parents = np.array([-1] + [rng.integers(0, i) for i in range(1, num_nodes)], np.int16)
+    recent = rng.integers(0, vocab_size, rng.integers(1, 40)).tolist()
+    before = logits.copy()
+    verdict = verify(logits, tokens, parents, recent, params, 17)
+    assert verdict == naive.verify(logits, tokens.tolist(), parents.tolist(), recent, params, 17)
+    np.testing.assert_array_equal(logits.view(np.int32), before.view(np.int32))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("bad", [np.nan, -np.nan], ids=["nan", "negative nan"])
+def test_nan_is_an_error_only_where_it_is_looked_at(temperature: float, bad: float) -> None:
+    params = SamplingParams(temperature=temperature, seed=3)
+    logits = make_rows("spike", 2, 300, 5)
+    logits[1, 77] = bad
+    tokens = np.array([1, int(logits[0].argmax())], np.int32)
+    with pytest.raises(BackendError, match="logits at position 10 hold NaN"):
+        verify(logits, tokens, np.array([-1, 0], np.int16), [1], params, 9)
+    tokens[1] ^= 1
+    assert verify(logits, tokens, np.array([-1, 0], np.int16), [1], params, 9).path == [0]
+
+
+@pytest.mark.parametrize("value", [-np.inf, np.inf])
+def test_a_row_without_finite_maximum_is_an_error(value: float) -> None:
+    row = np.full(100, value, np.float32)
+    with pytest.raises(BackendError, match="no finite maximum"):
+        Verifier(100, SamplingParams(seed=1), 1).sample(row, [1], 0)
+
+
+def test_greedy_takes_the_lowest_id_of_equal_logits_and_both_zeros_are_equal() -> None:
+    row = np.array([-1.0, -0.0, 0.0, 0.0], np.float32)
+    assert Verifier(4, SamplingParams(temperature=0), 1).sample(row, [0], 0) == 1
+
+
+def test_greedy_obeys_the_repetition_penalty() -> None:
+    row = np.array([1.0, 1.05], np.float32)
+    params = SamplingParams(temperature=0, repetition_penalty=1.2, repetition_window=1)
+    assert Verifier(2, params, 1).sample(row, [1], 0) == 0
+    assert Verifier(2, params, 1).sample(row, [1, 0], 0) == 1
+
+
+def test_read_only_logits_are_accepted() -> None:
+    row = make_rows("normal", 1, 100, 1)
+    row.setflags(write=False)
+    params = SamplingParams(seed=1, repetition_penalty=1.3)
+    assert verify(row, ROOT, NO_PARENT, [0], params, 3).bonus == naive.sample(
+        row[0], [0], params, 3
+    )
+
+
+def test_the_drawn_token_is_the_argmax_of_logits_and_published_noise() -> None:
+    row = make_rows("normal", 1, 50, 8)[0]
+    params = SamplingParams(temperature=0.9, top_k=0, top_p=1.0, min_p=0.0, seed=99)
+    noise = gumbel_noise(99, 42, np.arange(50))
+    expected = int(np.argmax(row.astype(np.float64) / 0.9 + noise))
+    assert Verifier(50, params, 1).sample(row, [0], 41) == expected
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    verifier = Verifier(8, SamplingParams(seed=1), 2)
+    for shape in [(1, 8), (2, 9)]:
+        with pytest.raises(BackendError, match="verification got 2 nodes"):
+            verifier.verify(
+                np.zeros(shape, np.float32),
+                np.zeros(2, np.int32),
+                np.array([-1, 0], np.int16),
+                [1],
+                0,
+            )
+
+
+def test_scratch_is_small_unless_the_whole_row_must_be_sorted() -> None:
+    assert Verifier(150_000, SamplingParams(), 16).size_bytes < 16_000
+    assert Verifier(150_000, SamplingParams(top_k=0), 16).size_bytes > 8 * 150_000
