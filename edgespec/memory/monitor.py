@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -77,40 +78,64 @@ def _trim_heap() -> None:
         trim(ctypes.c_size_t(0))
 
 
+def code_bytes() -> int:
+    """Resident bytes that `release_free_memory` can give back as library pages; 0 off Linux."""
+    return sum(mapping.resident_bytes for mapping in clean_code_mappings(_smaps()))
+
+
 def _drop_code_pages() -> None:
     """Unmap resident pages of programs and libraries that are still as their files have them."""
     madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
-    if madvise is None or sys.maxsize <= 2**32:
-        return
-    try:
-        lines = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+    if madvise is None:
         return
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    for start, end in clean_code_mappings(lines):
-        madvise(start, end - start, _MADV_DONTNEED)  # refused (locked pages): nothing is lost
+    for mapping in clean_code_mappings(_smaps()):
+        # Refused for locked pages: then nothing is lost.
+        madvise(mapping.start, mapping.end - mapping.start, _MADV_DONTNEED)
 
 
-def clean_code_mappings(smaps: Iterable[str]) -> list[tuple[int, int]]:
-    """(start, end) of each mapping whose pages can be dropped and read again, from smaps' lines.
+def _smaps() -> list[str]:
+    if sys.maxsize <= 2**32:  # 32-bit libraries may have relocated code
+        return []
+    try:
+        text = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.splitlines()
+
+
+@dataclass(slots=True)
+class CodeMapping:
+    """A span of addresses that shows part of a program's or library's file."""
+
+    start: int
+    end: int
+    path: str
+    resident_bytes: int = 0
+
+
+def clean_code_mappings(smaps: Iterable[str]) -> list[CodeMapping]:
+    """The mappings whose pages can be dropped and read again, from the lines of smaps.
 
     Those are private, read-only mappings of files that also have an executable part. Relocated
     tables are read-only too, but their pages were changed: these are anonymous or swapped by now
     and dropping them would lose the change, so a mapping that holds a single one is left out.
     """
-    found: dict[tuple[int, int], str] = {}
-    current: tuple[int, int] | None = None
+    found: dict[int, CodeMapping] = {}
+    current: CodeMapping | None = None
     code: set[str] = set()
     for line in smaps:
         words = line.split(None, 5)
         if "-" in words[0]:
             start, end = (int(word, 16) for word in words[0].split("-"))
             path = words[5] if len(words) == 6 and words[5].startswith("/") else ""
-            current = (start, end) if path and words[1] in ("r-xp", "r--p") else None
-            if current is not None:
-                found[current] = path
-            if path and words[1] == "r-xp":
+            current = None
+            if path and words[1] in ("r-xp", "r--p"):
+                found[start] = current = CodeMapping(start, end, path)
+            if words[1] == "r-xp":
                 code.add(path)
-        elif words[0] in ("Anonymous:", "Swap:") and words[1] != "0" and current is not None:
-            found.pop(current, None)
-    return [span for span, path in found.items() if path in code]
+        elif current is not None and words[0] == "Rss:":
+            current.resident_bytes = int(words[1]) * 1024
+        elif current is not None and words[0] in ("Anonymous:", "Swap:") and words[1] != "0":
+            found.pop(current.start, None)
+    return [mapping for mapping in found.values() if mapping.path in code]

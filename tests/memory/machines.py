@@ -12,7 +12,7 @@ MIB = 1024**2
 GIB = 1024**3
 HELD = 40 * MIB
 
-READY = Runtime(100 * MIB, frozenset(LIBRARIES), "ready")
+READY = Runtime(100 * MIB, 0, frozenset(LIBRARIES), "ready")
 
 
 def memory(

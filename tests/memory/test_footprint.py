@@ -120,3 +120,12 @@ def test_the_summary_is_one_line_that_adds_up() -> None:
     assert summary.startswith("interpreter 60.0 MiB, ")
     assert "the rest" in summary
     assert "\n" not in summary
+
+
+def test_the_packed_sizes_are_those_of_the_native_backend() -> None:
+    tile = pytest.importorskip("edgespec.backends.native.kernels.tile")
+    assert set(tile.FORMATS) == set(fp.PACKED)
+    for kind, form in tile.FORMATS.items():
+        for rows in (1, 16, 100):
+            packed = fp.packed_bytes(tensor("w", (rows, 512), kind))
+            assert packed == form.matrix_bytes(rows, 512), kind

@@ -59,6 +59,7 @@ def test_mappings_with_changed_pages_are_left_alone() -> None:
         return [
             f"{span} {mode} 00000000 fe:00 123    {path}",
             "Size:                 16 kB",
+            "Rss:                   8 kB",
             f"Anonymous:            {anonymous} kB",
             f"Swap:                 {swap} kB",
             "VmFlags: rd mr mw me sd",
@@ -76,10 +77,13 @@ def test_mappings_with_changed_pages_are_left_alone() -> None:
         *mapping("9000-a000", "r-xp", "", 0, 0),
         *mapping("a000-b000", "r--s", "/models/model.gguf", 0, 0),
     ]
-    assert monitor.clean_code_mappings(lines) == [(0x1000, 0x2000), (0x2000, 0x3000)]
+    found = monitor.clean_code_mappings(lines)
+    assert [(m.start, m.end) for m in found] == [(0x1000, 0x2000), (0x2000, 0x3000)]
+    assert [m.resident_bytes for m in found] == [8192, 8192]
 
 
 def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(monitor, "Path", lambda _: tmp_path / "absent")
+    assert monitor.code_bytes() == 0
     assert monitor.peak_resident_bytes() > 0
     assert monitor.release_free_memory() >= 0

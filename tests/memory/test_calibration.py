@@ -1,0 +1,48 @@
+"""The process a plan starts from, on invented processes and on this one."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from edgespec.memory import calibration
+from edgespec.memory.calibration import KERNELS, LIBRARIES, KernelState, Runtime, runtime
+from edgespec.memory.monitor import resident_bytes
+from tests.memory.machines import MIB
+
+
+def test_a_fresh_process_pays_for_everything() -> None:
+    fresh = Runtime(20 * MIB, 6 * MIB)
+    assert fresh.libraries_bytes() == 14 * MIB + sum(c.kept_bytes for c in LIBRARIES.values())
+    assert fresh.kernels_bytes() == KERNELS["cold"].kept_bytes
+    expected = 20 * MIB + sum(c.peak_bytes for c in LIBRARIES.values())
+    assert fresh.peak_bytes() == expected + KERNELS["cold"].peak_bytes
+
+
+def test_a_started_process_pays_nothing_again() -> None:
+    ready = Runtime(120 * MIB, 50 * MIB, frozenset(LIBRARIES), "ready")
+    assert ready.libraries_bytes() == 70 * MIB
+    assert ready.kernels_bytes() == 0
+    assert ready.peak_bytes() == 120 * MIB
+
+
+@pytest.mark.parametrize("kernels", ["ready", "cached", "cold"])
+def test_where_nothing_is_given_back_the_peak_stays(kernels: KernelState) -> None:
+    stuck = Runtime(20 * MIB, 0, frozenset(), kernels, releases=False)
+    assert stuck.libraries_bytes() + stuck.kernels_bytes() == stuck.peak_bytes()
+
+
+def test_costs_are_in_order() -> None:
+    for cost in (*LIBRARIES.values(), *KERNELS.values()):
+        assert 0 <= cost.kept_bytes <= cost.peak_bytes
+    assert KERNELS["cached"].peak_bytes < KERNELS["cold"].peak_bytes
+
+
+def test_this_process() -> None:
+    now = runtime(resident_bytes(), "cached")
+    assert now.kernels == "cached"
+    assert now.imported == {name for name in LIBRARIES if name in sys.modules}
+    assert 0 <= now.code_bytes < now.resident_bytes
+    assert now.releases == (sys.platform == "linux")
+    assert calibration.TOKENIZER_BYTES_PER_TOKEN > 0
