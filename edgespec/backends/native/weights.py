@@ -1,0 +1,187 @@
+"""Weights in tiles: read a few rows at a time, packed, and never held twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.backends.base import Progress
+from edgespec.backends.native.kernels import forward
+from edgespec.backends.native.kernels.pack import PACK, UNPACK
+from edgespec.backends.native.kernels.tile import FORMATS, TILE_ROWS, TileFormat
+from edgespec.errors import UnsupportedModelError
+from edgespec.models.file import ModelFile
+from edgespec.models.spec import ModelSpec, TensorType
+
+CHUNK_BYTES = 4 << 20
+"""Bytes of the file in memory at a time while a matrix is packed."""
+
+_LAYER = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+TYPE_CODES = {kind: code for code, kind in enumerate(FORMATS)}
+"""Places of the types in the tables that kernels are handed."""
+
+
+def _aligned(num_bytes: int) -> NDArray[np.uint8]:
+    """Zeroed bytes that start on a cache line."""
+    raw = np.zeros(num_bytes + 64, dtype=np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + num_bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedMatrix:
+    """One matrix [rows, columns] in tiles."""
+
+    format: TileFormat
+    num_rows: int
+    num_columns: int
+    weights: NDArray[np.uint8]
+    scales: NDArray[np.uint8]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.weights.nbytes + self.scales.nbytes
+
+    def describe(self) -> NDArray[np.int64]:
+        """The row of the table of matrices (columns in `forward.py`)."""
+        weight_bytes, scale_bytes = self.format.tile_bytes(self.num_columns)
+        steps = self.num_columns // (2 if self.format.is_float else 32)
+        num_tiles = -(-self.num_rows // TILE_ROWS)
+        addresses = (self.weights.ctypes.data, self.scales.ctypes.data)
+        return np.array(
+            [
+                TYPE_CODES[self.format.type],
+                *addresses,
+                num_tiles,
+                steps,
+                weight_bytes,
+                scale_bytes,
+                int(self.format.is_float),
+            ],
+            dtype=np.int64,
+        )
+
+    def unpack_row(self, row: int, out: NDArray[np.float32]) -> None:
+        """Write one row as f32 [columns]."""
+        index, lane = divmod(row, TILE_ROWS)
+        weights, scales = self._tile(index)
+        UNPACK[self.format.type](weights, scales, lane, self.num_columns, out)
+
+    def pack_tile(self, index: int, raw: NDArray[np.uint8]) -> None:
+        """Fill one tile from up to 16 raw rows of the file."""
+        weights, scales = self._tile(index)
+        PACK[self.format.type](raw, weights, scales, self.num_columns)
+
+    def _tile(self, index: int) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
+        weight_bytes, scale_bytes = self.format.tile_bytes(self.num_columns)
+        weights = self.weights[index * weight_bytes : (index + 1) * weight_bytes]
+        return weights.view(np.uint32), self.scales[index * scale_bytes : (index + 1) * scale_bytes]
+
+
+def load_matrix(file: ModelFile, name: str, progress: Progress | None = None) -> PackedMatrix:
+    """Pack one matrix of a file, a few megabytes of rows at a time."""
+    info = file.tensors[name]
+    num_rows, num_columns = info.shape
+    form = FORMATS.get(info.type)
+    if form is None or num_columns % form.group:
+        raise UnsupportedModelError(
+            f"{name} is {info.type.name} with {num_columns} columns; the native backend computes "
+            f"{', '.join(kind.name for kind in FORMATS)} with whole blocks and an even number of "
+            "columns: requantise the model to one of these"
+        )
+    num_tiles = -(-num_rows // TILE_ROWS)
+    weight_bytes, scale_bytes = form.tile_bytes(num_columns)
+    matrix = PackedMatrix(
+        form,
+        num_rows,
+        num_columns,
+        _aligned(num_tiles * weight_bytes),
+        _aligned(num_tiles * scale_bytes),
+    )
+    step = max(1, CHUNK_BYTES // (TILE_ROWS * info.type.row_bytes(num_columns)))
+    for first in range(0, num_tiles, step):
+        last = min(first + step, num_tiles)
+        raw = file.rows(name, first * TILE_ROWS, min(last * TILE_ROWS, num_rows))
+        for index in range(first, last):
+            start = (index - first) * TILE_ROWS
+            matrix.pack_tile(index, raw[start : start + TILE_ROWS])
+        if progress is not None:
+            progress(raw.nbytes, info.size_bytes)
+    return matrix
+
+
+class Weights:
+    """All weights of a model, packed, and the tables of addresses that kernels read."""
+
+    def __init__(self, file: ModelFile, progress: Progress | None = None) -> None:
+        spec = file.spec
+        total = sum(info.size_bytes for info in file.tensors.values())
+        done = 0
+
+        def report(part: int, _: int) -> None:
+            nonlocal done
+            done += part
+            if progress is not None:
+                progress(done, total)
+
+        self.embedding = load_matrix(file, "token_embd.weight", report)
+        tied = spec.tied_embeddings
+        self.head = self.embedding if tied else load_matrix(file, "output.weight", report)
+        self.layers = [
+            [load_matrix(file, f"blk.{layer}.{name}.weight", report) for name in _LAYER]
+            for layer in range(spec.num_layers)
+        ]
+        self.tables = forward.Weights(
+            matrices=np.array([[matrix.describe() for matrix in row] for row in self.layers]),
+            head=self.head.describe(),
+            norms=_stack(file, spec, "attn_norm.weight", "ffn_norm.weight"),
+            last_norm=file.matrix_f32("output_norm.weight").ravel(),
+            head_norms=_head_norms(file, spec),
+            biases=_biases(file, spec),
+        )
+
+    @property
+    def kinds(self) -> frozenset[TensorType]:
+        """Types of all matrices that are multiplied."""
+        layers = (matrix.format.type for row in self.layers for matrix in row)
+        return frozenset({self.head.format.type, *layers})
+
+    @property
+    def size_bytes(self) -> int:
+        matrices = [self.embedding, *(matrix for row in self.layers for matrix in row)]
+        if self.head is not self.embedding:
+            matrices.append(self.head)
+        small = (self.tables.norms, self.tables.last_norm, self.tables.head_norms, self.tables.biases)
+        return sum(matrix.size_bytes for matrix in matrices) + sum(array.nbytes for array in small)
+
+
+def _stack(file: ModelFile, spec: ModelSpec, *names: str) -> NDArray[np.float32]:
+    """Vectors of all layers, f32 [layers, names, length]."""
+    return np.array(
+        [
+            [file.matrix_f32(f"blk.{layer}.{name}").ravel() for name in names]
+            for layer in range(spec.num_layers)
+        ],
+        dtype=np.float32,
+    )
+
+
+def _head_norms(file: ModelFile, spec: ModelSpec) -> NDArray[np.float32]:
+    if not spec.qk_norm:
+        return np.zeros((spec.num_layers, 2, 0), dtype=np.float32)
+    return _stack(file, spec, "attn_q_norm.weight", "attn_k_norm.weight")
+
+
+def _biases(file: ModelFile, spec: ModelSpec) -> NDArray[np.float32]:
+    if not spec.qkv_bias:
+        return np.zeros((spec.num_layers, 0), dtype=np.float32)
+    names = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
+    return np.array(
+        [
+            np.concatenate([file.matrix_f32(f"blk.{layer}.{name}").ravel() for name in names])
+            for layer in range(spec.num_layers)
+        ],
+        dtype=np.float32,
+    )
