@@ -223,10 +223,10 @@ def _join(environment: Environment, values: Any, d: str = "", attribute: Any = N
 
 
 def _replace(text: Any, old: str, new: str, count: int | None = None) -> str:
-    text, old, new = str(_weighed(text)), str(old), str(new)
-    if (text.count(old) + 1) * len(new) + len(text) > MAX_CHARACTERS:
+    whole, old, new = str(_weighed(text)), str(old), str(new)
+    if (whole.count(old) + 1) * len(new) + len(whole) > MAX_CHARACTERS:
         raise SecurityError(f"a text of more than {MAX_CHARACTERS} characters")
-    return text.replace(old, new, -1 if count is None else int(count))
+    return whole.replace(old, new, -1 if count is None else int(count))
 
 
 def _indent(text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:

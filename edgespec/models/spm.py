@@ -6,11 +6,11 @@ Neural Text Processing", section 3.1, with the merge order of llama.cpp's `llm_t
 
 from __future__ import annotations
 
-import heapq
 import re
 
 from edgespec.errors import ModelFileError
 from edgespec.models.keys import Keys
+from edgespec.models.merging import merge
 from edgespec.models.tokenizer import Tokenizer
 from edgespec.models.vocabulary import TokenKind, Vocabulary
 
@@ -93,38 +93,12 @@ class SpmTokenizer(Tokenizer):
         return ids
 
     def _merge(self, word: str) -> list[int]:
-        """Join the best-scoring neighbours, leftmost first among equals, until none is left.
+        parts = merge(list(word), self._rank)
+        return [token_id for part in parts for token_id in self._ids_of(part)]
 
-        A heap of candidates over a linked list: n log n in the length of the word.
-        """
-        ids, scores = self._ids, self._scores
-        parts = list(word)
-        after = [*range(1, len(parts)), -1]
-        before = [*range(-1, len(parts) - 1)]
-        heap: list[tuple[float, int, int, int]] = []
-
-        def consider(left: int, right: int) -> None:
-            if left >= 0 and right >= 0:
-                joined = parts[left] + parts[right]
-                token_id = ids.get(joined)
-                if token_id is not None:
-                    heapq.heappush(heap, (-scores[token_id], left, right, len(joined)))
-
-        for left in range(len(parts) - 1):
-            consider(left, left + 1)
-        while heap:
-            _, left, right, length = heapq.heappop(heap)
-            # Stale when either side has been merged away or has grown since.
-            if not parts[left] or not parts[right] or len(parts[left] + parts[right]) != length:
-                continue
-            parts[left] += parts[right]
-            parts[right] = ""
-            after[left] = after[right]
-            if after[right] >= 0:
-                before[after[right]] = left
-            consider(before[left], left)
-            consider(left, after[left])
-        return [token_id for part in parts if part for token_id in self._ids_of(part)]
+    def _rank(self, left: str, right: str) -> float | None:
+        token_id = self._ids.get(left + right)
+        return None if token_id is None else -self._scores[token_id]
 
     def _ids_of(self, part: str) -> list[int]:
         token_id = self._ids.get(part)

@@ -56,7 +56,7 @@ class Vocabulary:
         texts = tokens.all_raw()
         self._blob = b"".join(texts)
         self._ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
-        self.kinds = self._numbers("token_type", TokenKind.NORMAL).astype(np.uint8)
+        self.kinds = self._numbers("token_type", TokenKind.NORMAL, "iu").astype(np.uint8)
         self.bos_id = self._id("bos_token_id", default_bos)
         self.eos_id = self._id("eos_token_id", default_eos)
         self.unknown_id = self._id("unknown_token_id", None)
@@ -83,23 +83,27 @@ class Vocabulary:
 
     def scores(self) -> NDArray[np.float32]:
         """`tokenizer.ggml.scores`, zeros when the file has none."""
-        return self._numbers("scores", 0).astype(np.float32)
+        return self._numbers("scores", 0, "iuf").astype(np.float32)
 
     def ids_of(self, *kinds: TokenKind) -> list[int]:
         """Ids of all tokens of these kinds, ascending."""
         return np.flatnonzero(np.isin(self.kinds, kinds)).tolist()
 
-    def _numbers(self, key: str, default: int) -> NDArray[np.generic]:
+    def _numbers(self, key: str, default: int, kinds: str) -> NDArray[np.generic]:
+        """A per-token array of one of these NumPy kinds, `default` where the file has none."""
         values = self.keys.values.get(f"tokenizer.ggml.{key}")
         if values is None:
             return np.full(len(self), default)
-        if not isinstance(values, np.ndarray) or len(values) < len(self):
-            found = len(values) if isinstance(values, Sequence | np.ndarray) else values
-            raise ModelFileError(
-                f"cannot read the tokenizer of {self.keys.path}: {len(self)} tokens have "
-                f"{found} entries in tokenizer.ggml.{key}; convert the model again"
-            )
-        return values[: len(self)]
+        if not isinstance(values, np.ndarray) or values.dtype.kind not in kinds:
+            found = "something else than an array of numbers"
+        elif len(values) < len(self):
+            found = f"{len(values)} entries"
+        else:
+            return values[: len(self)]
+        raise ModelFileError(
+            f"cannot read the tokenizer of {self.keys.path}: it has {len(self)} tokens and {found} "
+            f"in tokenizer.ggml.{key}; convert the model again"
+        )
 
     def _id(self, key: str, default: int | None) -> int | None:
         full = f"tokenizer.ggml.{key}"
