@@ -20,24 +20,25 @@ DEFAULT_NODES = 16
 MOST_NODES = 256
 DEFAULT_CHUNK = 256
 SMALLEST_CHUNK = 32
-DEFAULT_DRAFTER_BYTES = 32 * MIB
+LARGEST_DRAFTER_BYTES = 8 * MIB
+SMALLEST_DRAFTER_BYTES = 1 * MIB
+DRAFTER_BYTES_PER_POSITION = 256
+"""Twice what a suffix automaton of the whole context holds, because it grows by doubling."""
 
 _CONCESSIONS: tuple[tuple[str, int], ...] = (
-    ("drafter_bytes", 16 * MIB),
     ("prefill_chunk", 128),
     ("context", 4096),
-    ("drafter_bytes", 8 * MIB),
+    ("drafter_bytes", 4 * MIB),
     ("prefill_chunk", 64),
     ("context", 2048),
     ("context", 1024),
-    ("drafter_bytes", 4 * MIB),
     ("prefill_chunk", SMALLEST_CHUNK),
     ("max_nodes", 8),
     ("context", 512),
     ("drafter_bytes", 2 * MIB),
     ("max_nodes", 4),
     ("context", SMALLEST_CONTEXT),
-    ("drafter_bytes", 1 * MIB),
+    ("drafter_bytes", SMALLEST_DRAFTER_BYTES),
     ("max_nodes", 2),
     ("max_nodes", 1),
 )
@@ -60,6 +61,15 @@ class Settings:
         if lowered.get("max_nodes") == 1:
             lowered["drafter_bytes"] = 0
         return replace(self, **lowered)
+
+    def restoring(self, lever: str, before: Settings) -> Self:
+        """These settings with one lever as it was; nodes come back with what drafts for them."""
+        raised = {lever: getattr(before, lever)}
+        if lever == "max_nodes" and self.max_nodes == 1:
+            raised["drafter_bytes"] = before.drafter_bytes
+        if lever == "drafter_bytes" and self.max_nodes == 1:
+            return self
+        return replace(self, **raised)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +103,7 @@ class Limits:
             context=positions,
             prefill_chunk=min(DEFAULT_CHUNK, positions),
             max_nodes=min(nodes, positions),
-            drafter_bytes=DEFAULT_DRAFTER_BYTES if drafts else 0,
+            drafter_bytes=_drafter_bytes(positions) if drafts else 0,
         )
         given = {"context": context, "max_nodes": max_nodes}
         return cls(wished, frozenset(name for name, value in given.items() if value is not None))
@@ -123,10 +133,15 @@ class Limits:
             return None
         made = list(zip(steps, history, strict=False))[: len(history) - 1]
         for (lever, _), before in reversed(made):
-            restored = replace(settings, **{lever: getattr(before, lever)})
-            if fits(restored) and (restored.max_nodes > 1 or not restored.drafter_bytes):
+            restored = settings.restoring(lever, before)
+            if fits(restored):
                 settings = restored
         return settings
 
     def _steps(self) -> list[tuple[str, int]]:
         return [step for step in _CONCESSIONS if step[0] not in self.pinned]
+
+
+def _drafter_bytes(positions: int) -> int:
+    wished = max(SMALLEST_DRAFTER_BYTES, positions * DRAFTER_BYTES_PER_POSITION)
+    return min(wished, LARGEST_DRAFTER_BYTES)

@@ -43,7 +43,7 @@ def test_with_room_nothing_is_given_up() -> None:
     assert (made.context_length, made.prefill_chunk, made.max_nodes) == (8192, 256, 16)
     assert (made.threads, made.gpu_layers, made.kv_type) == (4, 0, "f16")
     assert made.quantisation == "Q4_0"
-    assert made.drafter_bytes == 32 * MIB
+    assert made.drafter_bytes == 2 * MIB
 
 
 def test_less_memory_gives_up_comfort_before_speed() -> None:

@@ -1,0 +1,124 @@
+"""Bytes of everything the native backend allocates, by formula; a test holds it to them.
+
+Its shapes are drawn in `backends/native`: weights in tiles of 16 rows (`kernels/tile.py`), KV in
+blocks of 256 positions (`memory/arena.py`), scratch allocated once (`session.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from edgespec.errors import UnsupportedModelError
+from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
+
+KV_BLOCK = 256
+"""Positions in one block of the KV arena."""
+ALIGNMENT = 64
+"""Extra bytes of a block, so that it can start on a cache line."""
+TILE_ROWS = 16
+"""Rows of a weight matrix that are interleaved; the last tile is padded with zeros."""
+TILE_SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
+"""Numbers of nodes the kernels are made for; others are padded up to the next."""
+ATTENTION_ROWS = 16
+"""Query rows one thread scores at a time."""
+BLOCK, NUM_PLANES = 32, 6
+"""Columns that share an activation scale, and 4-byte values kept for each such block."""
+READ_CHUNK_BYTES = 4 * 1024**2
+"""Bytes of the file in memory at a time while weights are packed."""
+
+PACKED: dict[TensorType, tuple[int, int]] = {
+    TensorType.F32: (1, 4),
+    TensorType.F16: (1, 2),
+    TensorType.BF16: (1, 2),
+    TensorType.Q8_0: (32, 34),
+    TensorType.Q4_0: (32, 18),
+    TensorType.Q4_K: (256, 148),
+    TensorType.Q6_K: (256, 210),
+}
+"""(elements, bytes) of a group once repacked; Q4_K's 6-bit scales and minima become bytes."""
+
+_NOT_HELD = frozenset({"rope_freqs.weight"})
+
+
+def packed_bytes(tensor: TensorInfo) -> int:
+    """Bytes of one tensor in memory.
+
+    A vector is f32: 4 x elements. A matrix is 16-row tiles: (rows rounded up to 16) x (columns /
+    group) x bytes of a packed group. Raises UnsupportedModelError for a type that is never packed.
+    """
+    *leading, columns = tensor.shape
+    if not leading:
+        return 4 * columns
+    if tensor.type not in PACKED:
+        raise UnsupportedModelError(
+            f"tensor {tensor.name} has type {tensor.type.name}; the native backend computes "
+            f"{', '.join(kind.name for kind in PACKED)}: requantise the model to one of these"
+        )
+    group, group_bytes = PACKED[tensor.type]
+    return round_up(math.prod(leading), TILE_ROWS) * -(-columns // group) * group_bytes
+
+
+def weights_bytes(tensors: Iterable[TensorInfo]) -> int:
+    """Bytes of all tensors packed; tied embeddings are one tensor in the file and counted once."""
+    return sum(packed_bytes(tensor) for tensor in tensors if tensor.name not in _NOT_HELD)
+
+
+def kv_bytes(spec: ModelSpec, positions: int) -> int:
+    """KV arena in f16: blocks x (layers x 2 x kv_heads x 256 x head_dim to 16 x 2 bytes + 64).
+
+    Nodes that may be rejected yet lie in it too, past the committed positions.
+    """
+    head_dim = round_up(spec.head_dim, 16)
+    block_bytes = spec.num_layers * 2 * spec.num_kv_heads * KV_BLOCK * head_dim * 2
+    return -(-positions // KV_BLOCK) * (block_bytes + ALIGNMENT)
+
+
+def logits_bytes(spec: ModelSpec, max_nodes: int) -> int:
+    """Rows of f32 logits: (max_nodes to a tile size) x (vocabulary to 16) x 4 bytes."""
+    fitting = (size for size in TILE_SIZES if size >= max_nodes)
+    rows = next(fitting, round_up(max_nodes, TILE_SIZES[-1]))
+    return rows * round_up(spec.vocab_size, 16) * 4
+
+
+def activation_bytes(
+    spec: ModelSpec, context_length: int, max_nodes: int, prefill_chunk: int, threads: int
+) -> int:
+    """Scratch of one pass, shared by all layers: rows x row bytes + attention + node tables.
+
+    Rows are max(max_nodes, prefill_chunk) rounded up to 16.
+    """
+    chunk = max(max_nodes, prefill_chunk)
+    rows = round_up(chunk, TILE_SIZES[-1])
+    head_dim = round_up(spec.head_dim, 16)
+    slots = round_up(context_length + rows, 16)
+    attention = threads * ATTENTION_ROWS * (slots + head_dim + 1) * 4
+    tables = 4 * (3 * chunk + 1 + max_nodes**2)
+    return rows * _row_bytes(spec) + attention + tables
+
+
+def _row_bytes(spec: ModelSpec) -> int:
+    """One node's f32 stream, q, k, v, up, rotated queries and angles, and its three matmul inputs.
+
+    A matmul input is kept as f32 and, when it has whole blocks of 32, as int8 with six 4-byte
+    values per block.
+    """
+    q_dim = spec.num_heads * spec.head_dim
+    widths = (q_dim, spec.kv_dim, spec.kv_dim, spec.ffn_dim)
+    floats = spec.dim + sum(round_up(width, 16) for width in widths)
+    floats += spec.num_heads * round_up(spec.head_dim, 16) + spec.rope_dim // 2 * 2
+    inputs = 0
+    for width in (spec.dim, q_dim, spec.ffn_dim):
+        blocks = width // BLOCK if width % BLOCK == 0 else 0
+        inputs += 4 * round_up(width, 16) + blocks * (BLOCK + 4 * NUM_PLANES)
+    return 4 * floats + inputs
+
+
+def loading_bytes(tensors: Iterable[TensorInfo]) -> int:
+    """Rows of the file that are held while they are repacked: at most 4 MiB at a time."""
+    return min(READ_CHUNK_BYTES, max((tensor.size_bytes for tensor in tensors), default=0))
+
+
+def round_up(value: int, multiple: int) -> int:
+    """The next multiple that is at least `value`."""
+    return -(-value // multiple) * multiple

@@ -1,0 +1,38 @@
+"""The exact items of a footprint are what the native backend really allocates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgespec.memory.budget import Budget
+from edgespec.memory.planner import Planner
+from edgespec.models.file import open_model
+from tests.memory.machines import LAPTOP, READY, cores
+from tests.models.build import write_gguf
+
+MODELS: dict[str, dict[str, Any]] = {
+    "llama f32": {},
+    "tied q8_0, odd rows": {"type": "Q8_0", "tied": True, "vocab": 307, "ffn": 160},
+    "qwen2 q4_0 with biases": {"arch": "qwen2", "type": "Q4_0", "ffn": 128},
+    "qwen3 with head norms": {"arch": "qwen3", "type": "F16", "head_dim": 32},
+    "narrow heads, rope factors": {"heads": 8, "kv_heads": 4, "rope_factors": True},
+    "k-quants": {"type": "Q4_K", "dim": 256, "ffn": 256, "types": {"ffn_down.weight": "Q6_K"}},
+}
+
+
+@pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS.keys())
+@pytest.mark.parametrize("nodes", [1, 5, 20])
+def test_exact_items(changes: dict[str, Any], nodes: int, tmp_path: Path) -> None:
+    native = pytest.importorskip("edgespec.backends.native.target")
+    path = write_gguf(tmp_path / "model.gguf", **({"context": 300} | changes))
+    with open_model(path) as file:
+        budget = Budget.parse("1GiB", LAPTOP)
+        plan = Planner(READY).plan(
+            file.spec, file.tensors.values(), budget, cores(2), max_nodes=nodes
+        )
+        with native.NativeTarget(file, plan) as target:
+            target._arena.reserve(plan.context_length)
+            assert target.allocated_bytes() == plan.footprint.exact
