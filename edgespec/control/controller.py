@@ -6,11 +6,11 @@ Goodput"; the threshold of "SpecDec++" and the tree size of "Hardware-Aware Para
 Decoding" follow from it). k = 0 is plain decoding.
 
 Speculation never costs: an account holds what speculation may lose, 1 % of the time spent. Steps
-pay in and out of it by the curve's prices; while it is empty nothing is verified. Proposals that
+pay in and out of it by the curve's prices, and no step may risk more than it holds. Proposals that
 are not verified are still compared with the tokens that came, which costs nothing but the drafting;
-what verifying their best node would have gained is booked too, so a text that turns predictable
-reopens the account within a few tokens. When even drafting is dear, the controller asks for it less
-and less often, until a verified proposal is right again.
+while the account is empty, what verifying their best node would have gained is booked, so a text
+that turns predictable reopens it within a few tokens. When even drafting is dear, the controller
+asks for it less and less often until a proposal is right again.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ _ALLOWANCE = 0.01
 """Part of the time spent that speculation may lose."""
 _OPENING_PASSES = 1.5
 """What it may lose at the start, in plain passes: enough to try."""
-_CREDIT_PASSES = 3.0
-"""Gains saved up for later losses, in plain passes: small, so that a bad phase is noticed soon."""
+_CREDIT_PASSES = 16.0
+"""Gains kept to be risked again, in plain passes."""
+_DEBT_PASSES = 3.0
+"""Evidence of proposals that were not verified deepens a debt to this at most."""
 _MARGIN = 1.01
 """A draft must promise this much more goodput than plain decoding."""
 _CHEAP_DRAFT = 0.002
 """Drafting below this part of a plain pass is never skipped."""
-_LONGEST_SILENCE = 64
+_LONGEST_SILENCE = 32
 _YARDSTICK_STEPS = 128
 """One plain pass after this many others keeps the price of plain decoding true."""
 _DRAFT_RATE = 0.1
@@ -41,13 +43,22 @@ _DRAFT_RATE = 0.1
 
 @kernel
 def best_prefix(
-    path_p: NDArray[np.float64], seconds: NDArray[np.float64], draft_s: float, limit: int
+    path_p: NDArray[np.float64],
+    seconds: NDArray[np.float64],
+    draft_s: float,
+    risk_s: float,
+    limit: int,
 ) -> int:
-    """How many nodes besides the root maximise goodput; seconds[k] is the price of k + 1 nodes."""
+    """How many nodes besides the root maximise goodput; seconds[k] is the price of k + 1 nodes.
+
+    A pass may take at most `risk_s` longer than a plain one.
+    """
     best = 0
     expected = 1.0
     best_goodput = _MARGIN / (seconds[0] + draft_s)
     for num_nodes in range(1, limit + 1):
+        if seconds[num_nodes] - seconds[0] > risk_s:
+            break
         expected += path_p[num_nodes]
         goodput = expected / (seconds[num_nodes] + draft_s)
         if goodput > best_goodput:
@@ -90,7 +101,13 @@ class Controller:
         if self._wait > 0:
             self._wait -= 1
             return 0
+        if self._account_s <= 0.0 and not self._drafting_is_cheap:
+            return 0
         return max(room, 0)
+
+    @property
+    def _drafting_is_cheap(self) -> bool:
+        return self._draft_s <= _CHEAP_DRAFT * self.curve.seconds(1)
 
     def choose(self, tree: DraftTree, draft_s: float = 0.0, limit: int | None = None) -> int:
         """How many of the tree's nodes besides the root to verify: `tree.take(1 + k)` goes to the
@@ -118,7 +135,7 @@ class Controller:
             self._depths,
             self._path_p,
         )
-        return int(best_prefix(self._path_p, self.curve.table, draft_s, room))
+        return int(best_prefix(self._path_p, self.curve.table, draft_s, self._account_s, room))
 
     def observe(self, outcome: StepOutcome, seconds: float, draft_s: float = 0.0) -> None:
         """Learn from a step: `outcome.tree` took `seconds` to verify and `draft_s` to draft.
@@ -144,14 +161,16 @@ class Controller:
             self._proposal = None
         self._settle(num_nodes, len(outcome.path), draft_s)
         if draft_s > 0.0:
-            self._set_silence(num_nodes > 1 and len(outcome.path) > 1)
+            self._set_silence(was_right)
 
     def _settle(self, num_nodes: int, num_tokens: int, draft_s: float) -> None:
         """Book a step by the curve's prices, which are steadier than its own timing."""
         plain = self.curve.seconds(1)
         spent = self.curve.seconds(num_nodes) + min(draft_s, 4.0 * self._draft_s)
-        gain = num_tokens * plain - spent + _ALLOWANCE * spent
-        self._account_s = min(self._account_s + gain, _CREDIT_PASSES * plain)
+        balance = self._account_s + num_tokens * plain - spent
+        if balance < _OPENING_PASSES * plain:
+            balance += _ALLOWANCE * spent
+        self._account_s = min(balance, _CREDIT_PASSES * plain)
 
     def _settle_unverified(self, num_nodes: int, was_right: bool) -> None:
         """While the account is empty, book what verifying the best node would have brought."""
@@ -160,12 +179,12 @@ class Controller:
         plain, two = self.curve.seconds(1), self.curve.seconds(2)
         gain = 2.0 * plain - two if was_right else plain - two
         # A debt that no evidence can repay soon would outlast the phase that made it.
-        floor = min(self._account_s, -_CREDIT_PASSES * plain)
+        floor = min(self._account_s, -_DEBT_PASSES * plain)
         self._account_s = max(self._account_s + gain, floor)
 
     def _set_silence(self, was_right: bool) -> None:
-        """Wait twice as long after each proposal that did not pay, unless drafting is cheap."""
-        if was_right or self._draft_s <= _CHEAP_DRAFT * self.curve.seconds(1):
+        """Wait twice as long after each proposal that was wrong, unless drafting is cheap."""
+        if was_right or self._drafting_is_cheap:
             self._silence = 0
         else:
             self._silence = min(max(2 * self._silence, 1), _LONGEST_SILENCE)

@@ -1,9 +1,9 @@
 """How often drafts were right, so that a drafter's score becomes a probability.
 
 One decayed Beta posterior per drafter, score bucket and depth, with the drafter's own score as the
-prior's mean: what is not yet known is believed, what was seen is known better. A drafter's score is
-a function of its match length, so score buckets are match-length buckets that also fit drafters
-without matches.
+prior's mean: what is not yet known is believed, what was seen is known better, and the belief
+fades. A drafter's score is a function of its match length, so score buckets are match-length
+buckets that also fit drafters without matches.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ NUM_SCORES = 10
 NUM_DEPTHS = 5
 _PRIOR_WEIGHT = 8.0
 _DECAY = 0.97
+_PRIOR_DECAY = 0.9
 _LEAST = 0.001
 _MOST = 0.995
 
@@ -41,7 +42,8 @@ def score_bucket(p_accept: float) -> int:
 def posterior(table: NDArray[np.float64], source: int, p_accept: float, depth: int) -> float:
     """The posterior mean of a node's acceptance, given that its parent is accepted."""
     cell = table[source, score_bucket(p_accept), depth_bucket(depth)]
-    mean: float = (_PRIOR_WEIGHT * p_accept + cell[0]) / (_PRIOR_WEIGHT + cell[1])
+    prior = _PRIOR_WEIGHT * cell[2]
+    mean: float = (prior * p_accept + cell[0]) / (prior + cell[1])
     return min(max(mean, _LEAST), _MOST)
 
 
@@ -51,6 +53,7 @@ def record(table: NDArray[np.float64], source: int, p_accept: float, depth: int,
     cell = table[source, score_bucket(p_accept), depth_bucket(depth)]
     cell[0] = cell[0] * _DECAY + (1.0 if hit else 0.0)
     cell[1] = cell[1] * _DECAY + 1.0
+    cell[2] *= _PRIOR_DECAY
 
 
 @kernel
@@ -105,7 +108,9 @@ class AcceptanceStatistics:
     """Decayed counts of right and checked draft nodes by source, score and depth."""
 
     def __init__(self, num_sources: int = 16) -> None:
-        self.table = np.zeros((num_sources, NUM_SCORES, NUM_DEPTHS, 2), np.float64)
+        self.table = np.zeros((num_sources, NUM_SCORES, NUM_DEPTHS, 3), np.float64)
+        """Per cell: right nodes, checked nodes, what is left of the prior."""
+        self.table[..., 2] = 1.0
 
     def p_accept(self, source: int, score: float, depth: int) -> float:
         """The calibrated probability of a node with this score, its parent being accepted."""

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgespec.control import Controller, CostCurve
+from edgespec.control.controller import best_prefix
+from edgespec.drafting import DraftTree, StepOutcome
+
+FLAT = {1: 1.0, 4: 1.1, 8: 1.5, 16: 2.6}
+STEEP = {1: 1.0, 2: 1.8, 4: 2.8, 8: 5.0, 16: 10.0}
+RIGHT, WRONG = 7, 8
+
+
+def chain(num_nodes: int, p_accept: float = 0.9) -> DraftTree:
+    return DraftTree.chain(1, [RIGHT] * num_nodes, [p_accept] * num_nodes, 1)
+
+
+class Simulation:
+    """A decode loop without a model: the clock is the true curve, hits are drawn."""
+
+    def __init__(
+        self,
+        curve: dict[int, float],
+        true_curve: dict[int, float] | None = None,
+        draft_s: float = 0.0,
+        p_accept: float = 0.9,
+    ) -> None:
+        self.true = CostCurve(true_curve or curve)
+        self.controller = Controller(CostCurve(curve), 16)
+        self.draft_s = draft_s
+        self.p_accept = p_accept
+        self.clock = 0.0
+        self.tokens = 0
+        self.verified: list[int] = []
+        self.rng = np.random.default_rng(5)
+
+    def step(self, hit_rate: float) -> None:
+        draft_s = self.draft_s
+        tree = DraftTree.root(1)
+        if self.controller.draft_room():
+            tree = chain(15, self.p_accept)
+        else:
+            draft_s = 0.0
+        tree = tree.take(1 + self.controller.choose(tree, draft_s))
+        hits = 0
+        while self.rng.random() < hit_rate:
+            hits += 1
+        accepted = min(hits, len(tree) - 1)
+        new = [RIGHT] * accepted + [RIGHT if hits > accepted else WRONG]
+        outcome = StepOutcome(tree, list(range(accepted + 1)), new[-1], new)
+        seconds = self.true.seconds(len(tree))
+        self.controller.observe(outcome, seconds, draft_s)
+        self.clock += seconds + draft_s
+        self.tokens += accepted + 1
+        self.verified.append(len(tree) - 1)
+
+    @property
+    def speedup(self) -> float:
+        return self.tokens * self.true.seconds(1) / self.clock
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    paths=st.lists(st.floats(0, 1), max_size=15),
+    slope=st.floats(0, 1),
+    draft_s=st.sampled_from([0.0, 0.1]),
+)
+def test_the_chosen_prefix_maximises_goodput(
+    paths: list[float], slope: float, draft_s: float
+) -> None:
+    path_p = np.array([1.0, *sorted(paths, reverse=True)])
+    seconds = 1.0 + slope * np.arange(len(path_p))
+    goodput = np.cumsum(path_p) / (seconds + draft_s)
+    best = best_prefix(path_p, seconds, draft_s, np.inf, len(path_p) - 1)
+    reached = goodput[best] * (1.01 if best == 0 else 1.0)
+    assert reached >= goodput.max() * (1 - 1e-9)
+
+
+def test_hopeless_drafts_are_not_verified() -> None:
+    assert Controller(CostCurve(FLAT), 16).choose(chain(15, 0.01)) == 0
+
+
+def test_certain_drafts_on_a_flat_curve_are_verified_whole() -> None:
+    assert Controller(CostCurve({1: 1.0, 16: 1.1}), 16).choose(chain(15, 0.99)) == 15
+
+
+def test_a_steeper_curve_takes_fewer_nodes() -> None:
+    counts = [Controller(CostCurve(curve), 16).choose(chain(15, 0.8)) for curve in (FLAT, STEEP)]
+    assert counts[0] > counts[1] >= 0
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3])
+def test_a_requests_cap_holds(limit: int) -> None:
+    controller = Controller(CostCurve({1: 1.0, 16: 1.0}), 16)
+    assert controller.draft_room(limit) == limit
+    assert controller.choose(chain(15, 0.99), limit=limit) == limit
+
+
+def test_the_plans_cap_holds() -> None:
+    controller = Controller(CostCurve({1: 1.0, 16: 1.0}), 5)
+    assert controller.draft_room() == 4
+    assert controller.choose(chain(15, 0.99)) == 4
+
+
+@pytest.mark.parametrize("curve", [FLAT, STEEP], ids=["flat", "steep"])
+@pytest.mark.parametrize("hit_rate", [0.0, 0.05, 0.2, 0.5])
+@pytest.mark.parametrize("p_accept", [0.3, 0.9])
+@pytest.mark.parametrize("draft_s", [0.0, 0.001, 0.05, 0.5])
+def test_speculation_never_costs(
+    curve: dict[int, float], hit_rate: float, p_accept: float, draft_s: float
+) -> None:
+    simulation = Simulation(curve, p_accept=p_accept, draft_s=draft_s)
+    for _ in range(400):
+        simulation.step(hit_rate)
+    assert simulation.speedup > 0.98
+
+
+@pytest.mark.parametrize("hit_rate", [0.0, 0.3, 0.6])
+def test_speculation_never_costs_when_the_curve_was_measured_too_low(hit_rate: float) -> None:
+    true = {size: seconds * (1.5 if size > 1 else 1.0) for size, seconds in FLAT.items()}
+    simulation = Simulation(FLAT, true)
+    for _ in range(1500):
+        simulation.step(hit_rate)
+    assert simulation.speedup > 0.98
+
+
+@pytest.mark.parametrize("period", [1, 3, 10, 50])
+def test_alternating_phases_never_cost(period: int) -> None:
+    simulation = Simulation(STEEP)
+    for step in range(600):
+        simulation.step(0.8 if step // period % 2 else 0.0)
+    assert simulation.speedup > 0.98
+
+
+@pytest.mark.parametrize("draft_s", [0.001, 0.01])
+def test_a_text_that_turns_predictable_is_noticed(draft_s: float) -> None:
+    simulation = Simulation(FLAT, draft_s=draft_s)
+    for _ in range(400):
+        simulation.step(0.0)
+    assert sum(simulation.verified[-100:]) <= (0 if draft_s < 0.002 else 20)
+    for _ in range(60):
+        simulation.step(0.95)
+    first = next(i for i, nodes in enumerate(simulation.verified[400:]) if nodes)
+    assert first <= (12 if draft_s < 0.002 else 40)
+    assert np.mean(simulation.verified[-4:]) >= 4
+
+
+def test_predictable_text_is_fast() -> None:
+    simulation = Simulation(FLAT)
+    for _ in range(300):
+        simulation.step(0.9)
+    assert simulation.speedup > 2.5
+
+
+def test_dear_drafts_are_asked_for_less_often_while_they_are_wrong() -> None:
+    controller = Controller(CostCurve(FLAT), 16)
+    asked = 0
+    for _ in range(300):
+        draft_s = 0.0
+        tree = DraftTree.root(1)
+        if controller.draft_room():
+            asked += 1
+            draft_s, tree = 0.05, chain(15)
+        controller.choose(tree, draft_s)
+        root = DraftTree.root(1)
+        controller.observe(StepOutcome(root, [0], WRONG, [WRONG]), 1.0, draft_s)
+    assert asked < 15
+
+
+def test_scores_become_observed_rates() -> None:
+    controller = Controller(CostCurve(FLAT), 16)
+    rng = np.random.default_rng(3)
+    tree = chain(1, 0.85)
+    for _ in range(400):
+        token = RIGHT if rng.random() < 0.4 else WRONG
+        controller.choose(tree)
+        root = DraftTree.root(1)
+        controller.observe(StepOutcome(root, [0], token, [token]), 1.0)
+    assert controller.statistics.p_accept(1, 0.85, 1) == pytest.approx(0.4, abs=0.2)
+    assert controller.statistics.p_accept(2, 0.85, 1) == pytest.approx(0.85)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgespec.control import CostCurve
+from edgespec.errors import BackendError
+
+MEASURED = {1: 0.010, 2: 0.009, 4: 0.012, 8: 0.020}
+
+
+def test_between_measured_sizes_it_is_linear_and_it_never_falls() -> None:
+    curve = CostCurve(MEASURED)
+    assert curve.seconds(1) == pytest.approx(0.010)
+    assert curve.seconds(2) == pytest.approx(0.010)
+    assert curve.seconds(3) == pytest.approx(0.011)
+    assert curve.seconds(6) == pytest.approx(0.016)
+    assert np.all(np.diff(curve.table) >= 0)
+
+
+def test_beyond_the_last_size_it_goes_on_at_the_mean_slope() -> None:
+    curve = CostCurve(MEASURED, max_nodes=16)
+    assert curve.seconds(15) == pytest.approx(0.020 + 7 * 0.010 / 7)
+    assert curve.seconds(99) == curve.seconds(16)
+
+
+def test_a_single_measurement_promises_nothing_for_more_nodes() -> None:
+    assert CostCurve({1: 0.01}, max_nodes=4).seconds(4) == pytest.approx(0.04)
+
+
+def test_a_slower_machine_raises_the_whole_curve() -> None:
+    curve = CostCurve(MEASURED)
+    for step in range(150):
+        size = (1, 4, 8)[step % 3]
+        curve.update(size, 2 * CostCurve(MEASURED).seconds(size))
+    for size in (1, 4, 8):
+        assert curve.seconds(size) == pytest.approx(2 * CostCurve(MEASURED).seconds(size), rel=0.08)
+
+
+def test_a_size_that_is_dearer_than_measured_is_noticed() -> None:
+    curve = CostCurve(MEASURED)
+    for _ in range(150):
+        curve.update(1, 0.010)
+        curve.update(8, 0.040)
+    assert curve.seconds(8) / curve.seconds(1) == pytest.approx(4.0, rel=0.15)
+    assert np.all(np.diff(curve.table) >= 0)
+
+
+def test_one_hiccup_bends_little() -> None:
+    curve = CostCurve(MEASURED)
+    for step in range(20):
+        curve.update(1 if step % 2 else 4, 0.010 if step % 2 else 0.012)
+    curve.update(4, 10.0)
+    assert curve.seconds(1) < 1.1 * 0.010
+    assert curve.seconds(4) < 1.15 * 0.012
+
+
+def test_noise_moves_it_little() -> None:
+    curve = CostCurve(MEASURED)
+    rng = np.random.default_rng(1)
+    for _ in range(500):
+        size = int(rng.integers(1, 9))
+        curve.update(size, CostCurve(MEASURED).seconds(size) * rng.lognormal(0.0, 0.1))
+    for size in (1, 4, 8):
+        assert curve.seconds(size) == pytest.approx(CostCurve(MEASURED).seconds(size), rel=0.12)
+
+
+@pytest.mark.parametrize("measured", [{}, {0: 1.0}, {1: 0.0}, {1: -1.0}, {1: float("nan")}])
+def test_measurements_that_mean_nothing_are_refused(measured: dict[int, float]) -> None:
+    with pytest.raises(BackendError, match="cost curve needs measured passes"):
+        CostCurve(measured)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_timings_that_mean_nothing_are_ignored(seconds: float) -> None:
+    curve = CostCurve(MEASURED)
+    curve.update(1, seconds)
+    assert curve.seconds(1) == pytest.approx(0.010)
