@@ -205,7 +205,7 @@ class _Parser:
             for _ in range(count):
                 append(position + 8)
                 position += 8 + unpack(data, position)[0]
-        except struct.error:
+        except (struct.error, OverflowError, IndexError):
             position = self.size + 1
         if position > self.size or position - start >= 1 << 32:
             raise self._damaged(f"the {count} strings in {key!r} run past the end of the file")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from jinja2 import TemplateError as JinjaError
 from jinja2 import nodes, pass_environment
@@ -25,13 +25,16 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-MAX_STEPS = 1_000_000
+MAX_STEPS = 250_000
 """Loop iterations and calls of one rendering; a real template takes some thousands."""
 MAX_SECONDS = 5.0
 MAX_CHARACTERS = 1 << 24
 """Size of any one text or of the output."""
-MAX_REPEATS = 1 << 12
-"""Length of a `range`, repetitions by `*`."""
+MAX_ITEMS = 1 << 16
+"""Length of any one list or range."""
+MAX_BITS = 1 << 12
+"""Size of any one whole number."""
+MAX_INDENT = 256
 
 _FILTERS = (
     "abs", "bool", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first",
@@ -42,7 +45,7 @@ _FILTERS = (
 _FORBIDDEN_METHODS = frozenset(
     ("center", "expandtabs", "ljust", "maketrans", "rjust", "to_bytes", "translate", "zfill")
 )
-_WIDE_FORMAT = re.compile(r"\d{4}|\*|:[^}]*\{")
+_WIDE_FORMAT = re.compile(r"\d{4}|%[^a-zA-Z]*\*|\{[^{}]*:[^{}]*\{")
 
 
 class Sandbox:
@@ -141,6 +144,9 @@ class _Environment(ImmutableSandboxedEnvironment):
             _weighed(list(args[0]), len(owner))
         return super().call(__context, __obj, *args, **kwargs)
 
+    def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
+        raise SecurityError(f"{attribute!r} of a {type(obj).__name__} is out of reach")
+
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapper = super().wrap_str_format(value)
         if wrapper is not None and _WIDE_FORMAT.search(value.__self__):
@@ -149,14 +155,13 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         _meter().spend(1)
-        if operator in ("*", "**"):
-            for one, other in ((left, right), (right, left)):
-                if isinstance(one, int) and abs(one) > MAX_REPEATS and _is_big(operator, other):
-                    raise SecurityError(f"{operator} {one} makes too much of one thing")
-            if not isinstance(left, int | float):
-                _weighed(left)
-        elif operator == "+":
-            _weighed((left, right))
+        if operator == "+":
+            _check_sum(left, right)
+        elif operator == "*":
+            _check_product(left, right)
+        elif operator == "**":
+            if isinstance(left, int) and isinstance(right, int):
+                _check(left.bit_length() * abs(right), MAX_BITS, "bits")
         elif isinstance(left, str) and _WIDE_FORMAT.search(left):
             raise SecurityError("wide formats are not available in chat templates")
         return super().call_binop(context, operator, left, right)
@@ -176,8 +181,27 @@ def _through(node: nodes.Node, name: str) -> nodes.Filter:
     return nodes.Filter(cast(nodes.Expr, node), name, [], [], None, None, lineno=node.lineno)
 
 
-def _is_big(operator: str, other: Any) -> bool:
-    return operator == "**" or not isinstance(other, int | float)
+def _check(amount: int, most: int, what: str) -> None:
+    if amount > most:
+        raise SecurityError(f"a value of more than {most} {what}")
+
+
+def _check_sum(left: Any, right: Any) -> None:
+    if isinstance(left, str | bytes) and isinstance(right, str | bytes):
+        _check(len(left) + len(right), MAX_CHARACTERS, "characters")
+    elif isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        _check(len(left) + len(right), MAX_ITEMS, "items")
+
+
+def _check_product(left: Any, right: Any) -> None:
+    for one, times in ((left, right), (right, left)):
+        if isinstance(times, int):
+            if isinstance(one, str | bytes):
+                _check(len(one) * times, MAX_CHARACTERS, "characters")
+            elif isinstance(one, list | tuple):
+                _check(len(one) * times, MAX_ITEMS, "items")
+            elif isinstance(one, int):
+                _check(one.bit_length() + times.bit_length(), MAX_BITS, "bits")
 
 
 def _stepped(values: Iterable[Any]) -> Iterator[Any]:
@@ -193,25 +217,21 @@ def _weighed(value: Any, extra: int = 0) -> Any:
     todo = [value]
     while todo:
         item = todo.pop()
-        weight += extra + 2
+        weight += extra + 16
         if isinstance(item, str | bytes):
             weight += len(item)
-        elif isinstance(item, int):
-            weight += item.bit_length() // 3
         elif isinstance(item, dict):
             todo += item
             todo += item.values()
         elif isinstance(item, list | tuple):
             todo += item
-        if weight > MAX_CHARACTERS or len(todo) * 2 > MAX_CHARACTERS:
-            raise SecurityError(f"a value of more than {MAX_CHARACTERS} characters")
+        _check(weight + 16 * len(todo), MAX_CHARACTERS, "characters")
     return value
 
 
 def _range(*bounds: int) -> range:
     values = range(*bounds)
-    if len(values) > MAX_REPEATS:
-        raise SecurityError(f"a range of more than {MAX_REPEATS} numbers")
+    _check(len(values), MAX_ITEMS, "items")
     return values
 
 
@@ -224,15 +244,13 @@ def _join(environment: Environment, values: Any, d: str = "", attribute: Any = N
 
 def _replace(text: Any, old: str, new: str, count: int | None = None) -> str:
     whole, old, new = str(_weighed(text)), str(old), str(new)
-    if (whole.count(old) + 1) * len(new) + len(whole) > MAX_CHARACTERS:
-        raise SecurityError(f"a text of more than {MAX_CHARACTERS} characters")
+    _check((whole.count(old) + 1) * len(new) + len(whole), MAX_CHARACTERS, "characters")
     return whole.replace(old, new, -1 if count is None else int(count))
 
 
 def _indent(text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
     size = width if isinstance(width, int) else len(width)
-    if size > 256:
-        raise SecurityError(f"an indent of {size} characters")
+    _check(size, MAX_INDENT, "spaces of indent")
     return str(FILTERS["indent"](_weighed(text), width, first, blank))
 
 
@@ -245,8 +263,7 @@ def _tojson(
 ) -> str:
     """JSON as Hugging Face's templates expect it: nothing escaped for HTML."""
     size = indent if isinstance(indent, int) else len(indent or "")
-    if size > 256:
-        raise SecurityError(f"an indent of {size} characters")
+    _check(size, MAX_INDENT, "spaces of indent")
     return json.dumps(
         _weighed(value),
         ensure_ascii=ensure_ascii,

@@ -50,6 +50,8 @@ class StringArray(Sequence[str]):
 
     def all_raw(self) -> list[bytes]:
         """Every string as bytes, in order, with one read of the file."""
+        if not len(self):
+            return []
         blob = self._source.read(self._start, self._size_bytes).tobytes()
         begins: list[int] = self._offsets.tolist()
         ends = [begin - 8 for begin in begins[1:]] + [self._size_bytes]

@@ -213,9 +213,7 @@ def _add_tensor(
         writer.add_tensor(name, quantised, raw_dtype=GGMLQuantizationType[kind])
 
 
-def random_blocks(
-    rng: np.random.Generator, shape: tuple[int, ...], kind: str
-) -> NDArray[np.uint8]:
+def random_blocks(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> NDArray[np.uint8]:
     """Random but valid Q4_K or Q6_K blocks, `[rows, row_bytes]`, about as large as real weights.
 
     The gguf package cannot quantise to these types: all bytes are noise but the f16 scales.

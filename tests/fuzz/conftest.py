@@ -1,0 +1,8 @@
+"""Let `tests.models.build` be imported however pytest is started."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgespec.errors import OptionError
+from edgespec.models import Tokenizer, open_model
+from edgespec.models.bpe import _splitter
+from edgespec.models.merging import merge
+from edgespec.models.pretokenizers import PRE_TOKENIZERS
+from edgespec.models.stream import StreamDecoder
+from tests.models.build import write_gguf
+from tests.models.vocabularies import TRICKY, bpe_vocabulary, random_texts, spm_vocabulary
+
+
+def tokenizer_of(path: Path, vocabulary: dict[str, Any]) -> Tokenizer:
+    vocab = len(vocabulary["tokenizer.ggml.tokens"])
+    kind = vocabulary["tokenizer.ggml.model"]
+    write_gguf(path, vocab=vocab, layers=1, tokenizer=kind, metadata=vocabulary)
+    with open_model(path) as model:
+        return model.tokenizer
+
+
+@pytest.fixture(scope="module", params=["spm", "bpe"])
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Tokenizer:
+    path = tmp_path_factory.mktemp("tokenizer") / "m.gguf"
+    made = {"spm": spm_vocabulary(), "bpe": bpe_vocabulary("gpt-2")}[request.param]
+    return tokenizer_of(path, made)
+
+
+@pytest.fixture(scope="module")
+def spm(tmp_path_factory: Any) -> Tokenizer:
+    return tokenizer_of(tmp_path_factory.mktemp("spm") / "m.gguf", spm_vocabulary())
+
+
+@pytest.fixture(scope="module")
+def bpe(tmp_path_factory: Any) -> Tokenizer:
+    return tokenizer_of(tmp_path_factory.mktemp("bpe") / "m.gguf", bpe_vocabulary("gpt-2"))
+
+
+def test_what_goes_in_comes_out(tokenizer: Tokenizer) -> None:
+    for text in (*TRICKY, *random_texts(100, seed=5)):
+        if "<tool>" in text:  # a SentencePiece text gets a space after each special token too
+            continue
+        ids = tokenizer.encode(text, add_bos=False)
+        decoded = tokenizer.decode(ids)
+        # A SentencePiece text starts with the space its encoding adds, and ▁ is its space.
+        expected = {text, (" " + text).replace("▁", " ")} if text else {text}
+        assert decoded in expected
+        assert all(0 <= token_id < tokenizer.vocab_size for token_id in ids)
+
+
+def test_lone_surrogates_become_replacement_characters(tokenizer: Tokenizer) -> None:
+    assert tokenizer.encode("a\ud800b") == tokenizer.encode("a\ufffdb")
+
+
+def test_user_text_cannot_forge_control_tokens(tokenizer: Tokenizer) -> None:
+    control = {i for i in range(tokenizer.vocab_size) if not tokenizer.token_bytes(i)}
+    assert control
+    for token_id in control:
+        text = tokenizer.token_text(token_id)
+        assert token_id not in tokenizer.encode(f"a{text}b {text}", add_bos=False)
+        assert token_id in tokenizer.encode(f"a{text}b", add_bos=False, parse_special=True)
+
+
+def test_user_defined_tokens_are_text_with_an_id(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("a<tool>b", add_bos=False)
+    (tool,) = (i for i in ids if tokenizer.token_text(i) == "<tool>")
+    assert tokenizer.token_bytes(tool) == b"<tool>"
+
+
+def test_special_ids(spm: Tokenizer, bpe: Tokenizer) -> None:
+    assert (spm.bos_id, spm.eos_id, spm.end_ids, spm.add_bos) == (1, 2, {2}, True)
+    assert (bpe.bos_id, bpe.eos_id, bpe.end_ids, bpe.add_bos) == (0, 2, {0, 2}, False)
+
+
+def test_beginning_of_text(spm: Tokenizer, bpe: Tokenizer) -> None:
+    assert spm.encode("") == [1]
+    assert spm.encode("", add_bos=False) == []
+    assert spm.encode("a")[0] == 1
+    assert bpe.encode("a")[0] != 0
+    assert bpe.encode("a", add_bos=True)[0] == 0
+    # A template that writes its own does not get a second one, a user's text is text.
+    assert spm.encode("<s>a", parse_special=True).count(1) == 1
+    assert spm.encode("<s>a")[0] == 1
+
+
+def test_asking_for_a_beginning_that_is_not_there(tmp_path: Path) -> None:
+    vocabulary = bpe_vocabulary("gpt-2") | {"tokenizer.ggml.bos_token_id": None}
+    tokenizer = tokenizer_of(tmp_path / "m.gguf", vocabulary)
+    assert tokenizer.bos_id is None
+    with pytest.raises(OptionError, match="has none; leave add_bos out"):
+        tokenizer.encode("a", add_bos=True)
+
+
+def test_end_tokens_by_key_and_by_text(tmp_path: Path) -> None:
+    tokens = ["<|eot_id|>", "<end_of_turn>", "<|fim_pad|>", "<|file_sep|>", "plain"]
+    vocabulary = bpe_vocabulary("llama-bpe")
+    base = vocabulary["tokenizer.ggml.tokens"]
+    vocabulary = vocabulary | {
+        "tokenizer.ggml.tokens": base + tokens,
+        "tokenizer.ggml.token_type": vocabulary["tokenizer.ggml.token_type"] + [1, 3, 3, 3, 1],
+        "tokenizer.ggml.eom_token_id": 1,
+        "tokenizer.ggml.add_bos_token": None,
+    }
+    tokenizer = tokenizer_of(tmp_path / "m.gguf", vocabulary)
+    first = len(base)
+    assert tokenizer.end_ids == {0, 1, 2, first, first + 1, first + 2, first + 3}
+    assert tokenizer.token_bytes(first) == b""
+    assert tokenizer.token_bytes(first + 4) == b"plain"
+    assert tokenizer.add_bos
+
+
+@pytest.mark.parametrize("bad", [-1, 10**6])
+def test_ids_out_of_range(tokenizer: Tokenizer, bad: int) -> None:
+    with pytest.raises(IndexError, match=f"token {bad} of a vocabulary of"):
+        tokenizer.token_bytes(bad)
+
+
+def test_pre_tokenizers_differ() -> None:
+    text = "It's 12345 apples,DON'T\r\n\r\n  wait...  你好世界 x1y22z333!!!\n"
+    distinct = ("gpt-2", "smollm", "llama-bpe", "qwen2", "deepseek-llm", "deepseek-coder")
+    cuts = {str(_splitter(PRE_TOKENIZERS[pre]).pre_tokenize_str(text)) for pre in distinct}
+    assert len(cuts) == len(distinct)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x" * 200_000, "ab" * 100_000, "é😀" * 30_000, "a b" * 60_000, " " * 100_000, "<s>" * 30_000],
+    ids=["one letter", "two letters", "bytes", "words", "spaces", "specials"],
+)
+def test_long_texts_take_no_quadratic_time(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode(text, add_bos=False, parse_special=True)
+    assert len(ids) >= len(text) / 200
+
+
+def test_merging_equals_the_obvious_loop() -> None:
+    ranks = {("a", "b"): 2, ("b", "a"): 1, ("ba", "b"): 1, ("a", "a"): 3, ("ab", "ab"): 0}
+
+    def naive(parts: list[str]) -> list[str]:
+        while True:
+            found = [
+                (ranks[pair], i)
+                for i, pair in enumerate(zip(parts, parts[1:], strict=False))
+                if pair in ranks
+            ]
+            if not found:
+                return parts
+            at = min(found)[1]
+            parts = [*parts[:at], parts[at] + parts[at + 1], *parts[at + 2 :]]
+
+    for size in range(9):
+        for word in itertools.product("abc", repeat=size):
+            assert merge(list(word), lambda a, b: ranks.get((a, b))) == naive(list(word))
+
+
+def chunks(data: bytes, cuts: list[int]) -> Iterator[bytes]:
+    places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    for begin, end in zip(places, places[1:], strict=False):
+        yield data[begin:end]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    data=st.one_of(
+        st.binary(max_size=40),
+        st.text(max_size=20).map(lambda text: text.encode("utf-8", "surrogatepass")),
+        st.lists(st.sampled_from([b"\xf0", b"\x9f", b"\x98", b"\x80", b"a", b"\xe4\xbd", b"\xa0"]))
+        .map(b"".join),
+    ),
+    cuts=st.lists(st.integers(0, 1000), max_size=8),
+)  # fmt: skip
+def test_streaming_equals_decoding_the_whole(data: bytes, cuts: list[int]) -> None:
+    pieces = list(chunks(data, cuts))
+    decoder = StreamDecoder(pieces.__getitem__)
+    texts = [decoder.push(index) for index in range(len(pieces))]
+    done = b""
+    for piece, text in zip(pieces, texts, strict=True):
+        done += piece
+        assert "\ufffd" not in text or "\ufffd" in done.decode("utf-8", "replace")
+    assert "".join(texts) + decoder.flush() == data.decode("utf-8", "replace")
+    assert decoder.flush() == ""
+
+
+def test_streaming_never_shows_half_a_character(tokenizer: Tokenizer) -> None:
+    for text in TRICKY:
+        ids = tokenizer.encode(text, add_bos=False)
+        stream = tokenizer.stream()
+        pieces = [stream.push(token_id) for token_id in ids]
+        assert "".join(pieces) + stream.flush() == tokenizer.decode(ids)
+        if "\ufffd" not in text:
+            assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_a_character_cut_short_is_flushed_as_a_replacement(spm: Tokenizer) -> None:
+    ids = spm.encode("𐐷", add_bos=False)[:-1]
+    stream = spm.stream()
+    assert "".join(map(stream.push, ids)).strip() == ""
+    assert stream.flush() == "\ufffd"
+    assert spm.decode(ids).strip() == "\ufffd"
