@@ -7,16 +7,15 @@ in a function's own file only.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
 from numba import njit
-from platformdirs import user_cache_path
+
+from edgespec.cache import kernel_folder
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -24,28 +23,11 @@ FAST_MATH = {"reassoc", "contract", "nsz", "arcp", "afn"}
 """Flags that leave NaN and infinity detectable; never used where sums must not be reordered."""
 
 
-def cache_folder() -> Path:
-    """Where EdgeSpec keeps what it can make again: `EDGESPEC_CACHE`, or the user's cache folder."""
-    override = os.environ.get("EDGESPEC_CACHE")
-    return Path(override) if override else user_cache_path("edgespec", appauthor=False)
-
-
-def _source_hash() -> str:
-    digest = hashlib.blake2b(digest_size=10)
-    package = Path(__file__).parent
-    for path in sorted(package.rglob("*.py")):
-        source = path.read_bytes()
-        if b"edgespec.jit" in source or path.name == "jit.py" or "kernels" in path.parts:
-            digest.update(path.name.encode() + b"\0" + source)
-    digest.update(numba.__version__.encode())
-    return digest.hexdigest()
-
-
 def _prepare_cache() -> bool:
     """Point Numba at a writable cache folder; without one, say so once and compile in memory."""
     if numba.config.DISABLE_JIT:
         return False
-    folder = cache_folder() / "kernels" / _source_hash()
+    folder = kernel_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe-{os.getpid()}"

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from edgespec.errors import BackendError, ContextOverflowError
 from edgespec.models.spec import ModelSpec
 
+_CURVE_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 Logits = NDArray[np.float32]
 Progress = Callable[[int, int], None]
 """Called with (tokens done, tokens in all) while a prompt is prefilled."""
@@ -145,29 +146,35 @@ class Target(ABC):
         """Most tokens one prefill step may hold."""
         return self.max_nodes
 
-    def cost_curve(self) -> dict[int, float]:
+    def cost_curve(self, progress: Progress | None = None) -> dict[int, float]:
         """Seconds of one forward pass by number of nodes, measured once on the committed positions.
 
         Medians of a few alternating passes over chains; nothing stays committed.
         """
         if self._curve is None:
-            self._curve = self._measure_cost()
+            self._curve = self._measure_cost(progress)
         return self._curve
 
-    def _measure_cost(self, trials: int = 5) -> dict[int, float]:
+    def curve_sizes(self) -> tuple[int, ...]:
+        """Numbers of nodes the cost curve is measured for."""
         room = min(self.max_nodes, self.context_length - self.length)
-        sizes = [size for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64) if size <= room]
+        return tuple(size for size in _CURVE_SIZES if size <= room)
+
+    def _measure_cost(self, progress: Progress | None, trials: int = 5) -> dict[int, float]:
+        sizes = self.curve_sizes()
         seconds: dict[int, list[float]] = {size: [] for size in sizes}
-        tree = {
+        trees = {
             size: TokenTree.chain([(7 * i) % self.spec.vocab_size for i in range(size)])
             for size in sizes
         }
         for trial in range(trials + 1):
             for size in sizes:
                 start = time.perf_counter()
-                self.forward(tree[size])
+                self.forward(trees[size])
                 if trial:  # the first round warms caches and compiles kernels
                     seconds[size].append(time.perf_counter() - start)
+            if progress is not None:
+                progress(trial + 1, trials + 1)
         self._pending = 0
         return {size: statistics.median(values) for size, values in seconds.items()}
 

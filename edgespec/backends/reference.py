@@ -200,6 +200,7 @@ def softmax(scores: Vector) -> Vector:
 
 def silu(values: Vector) -> Vector:
     """values / (1 + e**-values), for any values."""
+    gated: Vector
     with np.errstate(over="ignore"):
-        gated: Vector = (values / (1.0 + np.exp(-values.astype(np.float64)))).astype(np.float32)
+        gated = (values / (1.0 + np.exp(-values.astype(np.float64)))).astype(np.float32)
     return gated

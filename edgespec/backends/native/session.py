@@ -42,9 +42,7 @@ def shape_of(spec: ModelSpec) -> forward.Shape:
     )
 
 
-def rope_frequencies(
-    spec: ModelSpec, factors: NDArray[np.float32] | None
-) -> NDArray[np.float64]:
+def rope_frequencies(spec: ModelSpec, factors: NDArray[np.float32] | None) -> NDArray[np.float64]:
     """Radians per position, f64 [rope_dim / 2]."""
     exponents = np.arange(0, spec.rope_dim, 2, dtype=np.float64) / spec.rope_dim
     frequencies = spec.rope_base**-exponents * spec.rope_scale

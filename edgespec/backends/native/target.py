@@ -84,7 +84,8 @@ class NativeTarget(Target):
             self._run(nodes, self.spec.num_layers, 0, num_nodes)
             if count:
                 self._run(nodes, 0, first, count)
-        return self._scratch.buffers.logits[:count, : self.spec.vocab_size]
+        logits: Logits = self._scratch.buffers.logits[:count, : self.spec.vocab_size]
+        return logits
 
     def _run(self, nodes: forward.Tree, num_layers: int, first: int, num_rows: int) -> None:
         forward.run(
@@ -160,7 +161,9 @@ class _NodeTables:
         self._depth = np.zeros(max_rows, np.int32)
         self._run = np.zeros(max_rows, np.int32)
         self._extra_start = np.zeros(max_rows + 1, np.int32)
-        self._extra = np.zeros(max(1, max_nodes * max_nodes), np.int32)  # a prefill chain needs none
+        self._extra = np.zeros(
+            max(1, max_nodes * max_nodes), np.int32
+        )  # a prefill chain needs none
 
     @property
     def size_bytes(self) -> int:

@@ -153,7 +153,12 @@ class Weights:
         matrices = [self.embedding, *(matrix for row in self.layers for matrix in row)]
         if self.head is not self.embedding:
             matrices.append(self.head)
-        small = (self.tables.norms, self.tables.last_norm, self.tables.head_norms, self.tables.biases)
+        small: tuple[NDArray[np.float32], ...] = (
+            self.tables.norms,
+            self.tables.last_norm,
+            self.tables.head_norms,
+            self.tables.biases,
+        )
         return sum(matrix.size_bytes for matrix in matrices) + sum(array.nbytes for array in small)
 
 

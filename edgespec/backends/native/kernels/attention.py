@@ -21,7 +21,7 @@ SOFTMAX, SCORES, MIX = 3, 4, 8
 
 
 @kernel
-def describe_tree(parents, depth, run, extra_start, extra):  # type: ignore[no-untyped-def]
+def describe_tree(parents, depth, run, extra_start, extra):
     """Fill depth [n], run [n], extra_start [n + 1] and extra [n * n] from parents [n]."""
     count = 0
     for node in range(parents.shape[0]):
@@ -45,7 +45,7 @@ def describe_tree(parents, depth, run, extra_start, extra):  # type: ignore[no-u
 
 
 @kernel
-def key_address(arena, layer, head, slot):  # type: ignore[no-untyped-def]
+def key_address(arena, layer, head, slot):
     """Where the 16-key tile of a slot starts; a block holds [layer, key or value, head] planes."""
     plane = (layer * 2 * arena.num_heads + head) * arena.plane_bytes
     within = slot % arena.block
@@ -53,14 +53,14 @@ def key_address(arena, layer, head, slot):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def value_address(arena, layer, head, slot):  # type: ignore[no-untyped-def]
+def value_address(arena, layer, head, slot):
     """Where the value row of a slot is."""
     plane = ((layer * 2 + 1) * arena.num_heads + head) * arena.plane_bytes
     return arena.blocks[slot // arena.block] + plane + slot % arena.block * arena.value_bytes
 
 
 @kernel
-def store_kv(arena, layer, head, slot, keys, values):  # type: ignore[no-untyped-def]
+def store_kv(arena, layer, head, slot, keys, values):
     """Write one position's keys and values [head_dim] f32 as half precision."""
     count = keys.shape[0]
     column = shorts_at(key_address(arena, layer, head, slot), 16 * count)
@@ -72,7 +72,7 @@ def store_kv(arena, layer, head, slot, keys, values):  # type: ignore[no-untyped
 
 
 @kernel
-def move_kv(arena, num_layers, head_dim, source, target):  # type: ignore[no-untyped-def]
+def move_kv(arena, num_layers, head_dim, source, target):
     """Copy one position's keys and values, all layers and heads, from one slot to another."""
     for layer in range(num_layers):
         for head in range(arena.num_heads):
@@ -86,7 +86,7 @@ def move_kv(arena, num_layers, head_dim, source, target):  # type: ignore[no-unt
 
 
 @kernel
-def _score(ops, arena, layer, head, head_dim, rows, num_rows, num_slots, scores):  # type: ignore[no-untyped-def]
+def _score(ops, arena, layer, head, head_dim, rows, num_rows, num_slots, scores):
     """scores[row, slot] = query . key for all slots of all rows."""
     query_bytes, score_bytes = rows.strides[0], scores.strides[0]
     for slot in range(0, num_slots, 16):
@@ -96,14 +96,21 @@ def _score(ops, arena, layer, head, head_dim, rows, num_rows, num_slots, scores)
             size = 8 >> step
             while num_rows - row >= size:
                 call_row(
-                    ops[SCORES + step], rows.ctypes.data + row * query_bytes, query_bytes, keys, head_dim,
-                    scores.ctypes.data + row * score_bytes + 4 * slot, score_bytes, 0, 0,
+                    ops[SCORES + step],
+                    rows.ctypes.data + row * query_bytes,
+                    query_bytes,
+                    keys,
+                    head_dim,
+                    scores.ctypes.data + row * score_bytes + 4 * slot,
+                    score_bytes,
+                    0,
+                    0,
                 )
                 row += size
 
 
 @kernel
-def _mix(ops, arena, layer, head, first, last, place, vectors, scores, row, num_rows, mixed):  # type: ignore[no-untyped-def]
+def _mix(ops, arena, layer, head, first, last, place, vectors, scores, row, num_rows, mixed):
     """Add the values of slots first .. last - 1, weighted by scores[row, place ...], to mixed[row]."""
     while first < last:
         count = min(last - first, arena.block - first % arena.block)
@@ -114,9 +121,15 @@ def _mix(ops, arena, layer, head, first, last, place, vectors, scores, row, num_
             while num_rows - done >= size:
                 at = row + done
                 call_row(
-                    ops[MIX + step], scores.ctypes.data + at * scores.strides[0] + 4 * place,
-                    scores.strides[0], values, arena.value_bytes, count,
-                    mixed.ctypes.data + at * mixed.strides[0], mixed.strides[0], vectors,
+                    ops[MIX + step],
+                    scores.ctypes.data + at * scores.strides[0] + 4 * place,
+                    scores.strides[0],
+                    values,
+                    arena.value_bytes,
+                    count,
+                    mixed.ctypes.data + at * mixed.strides[0],
+                    mixed.strides[0],
+                    vectors,
                 )
                 done += size
         first += count
@@ -124,8 +137,21 @@ def _mix(ops, arena, layer, head, first, last, place, vectors, scores, row, num_
 
 
 @kernel
-def attend(  # type: ignore[no-untyped-def]
-    ops, arena, tree, layer, head, group, head_dim, queries, first_row, num_rows, scores, mixed, inverse, output
+def attend(
+    ops,
+    arena,
+    tree,
+    layer,
+    head,
+    group,
+    head_dim,
+    queries,
+    first_row,
+    num_rows,
+    scores,
+    mixed,
+    inverse,
+    output,
 ):
     """One item: rows first_row .. of one key head, from queries [rows, head_pad] to output [n, q_dim]."""
     length = tree.length
@@ -146,8 +172,15 @@ def attend(  # type: ignore[no-untyped-def]
         for place in range(count, padded):
             scores[row, place] = -np.inf
         call_row(
-            ops[SOFTMAX], scores.ctypes.data + row * scores.strides[0], padded >> 4,
-            inverse.ctypes.data + 4 * row, 0, 0, 0, 0, 0,
+            ops[SOFTMAX],
+            scores.ctypes.data + row * scores.strides[0],
+            padded >> 4,
+            inverse.ctypes.data + 4 * row,
+            0,
+            0,
+            0,
+            0,
+            0,
         )
     mixed[:num_rows] = np.float32(0.0)
     vectors = mixed.shape[1] >> 4

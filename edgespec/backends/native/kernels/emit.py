@@ -45,7 +45,9 @@ class Emitter:
         return self.builder.load(self.builder.inttoptr(address, kind.as_pointer()), align=align)
 
     def store(self, value: Value, address: Value, align: int = 4) -> None:
-        self.builder.store(value, self.builder.inttoptr(address, value.type.as_pointer()), align=align)
+        self.builder.store(
+            value, self.builder.inttoptr(address, value.type.as_pointer()), align=align
+        )
 
     def splat(self, scalar: Value) -> Value:
         """The scalar in all 16 lanes."""
@@ -93,7 +95,9 @@ class Emitter:
     def loop(self, count: Value) -> Iterator[Value]:
         """`for index in range(count)`: the body is what the `with` block emits."""
         builder = self.builder
-        head, body, end = (self.function.append_basic_block(name) for name in ("head", "body", "end"))
+        head, body, end = (
+            self.function.append_basic_block(name) for name in ("head", "body", "end")
+        )
         before = builder.block
         builder.branch(head)
         builder.position_at_end(head)

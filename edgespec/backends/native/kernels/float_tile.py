@@ -33,9 +33,13 @@ def emit_tile(kind: TensorType, num_tokens: int) -> tuple[str, str]:
             place = emitter.address(weights, (index, _SUMS * step), lane * step)
             column = _load(emitter, kind, place)
             for token in range(num_tokens):
-                value = emitter.address(activations, (token, activation_stride), (index, 4 * _SUMS), 4 * lane)
+                value = emitter.address(
+                    activations, (token, activation_stride), (index, 4 * _SUMS), 4 * lane
+                )
                 slot = sums[_SUMS * token + lane]
-                builder.store(emitter.fma(column, emitter.splat_load(value, F32), builder.load(slot)), slot)
+                builder.store(
+                    emitter.fma(column, emitter.splat_load(value, F32), builder.load(slot)), slot
+                )
     for token in range(num_tokens):
         even, odd = sums[_SUMS * token : _SUMS * token + _SUMS]
         builder.store(builder.fadd(builder.load(even), builder.load(odd)), even)

@@ -22,7 +22,9 @@ WQ, WK, WV, WO, WGATE, WUP, WDOWN = range(7)
 """Places of a layer's matrices."""
 TYPE, WEIGHTS, SCALES, TILES, BLOCKS, TILE_BYTES, SCALE_BYTES, IS_FLOAT = range(8)
 """Columns of the table of matrices."""
-(ATTENTION_NORM, QKV, PLACE, ATTEND, ATTENDED, ATTENTION_OUT, FFN_NORM, GATE_UP, GATED, DOWN) = range(10)
+(ATTENTION_NORM, QKV, PLACE, ATTEND, ATTENDED, ATTENTION_OUT, FFN_NORM, GATE_UP, GATED, DOWN) = (
+    range(10)
+)
 """Stages of a layer."""
 LAST_NORM, HEAD = 10, 11
 FEW = 2
@@ -112,40 +114,61 @@ class Buffers(NamedTuple):
 
 
 @kernel
-def _quantise(ops, rows, row, width):  # type: ignore[no-untyped-def]
+def _quantise(ops, rows, row, width):
     """Fill a row's int8 form, when some matrix reads it."""
     if rows.quants.shape[1] == 0:
         return
     call_row(
-        ops[QUANTISE], rows.values.ctypes.data + row * rows.values.strides[0],
+        ops[QUANTISE],
+        rows.values.ctypes.data + row * rows.values.strides[0],
         rows.quants.ctypes.data + row * rows.quants.strides[0],
-        rows.planes.ctypes.data + row * rows.planes.strides[1], rows.planes.strides[0], width >> 5, 0, 0, 0,
+        rows.planes.ctypes.data + row * rows.planes.strides[1],
+        rows.planes.strides[0],
+        width >> 5,
+        0,
+        0,
+        0,
     )
 
 
 @kernel
-def _norm_row(ops, stream, source, weight, epsilon_bits, rows, target):  # type: ignore[no-untyped-def]
+def _norm_row(ops, stream, source, weight, epsilon_bits, rows, target):
     """Norm one row of the residual stream and quantise it."""
     width = stream.shape[1]
     call_row(
-        ops[NORM], stream.ctypes.data + source * stream.strides[0], weight.ctypes.data,
-        rows.values.ctypes.data + target * rows.values.strides[0], width >> 4, epsilon_bits, 0, 0, 0,
+        ops[NORM],
+        stream.ctypes.data + source * stream.strides[0],
+        weight.ctypes.data,
+        rows.values.ctypes.data + target * rows.values.strides[0],
+        width >> 4,
+        epsilon_bits,
+        0,
+        0,
+        0,
     )
     _quantise(ops, rows, target, width)
 
 
 @kernel
-def _gate_row(ops, rows, up, row, width):  # type: ignore[no-untyped-def]
+def _gate_row(ops, rows, up, row, width):
     """silu(gate) * up in place of gate, then quantised."""
     place = rows.values.ctypes.data + row * rows.values.strides[0]
     call_row(
-        ops[GATE], place, up.ctypes.data + row * up.strides[0], place, rows.values.shape[1] >> 4, 0, 0, 0, 0
+        ops[GATE],
+        place,
+        up.ctypes.data + row * up.strides[0],
+        place,
+        rows.values.shape[1] >> 4,
+        0,
+        0,
+        0,
+        0,
     )
     _quantise(ops, rows, row, width)
 
 
 @kernel
-def _multiply(thread, threads, matrix, tiles, sizes, rows, num_rows, output, accumulate):  # type: ignore[no-untyped-def]
+def _multiply(thread, threads, matrix, tiles, sizes, rows, num_rows, output, accumulate):
     """This thread's share of output[n] = rows[n] x matrix: whole tiles of 16 outputs."""
     kind, count = matrix[TYPE], matrix[TILES]
     size = sizes[kind]
@@ -153,20 +176,34 @@ def _multiply(thread, threads, matrix, tiles, sizes, rows, num_rows, output, acc
         data, stride = rows.values.ctypes.data, rows.values.strides[0]
     else:
         data, stride = rows.quants.ctypes.data, rows.quants.strides[0]
-    planes, plane_stride, row_stride = rows.planes.ctypes.data, rows.planes.strides[0], rows.planes.strides[1]
+    planes, plane_stride, row_stride = (
+        rows.planes.ctypes.data,
+        rows.planes.strides[0],
+        rows.planes.strides[1],
+    )
     for index in range(count * thread // threads, count * (thread + 1) // threads):
         weights = matrix[WEIGHTS] + index * matrix[TILE_BYTES]
         scales = matrix[SCALES] + index * matrix[SCALE_BYTES]
         for first in range(0, num_rows, size):
             call_tile(
-                tiles[kind], weights, scales, data + first * stride, planes + first * row_stride,
-                output.ctypes.data + first * output.strides[0] + index * 64, matrix[BLOCKS], stride, row_stride,
-                plane_stride, output.strides[0], min(size, num_rows - first), accumulate,
+                tiles[kind],
+                weights,
+                scales,
+                data + first * stride,
+                planes + first * row_stride,
+                output.ctypes.data + first * output.strides[0] + index * 64,
+                matrix[BLOCKS],
+                stride,
+                row_stride,
+                plane_stride,
+                output.strides[0],
+                min(size, num_rows - first),
+                accumulate,
             )
 
 
 @kernel
-def _rotate(row, cosines, sines, interleaved):  # type: ignore[no-untyped-def]
+def _rotate(row, cosines, sines, interleaved):
     """RoPE in place on the leading dimensions of one head."""
     half = cosines.shape[0]
     for i in range(half):
@@ -177,7 +214,7 @@ def _rotate(row, cosines, sines, interleaved):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _place(ops, shape, weights, layer, arena, tree, buffers, node):  # type: ignore[no-untyped-def]
+def _place(ops, shape, weights, layer, arena, tree, buffers, node):
     """Bias, norm, rotate and scale one node's queries; rotate and store its keys and values."""
     dim, group = shape.head_dim, shape.num_heads // shape.num_kv_heads
     q_dim, kv_dim = shape.num_heads * dim, shape.num_kv_heads * dim
@@ -197,7 +234,9 @@ def _place(ops, shape, weights, layer, arena, tree, buffers, node):  # type: ign
         if shape.qk_norm != 0:
             gain = weights.head_norms[layer, 1 if of_key else 0]
             place = row.ctypes.data
-            call_row(ops[NORM], place, gain.ctypes.data, place, dim >> 4, shape.epsilon_bits, 0, 0, 0)
+            call_row(
+                ops[NORM], place, gain.ctypes.data, place, dim >> 4, shape.epsilon_bits, 0, 0, 0
+            )
         _rotate(row, cosines, sines, shape.interleaved)
         if of_key:
             slot = tree.length + node
@@ -209,7 +248,7 @@ def _place(ops, shape, weights, layer, arena, tree, buffers, node):  # type: ign
 
 
 @kernel
-def _attend_share(thread, threads, ops, shape, layer, arena, tree, buffers, output, num_nodes):  # type: ignore[no-untyped-def]
+def _attend_share(thread, threads, ops, shape, layer, arena, tree, buffers, output, num_nodes):
     """This thread's items of attention, dealt out in turn."""
     group = shape.num_heads // shape.num_kv_heads
     num_rows = num_nodes * group
@@ -220,14 +259,25 @@ def _attend_share(thread, threads, ops, shape, layer, arena, tree, buffers, outp
     for item in range(thread, shape.num_kv_heads * per_head, threads):
         head, first = item // per_head, item % per_head * size
         attend(
-            ops, arena, tree, layer, head, group, shape.head_dim, buffers.queries[head], first,
-            min(size, num_rows - first), buffers.scores[thread], buffers.mixed[thread], buffers.inverse[thread],
+            ops,
+            arena,
+            tree,
+            layer,
+            head,
+            group,
+            shape.head_dim,
+            buffers.queries[head],
+            first,
+            min(size, num_rows - first),
+            buffers.scores[thread],
+            buffers.mixed[thread],
+            buffers.inverse[thread],
             output,
         )
 
 
 @kernel
-def _angles(shape, frequencies, tree, buffers, num_nodes):  # type: ignore[no-untyped-def]
+def _angles(shape, frequencies, tree, buffers, num_nodes):
     """Cosines and sines of all nodes' positions, [n, rope_dim / 2]."""
     for node in range(num_nodes):
         position = tree.length + tree.depth[node]
@@ -238,9 +288,24 @@ def _angles(shape, frequencies, tree, buffers, num_nodes):  # type: ignore[no-un
 
 
 @kernel
-def _run_stage(  # type: ignore[no-untyped-def]
-    stage, thread, threads, layer, shape, weights, ops, tiles, sizes, arena, tree, buffers, normed, attended, gated,
-    first, num_rows,
+def _run_stage(
+    stage,
+    thread,
+    threads,
+    layer,
+    shape,
+    weights,
+    ops,
+    tiles,
+    sizes,
+    arena,
+    tree,
+    buffers,
+    normed,
+    attended,
+    gated,
+    first,
+    num_rows,
 ):
     """One thread's share of one stage; every stage writes only what no other thread of it reads."""
     stream, matrices = buffers.stream, weights.matrices[layer]
@@ -277,9 +342,23 @@ def _run_stage(  # type: ignore[no-untyped-def]
 
 
 @parallel_kernel
-def run(  # type: ignore[no-untyped-def]
-    shape, weights, frequencies, ops, tiles, sizes, arena, tree, buffers, normed, attended, gated, num_layers, first,
-    num_rows, threads,
+def run(
+    shape,
+    weights,
+    frequencies,
+    ops,
+    tiles,
+    sizes,
+    arena,
+    tree,
+    buffers,
+    normed,
+    attended,
+    gated,
+    num_layers,
+    first,
+    num_rows,
+    threads,
 ):
     """Run `num_layers` layers over the residual stream [n, dim], in place; keys and values go to the arena.
 
@@ -294,12 +373,42 @@ def run(  # type: ignore[no-untyped-def]
             row_wise = row_wise and stage != GATE_UP and stage != DOWN and stage != HEAD
             if threads == 1 or (row_wise and num_rows <= FEW):
                 _run_stage(
-                    stage, 0, 1, layer, shape, weights, ops, tiles, sizes, arena, tree, buffers, normed,
-                    attended, gated, first, num_rows,
+                    stage,
+                    0,
+                    1,
+                    layer,
+                    shape,
+                    weights,
+                    ops,
+                    tiles,
+                    sizes,
+                    arena,
+                    tree,
+                    buffers,
+                    normed,
+                    attended,
+                    gated,
+                    first,
+                    num_rows,
                 )
             else:
                 for thread in prange(threads):
                     _run_stage(
-                        stage, thread, threads, layer, shape, weights, ops, tiles, sizes, arena, tree,
-                        buffers, normed, attended, gated, first, num_rows,
+                        stage,
+                        thread,
+                        threads,
+                        layer,
+                        shape,
+                        weights,
+                        ops,
+                        tiles,
+                        sizes,
+                        arena,
+                        tree,
+                        buffers,
+                        normed,
+                        attended,
+                        gated,
+                        first,
+                        num_rows,
                     )

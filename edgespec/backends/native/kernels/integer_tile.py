@@ -49,7 +49,9 @@ def emit_tile(kind: TensorType, num_tokens: int, dot: Dot) -> tuple[str, str]:
     name = f"tile_{kind.name}_{num_tokens}"
     emitter = Emitter(new_module(name), name, tile.NUM_ARGUMENTS)
     weights, scales, activations, planes, output, num_blocks = emitter.arguments[:6]
-    activation_stride, row_stride, plane_stride, output_stride, _, accumulate = emitter.arguments[6:]
+    activation_stride, row_stride, plane_stride, output_stride, _, accumulate = emitter.arguments[
+        6:
+    ]
     sums = emitter.running(num_tokens)
     with emitter.loop(num_blocks) as index:
         block = _UNPACK[kind](emitter, weights, scales, index)
@@ -65,7 +67,13 @@ def emit_tile(kind: TensorType, num_tokens: int, dot: Dot) -> tuple[str, str]:
 
 
 def _add_block(
-    emitter: Emitter, block: Block, dot: Dot, row: Value, meta: Value, plane_stride: Value, slot: Value
+    emitter: Emitter,
+    block: Block,
+    dot: Dot,
+    row: Value,
+    meta: Value,
+    plane_stride: Value,
+    slot: Value,
 ) -> None:
     """Add one block's product with one token to its running float sums."""
     builder = emitter.builder

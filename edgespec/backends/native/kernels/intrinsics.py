@@ -141,8 +141,20 @@ def _caller(num_arguments: int) -> Any:
 
 @intrinsic
 def call_tile(
-    typing: Any, address: Any, a0: Any, a1: Any, a2: Any, a3: Any, a4: Any, a5: Any, a6: Any, a7: Any,
-    a8: Any, a9: Any, a10: Any, a11: Any,
+    typing: Any,
+    address: Any,
+    a0: Any,
+    a1: Any,
+    a2: Any,
+    a3: Any,
+    a4: Any,
+    a5: Any,
+    a6: Any,
+    a7: Any,
+    a8: Any,
+    a9: Any,
+    a10: Any,
+    a11: Any,
 ) -> Any:
     """Call the tile function at `address`; the twelve integers are those of `tile.py`."""
     return types.void(*[types.intp] * (NUM_TILE_ARGUMENTS + 1)), _caller(NUM_TILE_ARGUMENTS)
@@ -150,7 +162,16 @@ def call_tile(
 
 @intrinsic
 def call_row(
-    typing: Any, address: Any, a0: Any, a1: Any, a2: Any, a3: Any, a4: Any, a5: Any, a6: Any, a7: Any
+    typing: Any,
+    address: Any,
+    a0: Any,
+    a1: Any,
+    a2: Any,
+    a3: Any,
+    a4: Any,
+    a5: Any,
+    a6: Any,
+    a7: Any,
 ) -> Any:
     """Call a row operation at `address`; the eight integers are those of `row_ops.py`."""
     return types.void(*[types.intp] * (NUM_ROW_ARGUMENTS + 1)), _caller(NUM_ROW_ARGUMENTS)

@@ -16,7 +16,8 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from edgespec.jit import CACHING, cache_folder
+from edgespec.cache import cache_folder
+from edgespec.jit import CACHING
 
 
 @cache

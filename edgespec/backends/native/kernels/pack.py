@@ -13,7 +13,7 @@ from edgespec.models.spec import TensorType
 
 
 @kernel
-def _word(raw, row, place):  # type: ignore[no-untyped-def]
+def _word(raw, row, place):
     """Four bytes as one little-endian integer; file blocks are not aligned."""
     return (
         np.uint32(raw[row, place])
@@ -24,7 +24,7 @@ def _word(raw, row, place):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def pack_wide(raw, weights, scales, columns):  # type: ignore[no-untyped-def]
+def pack_wide(raw, weights, scales, columns):
     """F32 tile: raw u8 [rows, 4 * columns] -> weights u32 [columns, 16]."""
     for row in range(raw.shape[0]):
         for column in range(columns):
@@ -32,7 +32,7 @@ def pack_wide(raw, weights, scales, columns):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def pack_narrow(raw, weights, scales, columns):  # type: ignore[no-untyped-def]
+def pack_narrow(raw, weights, scales, columns):
     """F16 or BF16 tile: raw u8 [rows, 2 * columns] -> weights u16 [columns, 16], two columns a word."""
     halves = weights.view(np.uint16)
     for row in range(raw.shape[0]):
@@ -43,7 +43,7 @@ def pack_narrow(raw, weights, scales, columns):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def pack_q8_0(raw, weights, scales, columns):  # type: ignore[no-untyped-def]
+def pack_q8_0(raw, weights, scales, columns):
     halves = scales.view(np.uint16)
     flip = np.uint32(0x80808080)  # int8 to unsigned with an offset of 128
     for row in range(raw.shape[0]):
@@ -57,7 +57,7 @@ def pack_q8_0(raw, weights, scales, columns):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def pack_q4_0(raw, weights, scales, columns):  # type: ignore[no-untyped-def]
+def pack_q4_0(raw, weights, scales, columns):
     halves = scales.view(np.uint16)
     for row in range(raw.shape[0]):
         for block in range(columns // 32):
@@ -69,7 +69,7 @@ def pack_q4_0(raw, weights, scales, columns):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def pack_q4_k(raw, weights, scales, columns):  # type: ignore[no-untyped-def]
+def pack_q4_k(raw, weights, scales, columns):
     nibbles = np.uint32(0x0F0F0F0F)
     for row in range(raw.shape[0]):
         for block in range(columns // 256):
@@ -97,7 +97,7 @@ def pack_q4_k(raw, weights, scales, columns):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def pack_q6_k(raw, weights, scales, columns):  # type: ignore[no-untyped-def]
+def pack_q6_k(raw, weights, scales, columns):
     nibbles, pairs = np.uint32(0x0F0F0F0F), np.uint32(0x03030303)
     for row in range(raw.shape[0]):
         for block in range(columns // 256):
@@ -125,28 +125,28 @@ def pack_q6_k(raw, weights, scales, columns):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def unpack_f32(weights, scales, row, columns, out):  # type: ignore[no-untyped-def]
+def unpack_f32(weights, scales, row, columns, out):
     values = weights.view(np.float32)
     for column in range(columns):
         out[column] = values[column * 16 + row]
 
 
 @kernel
-def unpack_f16(weights, scales, row, columns, out):  # type: ignore[no-untyped-def]
+def unpack_f16(weights, scales, row, columns, out):
     halves = weights.view(np.uint16)
     for column in range(columns):
         out[column] = half_to_float(halves[column * 16 + row])
 
 
 @kernel
-def unpack_bf16(weights, scales, row, columns, out):  # type: ignore[no-untyped-def]
+def unpack_bf16(weights, scales, row, columns, out):
     halves = weights.view(np.uint16)
     for column in range(columns):
         out[column] = bits_to_float(np.int32(halves[column * 16 + row]) << 16)
 
 
 @kernel
-def unpack_q8_0(weights, scales, row, columns, out):  # type: ignore[no-untyped-def]
+def unpack_q8_0(weights, scales, row, columns, out):
     quants, halves = weights.view(np.uint8), scales.view(np.uint16)
     for column in range(columns):
         block, quad = column >> 5, column >> 2
@@ -155,7 +155,7 @@ def unpack_q8_0(weights, scales, row, columns, out):  # type: ignore[no-untyped-
 
 
 @kernel
-def _nibble(quants, start, row, column):  # type: ignore[no-untyped-def]
+def _nibble(quants, start, row, column):
     """The 4-bit weight of a column (0..31) in the block that starts at `start`."""
     quad = column >> 2
     byte = quants[start + (quad & 3) * 64 + row * 4 + (column & 3)]
@@ -163,7 +163,7 @@ def _nibble(quants, start, row, column):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def unpack_q4_0(weights, scales, row, columns, out):  # type: ignore[no-untyped-def]
+def unpack_q4_0(weights, scales, row, columns, out):
     quants, halves = weights.view(np.uint8), scales.view(np.uint16)
     for column in range(columns):
         block = column >> 5
@@ -172,7 +172,7 @@ def unpack_q4_0(weights, scales, row, columns, out):  # type: ignore[no-untyped-
 
 
 @kernel
-def unpack_q4_k(weights, scales, row, columns, out):  # type: ignore[no-untyped-def]
+def unpack_q4_k(weights, scales, row, columns, out):
     quants, halves = weights.view(np.uint8), scales.view(np.uint16)
     for column in range(columns):
         block, base, sub = column >> 5, column >> 8, column >> 5 & 7
@@ -185,7 +185,7 @@ def unpack_q4_k(weights, scales, row, columns, out):  # type: ignore[no-untyped-
 
 
 @kernel
-def unpack_q6_k(weights, scales, row, columns, out):  # type: ignore[no-untyped-def]
+def unpack_q6_k(weights, scales, row, columns, out):
     quants, halves, steps = weights.view(np.uint8), scales.view(np.uint16), scales.view(np.int8)
     for column in range(columns):
         block, base = column >> 5, column >> 8

@@ -27,22 +27,32 @@ _ROWS = tile.TILE_ROWS
 
 
 @kernel
-def _store(output, stride, token, row, value, accumulate):  # type: ignore[no-untyped-def]
+def _store(output, stride, token, row, value, accumulate):
     place = floats_at(output + token * stride, _ROWS)
     place[row] = place[row] + value if accumulate else value
 
 
 @kernel
-def _nibble(packed, block_start, row, column):  # type: ignore[no-untyped-def]
+def _nibble(packed, block_start, row, column):
     quad = column >> 2
     byte = packed[block_start + (quad & 3) * 64 + row * 4 + (column & 3)]
     return np.int32(byte & 15) if quad < 4 else np.int32(byte >> 4)
 
 
 @kernel
-def plain_q8_0(  # type: ignore[no-untyped-def]
-    weights, scales, activations, planes, output, num_blocks, activation_stride, row_stride,
-    plane_stride, output_stride, num_tokens, accumulate,
+def plain_q8_0(
+    weights,
+    scales,
+    activations,
+    planes,
+    output,
+    num_blocks,
+    activation_stride,
+    row_stride,
+    plane_stride,
+    output_stride,
+    num_tokens,
+    accumulate,
 ):
     packed = bytes_at(weights, num_blocks * 512)
     steps = shorts_at(scales, num_blocks * _ROWS)
@@ -63,9 +73,19 @@ def plain_q8_0(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def plain_q4_0(  # type: ignore[no-untyped-def]
-    weights, scales, activations, planes, output, num_blocks, activation_stride, row_stride,
-    plane_stride, output_stride, num_tokens, accumulate,
+def plain_q4_0(
+    weights,
+    scales,
+    activations,
+    planes,
+    output,
+    num_blocks,
+    activation_stride,
+    row_stride,
+    plane_stride,
+    output_stride,
+    num_tokens,
+    accumulate,
 ):
     packed = bytes_at(weights, num_blocks * 256)
     steps = shorts_at(scales, num_blocks * _ROWS)
@@ -86,9 +106,19 @@ def plain_q4_0(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def plain_q4_k(  # type: ignore[no-untyped-def]
-    weights, scales, activations, planes, output, num_blocks, activation_stride, row_stride,
-    plane_stride, output_stride, num_tokens, accumulate,
+def plain_q4_k(
+    weights,
+    scales,
+    activations,
+    planes,
+    output,
+    num_blocks,
+    activation_stride,
+    row_stride,
+    plane_stride,
+    output_stride,
+    num_tokens,
+    accumulate,
 ):
     packed = bytes_at(weights, num_blocks * 256)
     halves = shorts_at(scales, num_blocks // 8 * 160)
@@ -115,9 +145,19 @@ def plain_q4_k(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def plain_q6_k(  # type: ignore[no-untyped-def]
-    weights, scales, activations, planes, output, num_blocks, activation_stride, row_stride,
-    plane_stride, output_stride, num_tokens, accumulate,
+def plain_q6_k(
+    weights,
+    scales,
+    activations,
+    planes,
+    output,
+    num_blocks,
+    activation_stride,
+    row_stride,
+    plane_stride,
+    output_stride,
+    num_tokens,
+    accumulate,
 ):
     packed = bytes_at(weights, num_blocks * 384)
     halves = shorts_at(scales, num_blocks // 8 * 144)
@@ -148,9 +188,19 @@ def plain_q6_k(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def plain_f32(  # type: ignore[no-untyped-def]
-    weights, scales, activations, planes, output, num_pairs, activation_stride, row_stride,
-    plane_stride, output_stride, num_tokens, accumulate,
+def plain_f32(
+    weights,
+    scales,
+    activations,
+    planes,
+    output,
+    num_pairs,
+    activation_stride,
+    row_stride,
+    plane_stride,
+    output_stride,
+    num_tokens,
+    accumulate,
 ):
     packed = floats_at(weights, num_pairs * 2 * _ROWS)
     for token in range(num_tokens):
@@ -164,9 +214,19 @@ def plain_f32(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def plain_f16(  # type: ignore[no-untyped-def]
-    weights, scales, activations, planes, output, num_pairs, activation_stride, row_stride,
-    plane_stride, output_stride, num_tokens, accumulate,
+def plain_f16(
+    weights,
+    scales,
+    activations,
+    planes,
+    output,
+    num_pairs,
+    activation_stride,
+    row_stride,
+    plane_stride,
+    output_stride,
+    num_tokens,
+    accumulate,
 ):
     packed = shorts_at(weights, num_pairs * 2 * _ROWS)
     for token in range(num_tokens):
@@ -182,9 +242,19 @@ def plain_f16(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def plain_bf16(  # type: ignore[no-untyped-def]
-    weights, scales, activations, planes, output, num_pairs, activation_stride, row_stride,
-    plane_stride, output_stride, num_tokens, accumulate,
+def plain_bf16(
+    weights,
+    scales,
+    activations,
+    planes,
+    output,
+    num_pairs,
+    activation_stride,
+    row_stride,
+    plane_stride,
+    output_stride,
+    num_tokens,
+    accumulate,
 ):
     packed = shorts_at(weights, num_pairs * 2 * _ROWS)
     for token in range(num_tokens):

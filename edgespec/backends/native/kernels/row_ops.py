@@ -50,7 +50,9 @@ def _sum_lanes(emitter: Emitter, vector: Value) -> Value:
         kind = ir.VectorType(I32, width)
         low, high = (
             builder.shuffle_vector(
-                vector, vector, ir.Constant(kind, [ir.Constant(I32, first + i) for i in range(width)])
+                vector,
+                vector,
+                ir.Constant(kind, [ir.Constant(I32, first + i) for i in range(width)]),
             )
             for first in (0, width)
         )
@@ -121,9 +123,7 @@ def quantise() -> int:
         base = emitter.address(source, (index, 4 * tile.BLOCK))
         halves = [emitter.load(emitter.address(base, 64 * i), V16F32, 4) for i in range(2)]
         sizes = [emitter.call("llvm.fabs.v16f32", V16F32, [half]) for half in halves]
-        largest = _max_lanes(
-            emitter, emitter.call("llvm.maxnum.v16f32", V16F32, sizes)
-        )
+        largest = _max_lanes(emitter, emitter.call("llvm.maxnum.v16f32", V16F32, sizes))
         scale = builder.fmul(largest, ir.Constant(F32, 1.0 / 127.0))
         empty = builder.fcmp_ordered("==", scale, ir.Constant(F32, 0.0))
         inverse = builder.fdiv(ir.Constant(F32, 1.0), scale)
@@ -248,5 +248,3 @@ def table() -> tuple[int, ...]:
     """All addresses in the order `forward.py` names them."""
     attention = [function(size) for function in (scores, mix) for size in ROW_SIZES]
     return (rms_norm(), quantise(), gate(), softmax(), *attention)
-
-

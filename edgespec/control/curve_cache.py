@@ -1,0 +1,60 @@
+"""Measured cost curves on disk, by model and machine, so that only the first start measures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import edgespec.version
+from edgespec.backends.base import Progress, Target
+from edgespec.cache import cache_folder, source_hash
+from edgespec.memory.hardware import hardware
+from edgespec.memory.plan import Plan
+
+
+def measured_curve(
+    path: Path, plan: Plan, target: Target, progress: Progress | None = None
+) -> dict[int, float]:
+    """Seconds of a forward pass by number of nodes: remembered, or measured now and remembered."""
+    sizes = target.curve_sizes()
+    place = _place(path, plan, target)
+    curve = _read(place)
+    if curve is not None and set(sizes) <= set(curve):
+        return {size: curve[size] for size in sizes}
+    curve = target.cost_curve(progress)
+    _write(place, curve)
+    return curve
+
+
+def _place(path: Path, plan: Plan, target: Target) -> Path:
+    """The key: the file's identity, the machine, the plan's threads and this version's code."""
+    status = path.stat()
+    parts: list[Any] = [str(path.resolve()), status.st_size, status.st_mtime_ns]
+    parts += [plan.backend, plan.threads, hardware().cpu_name, os.environ.get("EDGESPEC_ISA")]
+    parts += [edgespec.version.__version__, source_hash(), target.capabilities.name]
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()
+    return cache_folder() / "curves" / f"{digest}.json"
+
+
+def _read(place: Path) -> dict[int, float] | None:
+    """The curve in a file; None when there is none or it is not a curve."""
+    try:
+        pairs = json.loads(place.read_text(encoding="utf-8"))
+        curve = {int(size): float(seconds) for size, seconds in pairs.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return None
+    return curve if curve and all(0 < seconds < 3600 for seconds in curve.values()) else None
+
+
+def _write(place: Path, curve: dict[int, float]) -> None:
+    """Remember a curve; a folder that cannot be written only costs measuring again."""
+    partial = place.with_suffix(f".{os.getpid()}.part")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(curve), encoding="utf-8")
+        partial.replace(place)
+    except OSError:
+        partial.unlink(missing_ok=True)

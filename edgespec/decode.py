@@ -1,0 +1,108 @@
+"""The decode loop: draft, verify, commit, yield."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, field
+
+from edgespec.backends.base import Target, TokenTree
+from edgespec.control.controller import Controller
+from edgespec.control.stats import ReplyStats
+from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.reply import FinishReason, Request
+from edgespec.verification.acceptance import Verifier
+
+
+@dataclass(slots=True)
+class Session:
+    """The text so far and everything that works on it.
+
+    Invariant between steps, and after an abandoned or failed one: the target has committed all of
+    `ids` but the last.
+    """
+
+    target: Target
+    drafter: Drafter
+    controller: Controller
+    ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason = "cancelled"
+
+    def settle(self) -> None:
+        """Drop what an interrupted step committed beyond the text."""
+        self.target.truncate(min(self.target.length, max(len(self.ids) - 1, 0)))
+
+
+def decode(
+    session: Session,
+    request: Request,
+    verifier: Verifier,
+    end_ids: frozenset[int],
+    stats: ReplyStats,
+) -> Generator[list[int], None, None]:
+    """Yield the new tokens of each step until the reply ends; `session.ids` must hold the prompt.
+
+    Sets `session.finish_reason`. The text is a function of model, prompt, sampling and seed alone:
+    drafts decide only how many tokens a step yields.
+    """
+    target, controller, ids = session.target, session.controller, session.ids
+    session.finish_reason = "cancelled"
+    remaining = request.max_tokens
+    try:
+        while remaining > 0:
+            start = time.perf_counter()
+            room = min(remaining, target.context_length - target.length)
+            if room < 1:
+                session.finish_reason = "context"
+                return
+            tree, draft_s = _draft(session, request, room - 1)
+            drafted = time.perf_counter()
+            logits = target.forward(TokenTree(tree.tokens, tree.parents))
+            recent = ids[-request.sampling.repetition_window :]
+            verdict = verifier.verify(logits, tree.tokens, tree.parents, recent, len(ids) - 1)
+            target.commit(verdict.path)
+            tokens = [*tree.tokens[verdict.path[1:]].tolist(), verdict.bonus]
+            new, ended = _until_end(tokens, end_ids)
+            ids.extend(new)
+            outcome = StepOutcome(tree, verdict.path, verdict.bonus, tokens)
+            verified = time.perf_counter()
+            if request.speculation:
+                session.drafter.observe(outcome)
+                session.drafter.extend(new)
+                draft_s += time.perf_counter() - verified
+                controller.observe(outcome, verified - drafted, draft_s)
+            source = {session.drafter.name: draft_s} if draft_s else None
+            stats.record(outcome, time.perf_counter() - start, controller.curve.seconds(1), source)
+            remaining -= len(new)
+            if ended:
+                session.finish_reason = "stop"
+            yield new
+            if ended:
+                return
+        session.finish_reason = "length"
+    finally:
+        session.settle()
+
+
+def _draft(session: Session, request: Request, limit: int) -> tuple[DraftTree, float]:
+    """What to verify next, and the seconds it took to find; a bare root is plain decoding."""
+    root = session.ids[-1]
+    if not request.speculation:
+        return DraftTree.root(root), 0.0
+    if request.max_nodes is not None:
+        limit = min(limit, request.max_nodes - 1)
+    start = time.perf_counter()
+    room = session.controller.draft_room(limit)
+    if room < 1:
+        return DraftTree.root(root), 0.0
+    tree = session.drafter.propose(room)
+    draft_s = time.perf_counter() - start
+    return tree.take(1 + session.controller.choose(tree, draft_s, limit)), draft_s
+
+
+def _until_end(tokens: list[int], end_ids: frozenset[int]) -> tuple[list[int], bool]:
+    """The tokens up to the first that ends the reply, which is kept, and whether there was one."""
+    for place, token in enumerate(tokens):
+        if token in end_ids:
+            return tokens[: place + 1], True
+    return tokens, False

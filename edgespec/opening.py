@@ -1,0 +1,128 @@
+"""From a name and a budget to an open engine: resolve, read, plan, load, warm up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from edgespec import backends
+from edgespec.cache import kernels_are_cached
+from edgespec.errors import OptionError
+from edgespec.memory import Budget, Plan, Planner, hardware, runtime, snapshot
+from edgespec.memory.calibration import KernelState
+from edgespec.memory.monitor import release_free_memory
+from edgespec.models import ModelFile, open_model, resolve
+
+if TYPE_CHECKING:
+    from edgespec.drafting.base import Drafter
+    from edgespec.engine import Engine, Progress
+
+DRAFTERS = ("suffix-automaton",)
+
+
+def plan(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    memory: str | int = "auto",
+    backend: str = "auto",
+    threads: int | None = None,
+    context: int | None = None,
+    max_nodes: int | None = None,
+    drafters: str | Sequence[str] = "auto",
+) -> Plan:
+    """What `load` with the same arguments would do: where every byte goes, and why.
+
+    Raises BudgetError when nothing fits, OptionError for arguments that mean nothing.
+    """
+    with open_model(resolve(model)) as file:
+        return _plan(file, memory, backend, threads, context, max_nodes, _drafters(drafters))
+
+
+def load(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    memory: str | int = "auto",
+    backend: str = "auto",
+    threads: int | None = None,
+    context: int | None = None,
+    max_nodes: int | None = None,
+    drafters: str | Sequence[str] = "auto",
+    progress: Progress | None = None,
+) -> Engine:
+    """Open a model inside a memory budget; None is the model that ships with the package.
+
+    `memory` is bytes, "2GiB", "50%" or "auto". Raises BudgetError before loading when the model does
+    not fit, ModelFileError when it cannot be read, OptionError for arguments that mean nothing.
+    """
+    names = _drafters(drafters)
+    file = open_model(resolve(model))
+    try:
+        chosen = _plan(file, memory, backend, threads, context, max_nodes, names)
+        return _open(file, chosen, progress)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _open(file: ModelFile, chosen: Plan, progress: Progress | None) -> Engine:
+    # Imported here because they bring Numba, which planning does not need.
+    from edgespec.engine import Engine
+    from edgespec.warm_up import warm_up
+
+    def report(stage: str, done: int, total: int) -> None:
+        if progress is not None:
+            progress(stage, done, total)
+
+    report("kernels", 0, 1)
+    warm_up(chosen.backend)
+    release_free_memory()  # the compiler's peak must be over before the weights come
+    report("kernels", 1, 1)
+    target = backends.open_target(file, chosen, lambda done, total: report("load", done, total))
+    return Engine(file, chosen, target, _drafter(chosen), progress)
+
+
+def _drafter(chosen: Plan) -> Drafter:
+    from edgespec.drafting.silent import SilentDrafter
+    from edgespec.drafting.suffix_automaton import SuffixAutomatonDrafter
+
+    if not chosen.drafter_bytes:
+        return SilentDrafter()
+    return SuffixAutomatonDrafter(chosen.drafter_bytes)
+
+
+def _drafters(names: str | Sequence[str]) -> tuple[str, ...]:
+    """The drafters asked for: "auto", "none", or names separated by commas."""
+    if isinstance(names, str):
+        if names == "auto":
+            return DRAFTERS
+        names = [] if names in ("none", "") else [name.strip() for name in names.split(",")]
+    for name in names:
+        if name not in DRAFTERS:
+            known = ", ".join(DRAFTERS)
+            raise OptionError(f"no drafter is called {name!r}; choose auto, none or {known}")
+    return tuple(names)
+
+
+def _plan(
+    file: ModelFile,
+    memory: str | int,
+    backend: str,
+    threads: int | None,
+    context: int | None,
+    max_nodes: int | None,
+    drafters: tuple[str, ...],
+) -> Plan:
+    memory_now = snapshot()
+    kernels: KernelState = "cached" if kernels_are_cached() else "cold"
+    return Planner(runtime(memory_now.process_resident_bytes, kernels)).plan(
+        file.spec,
+        file.tensors.values(),
+        Budget.parse(memory, memory_now),
+        hardware(),
+        context=context,
+        threads=threads,
+        max_nodes=max_nodes,
+        backend=backends.choose(backend),
+        draft=bool(drafters),
+    )

@@ -1,0 +1,75 @@
+"""What a request is, and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from edgespec.errors import OptionError
+from edgespec.verification.sampling import SamplingParams
+
+FinishReason = Literal["stop", "length", "context", "cancelled"]
+"""The model ended its reply; max_tokens were written; the context is full; the reader stopped."""
+
+DEFAULT_MAX_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One reply to be written: token ids of the prompt, and how."""
+
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    speculation: bool = True
+    max_nodes: int | None = None
+    """Most nodes of one pass, the root included; None takes the plan's."""
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise OptionError(f"max_tokens is {self.max_tokens}, but a reply has at least 1 token")
+        if self.max_nodes is not None and self.max_nodes < 1:
+            raise OptionError(f"max_nodes is {self.max_nodes}, but a pass has at least 1 node")
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The numbers of one reply; names as in `run --json`."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    """Prompt tokens whose keys and values were still there from before."""
+    output_tokens: int
+    tokens_per_second: float
+    """Decoding only."""
+    prefill_tokens_per_second: float
+    time_to_first_token_s: float
+    """From the request to the first token of the reply."""
+    steps: int
+    tokens_per_step: float
+    drafted: int
+    accepted: int
+    by_source: dict[str, dict[str, Any]]
+    estimated_speedup: float
+    """Against plain decoding at the measured cost of one token."""
+    peak_memory_bytes: int
+    planned_memory_bytes: int
+    backend: str
+    seed: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A finished reply; `token_ids` leave out the token that ended it."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    stats: Stats
