@@ -18,13 +18,10 @@ from numpy.typing import NDArray
 from edgespec.errors import BackendError
 from edgespec.jit import kernel
 from edgespec.verification.noise import position_key
-from edgespec.verification.rows import (
-    BLOCK,
-    NOT_A_NUMBER,
-    NUM_BUCKETS,
-    sample,
-)
+from edgespec.verification.nucleus import NUM_BUCKETS
+from edgespec.verification.rows import sample
 from edgespec.verification.sampling import SamplingParams
+from edgespec.verification.selection import BLOCK, NOT_A_NUMBER
 
 
 @kernel
