@@ -63,7 +63,7 @@ def nucleus_cut(
         mass += histogram[last]
         last += 1
     # A little below the bucket's lowest logit: the exact test is the bucket's own.
-    lowest = top - (last + 1) / _BUCKETS_PER_NAT - 1e-6
+    lowest: float = top - (last + 1) / _BUCKETS_PER_NAT - 1e-6
     if last == NUM_BUCKETS - 1:
         lowest = -math.inf
     size = 0
