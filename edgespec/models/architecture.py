@@ -73,8 +73,7 @@ def _refuse_foreign(keys: Keys, arch: str) -> None:
     if arch not in ROPE_LAYOUTS:
         raise UnsupportedModelError(
             f"cannot run {path}: its architecture is {arch!r}; the native backend runs "
-            f"{', '.join(ROPE_LAYOUTS)} (Llama, Mistral, SmolLM, Qwen), so choose such a model, "
-            "or `--backend llamacpp`"
+            f"{', '.join(ROPE_LAYOUTS)} (Llama, Mistral, SmolLM, Qwen), so choose such a model"
         )
     if keys.count("split.count", 1, least=0) > 1:
         raise UnsupportedModelError(
@@ -85,8 +84,7 @@ def _refuse_foreign(keys: Keys, arch: str) -> None:
     experts = keys.count(f"{arch}.expert_count", 0, least=0)
     if experts:
         raise UnsupportedModelError(
-            f"cannot run {path}: it mixes {experts} experts; dense models work, so choose one, "
-            "or `--backend llamacpp`"
+            f"cannot run {path}: it mixes {experts} experts; dense models work, so choose one"
         )
     if not keys.flag(f"{arch}.attention.causal", True):
         raise UnsupportedModelError(
@@ -132,12 +130,12 @@ def _rope_scale(keys: Keys, arch: str) -> float:
     if kind not in ("none", "linear"):
         raise UnsupportedModelError(
             f"cannot run {keys.path}: its rotary scaling is {kind!r}; none, linear and Llama 3.1 "
-            "factors are supported, so choose another model, or `--backend llamacpp`"
+            "factors are supported, so choose another model"
         )
     if keys.number(prefix + "attn_factor", 1.0) != 1.0:
         raise UnsupportedModelError(
             f"cannot run {keys.path}: {prefix}attn_factor is not 1, which is not supported; "
-            "choose another model, or `--backend llamacpp`"
+            "choose another model"
         )
     old = keys.values.get(f"{arch}.rope.scale_linear", 1.0)
     factor = keys.values.get(prefix + "factor", old)
@@ -153,7 +151,7 @@ def _check_heads(keys: Keys, spec: ModelSpec) -> None:
     if value_length != spec.head_dim:
         raise UnsupportedModelError(
             f"cannot run {path}: keys are {spec.head_dim} wide and values {value_length}; "
-            "only equal widths are supported, so try `--backend llamacpp`"
+            "only equal widths are supported, so choose another model"
         )
     if spec.num_heads % spec.num_kv_heads:
         raise ModelFileError(
@@ -208,7 +206,7 @@ def _check_tensors(path: Path, spec: ModelSpec, tensors: Mapping[str, TensorInfo
     if extra:
         raise UnsupportedModelError(
             f"cannot run {path}: {len(extra)} tensors do not belong to a {spec.architecture} model "
-            f"of {spec.num_layers} layers, first {extra[0]!r}; try `--backend llamacpp`"
+            f"of {spec.num_layers} layers, first {extra[0]!r}; choose another model"
         )
     _check_types(path, tensors)
 

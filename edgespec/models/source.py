@@ -32,8 +32,8 @@ class FileSource:
             self.size_bytes = os.fstat(self._file.fileno()).st_size
         except FileNotFoundError:
             raise ModelFileError(
-                f"cannot open {path}: there is no such file; check the path, or type "
-                "`edgespec list` for the models at hand"
+                f"cannot open {path}: there is no such file; check the path, or leave the model "
+                "out to use the bundled one"
             ) from None
         except OSError as error:
             raise ModelFileError(

@@ -11,7 +11,7 @@ def text(value: str | bytes) -> bytes:
     return struct.pack("<Q", len(raw)) + raw
 
 
-def key(name: str, kind: int, value: bytes) -> bytes:
+def key(name: str | bytes, kind: int, value: bytes) -> bytes:
     return text(name) + struct.pack("<I", kind) + value
 
 

@@ -4,6 +4,7 @@ import struct
 import time
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def test_reads_every_kind_of_value(tmp_path: Path, version: int) -> None:
         key("none", 9, strings([])),
     ]
     header = parse(tmp_path / "m.gguf", gguf(keys, version=version))
-    values = dict(header.metadata)
+    values: dict[str, Any] = dict(header.metadata)
     assert list(values.pop("floats")) == [1.0, 2.5]
     assert values.pop("flags").tolist() == [True, False]
     assert list(values.pop("none")) == []
