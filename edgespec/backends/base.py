@@ -1,9 +1,10 @@
 """The seam between the decode loop and whatever computes logits.
 
-A backend opens a model and gives back a `Target`. The decode loop asks a target five things: compute the
-logits of a small tree of tokens (`forward`), keep one path of it (`commit`), forget positions (`truncate`),
-remember and return (`snapshot`, `restore`), and what a forward pass costs (`cost_curve`). Shared code here
-checks arguments and phrases errors; a backend fills the hooks whose names start with an underscore.
+A backend opens a model and gives back a `Target`. The decode loop asks a target five things:
+compute the logits of a small tree of tokens (`forward`), keep one path of it (`commit`), forget
+positions (`truncate`), remember and return (`snapshot`, `restore`), and what a forward pass costs
+(`cost_curve`). Shared code here checks arguments and phrases errors; a backend fills the hooks
+whose names start with an underscore.
 """
 
 from __future__ import annotations
@@ -69,19 +70,24 @@ class Target(ABC):
         """Most nodes one forward pass may hold, the root included."""
         self.length = 0
         self._pending = 0
+        self._parents: NDArray[np.int16] = np.zeros(0, np.int16)
+        self._closed = False
         self._curve: dict[int, float] | None = None
 
     def forward(self, tree: TokenTree, *, rows: Literal["all", "last", "none"] = "all") -> Logits:
         """Score a tree on top of the committed positions.
 
-        Returns logits, [n, vocab] f32 ("all"), [1, vocab] ("last": of the last node) or [0, vocab] ("none"). The
-        array is the target's own and is overwritten by the next call. Nothing is committed.
-        Raises ContextOverflowError when the tree does not fit, BackendError when it is malformed.
+        Returns logits, [n, vocab] f32 ("all"), [1, vocab] ("last": of the last node) or [0, vocab]
+        ("none"). The array is the target's own and is overwritten by the next call. Nothing is
+        committed. Raises ContextOverflowError when the tree does not fit, BackendError when it is
+        malformed.
         """
+        self._check_open()
         num_nodes = len(tree)
         if not 1 <= num_nodes <= self.max_nodes:
             raise BackendError(
-                f"a forward pass was asked for {num_nodes} nodes; this target takes 1 to {self.max_nodes}"
+                f"a forward pass was asked for {num_nodes} nodes; "
+                f"this target takes 1 to {self.max_nodes}"
             )
         if self.length + num_nodes > self.context_length:
             raise ContextOverflowError(
@@ -93,17 +99,24 @@ class Target(ABC):
             raise BackendError(
                 "a token tree's parents must come before their children, and only node 0 is a root"
             )
-        if tree.tokens.min() < 0 or tree.tokens.max() >= self.spec.vocab_size:
-            raise BackendError(f"token ids must lie in 0..{self.spec.vocab_size - 1}")
+        self._check_tokens(tree.tokens)
+        self._pending = 0
         logits = self._forward(tree, rows)
-        self._pending = num_nodes
+        self._pending, self._parents = num_nodes, tree.parents.copy()
         return logits
 
     def commit(self, path: Sequence[int]) -> None:
-        """Keep the KV of these nodes of the last forward pass, a path from the root down, and drop the rest in place."""
-        if any(not 0 <= node < self._pending for node in path) or list(path) != sorted(set(path)):
+        """Keep the KV of these nodes of the last forward pass, a path from the root down, and drop
+        the rest in place.
+        """
+        parents = (-1, *path[:-1])
+        if any(
+            not 0 <= node < self._pending or self._parents[node] != parent
+            for node, parent in zip(path, parents, strict=False)
+        ):
             raise BackendError(
-                f"commit got path {list(path)} after a forward pass of {self._pending} nodes"
+                f"commit got {list(path)} after a forward pass of {self._pending} nodes; "
+                "it takes a path that starts at the root, each node the parent of the next"
             )
         self._commit(path)
         self.length += len(path)
@@ -126,12 +139,17 @@ class Target(ABC):
         progress: Progress | None = None,
         chunk: int | None = None,
     ) -> None:
-        """Commit `tokens` without looking at their logits, in chunks of at most `chunk` (or max_nodes) tokens."""
+        """Commit `tokens` without looking at their logits, in chunks of at most `chunk` (or
+        max_nodes) tokens.
+        """
+        self._check_open()
         ids = np.asarray(tokens, dtype=np.int32)
+        self._check_tokens(ids)
+        self._pending = 0
         if self.length + len(ids) > self.context_length:
             raise ContextOverflowError(
-                f"the prompt needs {self.length + len(ids)} tokens and the context holds {self.context_length}; "
-                "shorten the prompt or load with a larger --context"
+                f"the prompt needs {self.length + len(ids)} tokens and the context holds "
+                f"{self.context_length}; shorten the prompt or load with a larger --context"
             )
         step = min(chunk or self.prefill_chunk, self.prefill_chunk)
         for start in range(0, len(ids), step):
@@ -180,7 +198,17 @@ class Target(ABC):
 
     def close(self) -> None:
         """Give back everything this target holds; using it afterwards is an error."""
-        self._close()
+        if not self._closed:
+            self._closed = True
+            self._close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BackendError("this target was closed and holds no weights; load the model again")
+
+    def _check_tokens(self, tokens: NDArray[np.int32]) -> None:
+        if len(tokens) and not 0 <= tokens.min() <= tokens.max() < self.spec.vocab_size:
+            raise BackendError(f"token ids must lie in 0..{self.spec.vocab_size - 1}")
 
     def __enter__(self) -> Self:
         return self
@@ -211,5 +239,5 @@ class Target(ABC):
         """Most backends need nothing here: positions past `length` are overwritten."""
         del length
 
-    def _close(self) -> None:
+    def _close(self) -> None:  # noqa: B027 (most backends need nothing here either)
         """Release memory and files."""

@@ -65,8 +65,6 @@ class ReferenceTarget(Target):
         return self._chunk
 
     def _forward(self, tree: TokenTree, rows: Literal["all", "last", "none"]) -> Logits:
-        if not self._weights:
-            raise BackendError("this target is closed; load the model again")
         self._nodes = []
         seen: list[list[NDArray[Any]]] = []
         states: list[Vector] = []

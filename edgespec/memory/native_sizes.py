@@ -18,8 +18,8 @@ ALIGNMENT = 64
 """Extra bytes of a block, so that it can start on a cache line."""
 TILE_ROWS = 16
 """Rows of a weight matrix that are interleaved; the last tile is padded with zeros."""
-TILE_SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
-"""Numbers of nodes the kernels are made for; others are padded up to the next."""
+TILE_SIZES = (1, 2, 4, 8, 16)
+"""Rows that passes are padded up to, whatever the weights' type."""
 ATTENTION_ROWS = 16
 """Query rows one thread scores at a time."""
 BLOCK, NUM_PLANES = 32, 6

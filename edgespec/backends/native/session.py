@@ -13,7 +13,9 @@ from edgespec.models.spec import ModelSpec
 
 
 class Scratch(NamedTuple):
-    """Everything a session writes to; the rows feed the matmuls after each norm, attention and gate."""
+    """Everything a session writes to; the rows feed the matmuls after each norm, attention and
+    gate.
+    """
 
     buffers: forward.Buffers
     normed: forward.Rows
@@ -91,9 +93,12 @@ def allocate(
 
 
 def logits_rows(max_nodes: int) -> int:
-    """Rows of logits: what the smallest tile that holds `max_nodes` writes."""
-    sizes = tile.INTEGER_SIZES
-    return next((size for size in sizes if size >= max_nodes), round_up(max_nodes, sizes[-1]))
+    """Rows of logits: the most that any type's smallest tiles that hold `max_nodes` write."""
+    tables = (tile.INTEGER_SIZES, tile.FLOAT_SIZES)
+    return max(
+        next((size for size in sizes if size >= max_nodes), round_up(max_nodes, sizes[-1]))
+        for sizes in tables
+    )
 
 
 def size_bytes(value: Any) -> int:

@@ -143,6 +143,10 @@ class NativeTarget(Target):
     def _truncate(self, length: int) -> None:
         self._arena.release(length)
 
+    def _close(self) -> None:
+        self._arena.release(0)
+        del self._weights, self._scratch, self._tiles, self._nodes
+
     def snapshot(self) -> Snapshot:
         return Snapshot(self.length, self._arena.copy_blocks(self.length))
 
