@@ -1,0 +1,114 @@
+"""Tiny models of every architecture and type, and every backend opened on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.native.target import NativeTarget
+from edgespec.backends.reference import ReferenceTarget
+from edgespec.memory.plan import Footprint, Plan
+from edgespec.models import open_model
+from tests.models.build import write_gguf
+
+BACKENDS: dict[str, Any] = {"native": NativeTarget, "reference": ReferenceTarget}
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+FLOAT_TYPES = ("F32", "F16", "BF16")
+TYPES = (*FLOAT_TYPES, "Q8_0", "Q4_0", "Q4_K", "Q6_K")
+MODELS = tuple(f"{arch}-{kind}" for arch in ARCHITECTURES for kind in TYPES)
+"""Names of all tiny models: `llama-F32`, ..."""
+FEW_MODELS = (*(f"llama-{kind}" for kind in TYPES), "qwen2-Q8_0", "qwen3-Q4_0")
+"""Every type once and every architecture once."""
+VOCAB = 300
+MAX_NODES = 20
+
+_FOLDER = TemporaryDirectory(prefix="edgespec-conformance-")
+
+
+@cache
+def model_path(name: str) -> Path:
+    """Write a tiny model once per run; K-quants need rows of 256."""
+    arch, kind = name.split("-")
+    super_blocks = kind.endswith("_K")
+    widths = {"dim": 256, "ffn": 256} if super_blocks else {"dim": 64, "ffn": 128}
+    head_dim = (128 if super_blocks else 32) if arch == "qwen3" else None  # wider than dim
+    return write_gguf(
+        Path(_FOLDER.name) / f"{name}.gguf",
+        arch=arch,
+        type=kind,
+        vocab=VOCAB,
+        rope_factors=arch == "llama",
+        tied=arch == "qwen2",
+        head_dim=head_dim,
+        **widths,
+    )
+
+
+PLAN = Plan(
+    backend="native",
+    quantisation="",
+    context_length=320,
+    kv_type="f16",
+    max_nodes=MAX_NODES,
+    prefill_chunk=0,
+    threads=1,
+    gpu_layers=0,
+    budget_bytes=1 << 30,
+    footprint=Footprint(()),
+)
+
+
+def open_target(backend: str, model: str | Path, **changes: Any) -> Target:
+    """A fresh target; `changes` are fields of the plan."""
+    path = model if isinstance(model, Path) else model_path(model)
+    with open_model(path) as file:
+        target: Target = BACKENDS[backend](file, replace(PLAN, backend=backend, **changes))
+    return target
+
+
+@cache
+def shared_target(backend: str, model: str) -> Target:
+    """One target for many examples; each begins with `truncate(0)`."""
+    return open_target(backend, model)
+
+
+def tokens(count: int, seed: int = 0) -> NDArray[np.int32]:
+    """Random token ids [count]."""
+    return np.random.default_rng(seed).integers(0, VOCAB, count, dtype=np.int32)
+
+
+def score(target: Target, ids: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Logits [n, vocab] of a chain in one pass, as a copy."""
+    return target.forward(TokenTree.chain(ids)).copy()
+
+
+def decode(target: Target, ids: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Logits [n, vocab] of tokens decoded and committed one at a time."""
+    rows = []
+    for token in ids:
+        rows.append(score(target, np.array([token], np.int32))[0])
+        target.commit([0])
+    return np.array(rows)
+
+
+def assert_same(target: Target, ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> None:
+    """Equal bit for bit where the backend says so, else nearly."""
+    if target.capabilities.bit_exact_rows:
+        np.testing.assert_array_equal(ours.view(np.uint32), theirs.view(np.uint32))
+    else:
+        np.testing.assert_allclose(ours, theirs, rtol=1e-2, atol=1e-2)
+
+
+def cosines(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Cosine of each row [n, width] with the other's."""
+    one, two = left.astype(np.float64), right.astype(np.float64)
+    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(two, axis=1)
+    result: NDArray[np.float64] = (one * two).sum(axis=1) / lengths
+    return result

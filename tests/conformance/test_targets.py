@@ -1,0 +1,179 @@
+"""What every backend promises: the same logits however a position was reached."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgespec.backends.base import Target, TokenTree
+from tests.conformance.targets import (
+    BACKENDS,
+    FEW_MODELS,
+    FLOAT_TYPES,
+    MAX_NODES,
+    MODELS,
+    assert_same,
+    cosines,
+    decode,
+    open_target,
+    score,
+    shared_target,
+    tokens,
+)
+from tests.conformance.trees import path_to, token_trees
+
+EVERY = [(backend, model) for backend in BACKENDS for model in FEW_MODELS]
+IDS = [f"{backend}-{model}" for backend, model in EVERY]
+
+
+@pytest.fixture(params=EVERY, ids=IDS)
+def target(request: pytest.FixtureRequest) -> Target:
+    """One target of every backend and type, empty."""
+    opened = shared_target(*request.param)
+    opened.truncate(0)
+    return opened
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_backends_agree(model: str) -> None:
+    """Float types to rounding; quantised types also to what int8 activations cost."""
+    prompt, tree = tokens(40), TokenTree(tokens(6, 1), np.array([-1, 0, 0, 1, 2, 3], np.int16))
+    logits = {}
+    for backend in BACKENDS:
+        opened = shared_target(backend, model)
+        opened.truncate(0)
+        opened.prefill(prompt)
+        logits[backend] = opened.forward(tree).copy()
+    least = 0.99999 if model.split("-")[1] in FLOAT_TYPES else 0.999
+    assert cosines(logits["native"], logits["reference"]).min() >= least
+
+
+def test_batch_equals_single_rows(target: Target) -> None:
+    ids = tokens(17)
+    single = decode(target, ids)
+    target.truncate(0)
+    for count in range(1, len(ids) + 1):
+        assert_same(target, score(target, ids[:count]), single[:count])
+
+
+@pytest.mark.parametrize(("backend", "model"), EVERY, ids=IDS)
+@settings(max_examples=8, deadline=None)
+@given(tree=token_trees(MAX_NODES), prefix=st.integers(0, 40))
+def test_tree_equals_chains(backend: str, model: str, tree: TokenTree, prefix: int) -> None:
+    target = shared_target(backend, model)
+    target.truncate(0)
+    target.prefill(tokens(prefix))
+    logits = target.forward(tree).copy()
+    parents = set(tree.parents.tolist())
+    for leaf in (node for node in range(len(tree)) if node not in parents):
+        path = path_to(tree, leaf)
+        target.truncate(prefix)
+        assert_same(target, logits[path], decode(target, tree.tokens[path]))
+
+
+@pytest.mark.parametrize(("backend", "model"), EVERY, ids=IDS)
+@settings(max_examples=8, deadline=None)
+@given(tree=token_trees(MAX_NODES), prefix=st.integers(0, 40), data=st.data())
+def test_commit_keeps_a_path(
+    backend: str, model: str, tree: TokenTree, prefix: int, data: st.DataObject
+) -> None:
+    target = shared_target(backend, model)
+    path = path_to(tree, data.draw(st.integers(0, len(tree) - 1), label="last node"))
+    after = tokens(3, 9)
+    target.truncate(0)
+    target.prefill(tokens(prefix))
+    target.forward(tree)
+    target.commit(path)
+    assert target.length == prefix + len(path)
+    committed = score(target, after)
+    target.truncate(0)
+    target.prefill(np.concatenate([tokens(prefix), tree.tokens[path]]))
+    assert_same(target, committed, score(target, after))
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 16, 19])
+def test_chunked_prefill_equals_whole(target: Target, chunk: int) -> None:
+    prompt, after = tokens(20), tokens(3, 1)
+    target.prefill(prompt)
+    whole = score(target, after)
+    target.truncate(0)
+    target.prefill(prompt, chunk=chunk)
+    assert target.length == len(prompt)
+    assert_same(target, score(target, after), whole)
+
+
+@pytest.mark.parametrize("model", FEW_MODELS)
+def test_prefill_in_one_pass_equals_decoding(model: str) -> None:
+    """A pass of 300 tokens crosses a block of the KV arena and all tile sizes."""
+    prompt, after = tokens(300), tokens(5, 1)
+    with open_target("native", model, prefill_chunk=300) as whole:
+        whole.prefill(prompt)
+        expected = score(whole, after)
+    target = shared_target("native", model)
+    target.truncate(0)
+    for token in prompt:
+        target.prefill([token])
+    assert_same(target, score(target, after), expected)
+
+
+@pytest.mark.parametrize("rows", ["last", "none"])
+def test_rows_asked_for(target: Target, rows: Any) -> None:
+    tree = TokenTree(tokens(7), np.array([-1, 0, 1, 0, 3, 3, 2], np.int16))
+    target.prefill(tokens(5))
+    logits = score(target, tree.tokens[:1])
+    assert logits.shape == (1, target.spec.vocab_size)
+    assert logits.dtype == np.float32
+    expected = target.forward(tree).copy()
+    some = target.forward(tree, rows=rows).copy()
+    assert_same(target, some, expected[-1:] if rows == "last" else expected[:0])
+
+
+@pytest.mark.parametrize("model", FEW_MODELS)
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_change_nothing(model: str, threads: int) -> None:
+    prompt = tokens(30)
+    tree = TokenTree(tokens(9, 1), np.array([-1, 0, 1, 0, 3, 3, 5, 2, 0], np.int16))
+    expected = []
+    single = shared_target("native", model)
+    single.truncate(0)
+    with open_target("native", model, threads=threads) as many:
+        for target in (single, many):
+            target.prefill(prompt)
+            expected.append(target.forward(tree).copy())
+    assert_same(single, expected[1], expected[0])
+
+
+def test_truncate_forgets(target: Target) -> None:
+    prompt, after = tokens(12), tokens(3, 1)
+    target.prefill(prompt)
+    expected = score(target, after)
+    target.prefill(tokens(9, 2))
+    target.truncate(12)
+    assert target.length == 12
+    assert_same(target, score(target, after), expected)
+
+
+def test_snapshot_and_restore(target: Target) -> None:
+    prompt, after = tokens(12), tokens(3, 1)
+    target.prefill(prompt)
+    kept = target.snapshot()
+    expected = score(target, after)
+    target.truncate(4)
+    target.prefill(tokens(20, 2))
+    for _ in range(2):  # a snapshot can be used again
+        target.restore(kept)
+        assert target.length == 12
+        assert_same(target, score(target, after), expected)
+        target.commit([0, 1, 2])
+
+
+def test_abandoned_pass_leaves_no_trace(target: Target) -> None:
+    target.prefill(tokens(6))
+    expected = score(target, tokens(3, 1))
+    score(target, tokens(17, 2))
+    assert target.length == 6
+    assert_same(target, score(target, tokens(3, 1)), expected)

@@ -1,0 +1,29 @@
+"""For all tests: the repository on the path, and real model files beside the checkout."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # `tests.models.build` is importable however pytest is started
+
+
+@pytest.fixture(scope="session")
+def shared_models() -> Path:
+    """The folder of third-party model files beside the checkout; absent on most machines."""
+    folder = ROOT.parent / "shared" / "data" / "models"
+    if not folder.is_dir():
+        pytest.skip(f"no third-party models: {folder} does not exist")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def bundled_model() -> Path:
+    """The model that is shipped in the package."""
+    found = sorted((ROOT / "edgespec" / "models" / "bundled").glob("*.gguf"))
+    if not found:
+        pytest.skip("this build bundles no model")
+    return found[0]
