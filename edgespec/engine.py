@@ -23,9 +23,9 @@ from edgespec.verification.acceptance import Verifier
 from edgespec.verification.sampling import SamplingParams, random_seed
 
 if TYPE_CHECKING:
-    from edgespec.models.tokenizer import Tokenizer
     from edgespec.backends.base import Target
     from edgespec.chat import Chat
+    from edgespec.models.tokenizer import Tokenizer
 
 Progress = Callable[[str, int, int], None]
 """Called with (stage, done, total): stages are "load", "kernels", "measure" and "prefill"."""
@@ -191,7 +191,8 @@ class Engine:
             raise ContextOverflowError(
                 f"the prompt has {len(prompt_ids)} tokens and the context holds "
                 f"{target.context_length}, one of which the reply needs; shorten the prompt or "
-                f"load with a larger --context (this model takes up to {self.file.spec.context_length})"
+                f"load with a larger --context (this model takes up to "
+                f"{self.file.spec.context_length})"
             )
         cached = 0
         limit = min(target.length, len(prompt_ids) - 1)

@@ -1,8 +1,8 @@
 """The one place that says `njit`: every compiled function takes its options from here.
 
-Kernels take arrays and scalars, fill buffers they were handed, allocate nothing and raise nothing. Compiled code
-is cached on disk under a folder named after a hash of all kernel sources, because Numba's own cache notices edits
-in a function's own file only.
+Kernels take arrays and scalars, fill buffers they were handed, allocate nothing and raise nothing.
+Compiled code is cached on disk under a folder named after a hash of all kernel sources, because
+Numba's own cache notices edits in a function's own file only.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def _prepare_cache() -> bool:
         probe.unlink()
     except OSError as error:
         print(
-            f"edgespec: cannot write compiled kernels to {folder} ({error.strerror}); compiling them anew in every "
-            "process. Set EDGESPEC_CACHE to a writable folder.",
+            f"edgespec: cannot write compiled kernels to {folder} ({error.strerror}); compiling "
+            "them anew in every process. Set EDGESPEC_CACHE to a writable folder.",
             file=sys.stderr,
         )
         return False
@@ -60,12 +60,16 @@ def kernel(function: Function) -> Function:
 
 
 def fast_kernel(function: Function) -> Function:
-    """Compile for one thread; sums inside one row may be reordered to fill vectors, the same way for every row."""
+    """Compile for one thread; sums inside one row may be reordered to fill vectors, the same way
+    for every row.
+    """
     compiled: Function = njit(fastmath=FAST_MATH, **_OPTIONS)(function)
     return compiled
 
 
 def parallel_kernel(function: Function) -> Function:
-    """Compile with `prange` regions; each thread writes elements of its own, so the result has one order."""
+    """Compile with `prange` regions; each thread writes elements of its own, so the result has one
+    order.
+    """
     compiled: Function = njit(parallel=True, **_OPTIONS)(function)
     return compiled

@@ -52,8 +52,9 @@ def load(
 ) -> Engine:
     """Open a model inside a memory budget; None is the model that ships with the package.
 
-    `memory` is bytes, "2GiB", "50%" or "auto". Raises BudgetError before loading when the model does
-    not fit, ModelFileError when it cannot be read, OptionError for arguments that mean nothing.
+    `memory` is bytes, "2GiB", "50%" or "auto". Raises BudgetError before loading when the model
+    does not fit, ModelFileError when it cannot be read, OptionError for arguments that mean
+    nothing.
     """
     names = _drafters(drafters)
     file = open_model(resolve(model))

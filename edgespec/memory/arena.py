@@ -1,7 +1,8 @@
 """The KV arena: keys and values in blocks of positions, allocated as the conversation grows.
 
-A block holds all layers and heads of 256 positions, so growing copies nothing. Keys lie in tiles of 16 positions,
-[head_dim, 16] f16, which is what the scoring loop loads; values in rows [head_dim] f16 padded to 16.
+A block holds all layers and heads of 256 positions, so growing copies nothing. Keys lie in tiles of
+16 positions, [head_dim, 16] f16, which is what the scoring loop loads; values in rows [head_dim]
+f16 padded to 16.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Grouped-query attention of tree nodes over the cached prefix and their own ancestors.
 
-Keys and values of node i lie at slot P + i of the arena, P being the committed length. A node sees the slots
-0 .. P + run - 1, where `run` counts the leading ancestors that stand in a row (all of them, in a chain), and then its
-other ancestors (`extra`), always in order of position: the order plain decoding would see them in.
+Keys and values of node i lie at slot P + i of the arena, P being the committed length. A node sees
+the slots 0 .. P + run - 1, where `run` counts the leading ancestors that stand in a row (all of
+them, in a chain), and then its other ancestors (`extra`), always in order of position: the order
+plain decoding would see them in.
 
-Rows are the queries that share a key head: node 0's group of heads, node 1's, ... A block of up to 16 rows is one
-item of work; keys and values are loaded once for several rows.
+Rows are the queries that share a key head: node 0's group of heads, node 1's, ... A block of up to
+16 rows is one item of work; keys and values are loaded once for several rows.
 """
 
 from __future__ import annotations
@@ -153,7 +154,9 @@ def attend(
     inverse,
     output,
 ):
-    """One item: rows first_row .. of one key head, from queries [rows, head_pad] to output [n, q_dim]."""
+    """One item: rows first_row .. of one key head, from queries [rows, head_pad] to output [n,
+    q_dim].
+    """
     length = tree.length
     first_node, last_node = first_row // group, (first_row + num_rows - 1) // group
     rows = queries[first_row : first_row + num_rows]

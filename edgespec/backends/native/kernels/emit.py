@@ -1,7 +1,7 @@
 """A thin layer over llvmlite's builder: the vector operations tiles are made of.
 
-Everything is in vectors of 16 lanes; LLVM splits them into what the processor has, so the same text serves
-AVX-512, AVX2 and NEON. Addresses are 64-bit integers.
+Everything is in vectors of 16 lanes; LLVM splits them into what the processor has, so the same text
+serves AVX-512, AVX2 and NEON. Addresses are 64-bit integers.
 """
 
 from __future__ import annotations

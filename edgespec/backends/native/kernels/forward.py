@@ -1,8 +1,8 @@
 """The transformer's layers over n nodes, in one compiled call.
 
-A stage with real work is one parallel region; the short row-wise stages run on the calling thread when n is small.
-All buffers are handed in; rows are padded to the tile sizes, and what stands in padding rows is never read as a
-result.
+A stage with real work is one parallel region; the short row-wise stages run on the calling thread
+when n is small. All buffers are handed in; rows are padded to the tile sizes, and what stands in
+padding rows is never read as a result.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Shape(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Activations of all nodes that feed a matmul: as f32, and as int8 with the planes of `tile.py`."""
+    """Activations of all nodes that feed a matmul: as f32, and as int8 with the planes of
+    `tile.py`.
+    """
 
     values: Any
     """f32 [rows, width]."""
@@ -309,7 +311,7 @@ def _run_stage(
 ):
     """One thread's share of one stage; every stage writes only what no other thread of it reads."""
     stream, matrices = buffers.stream, weights.matrices[layer]
-    if stage == ATTENTION_NORM or stage == FFN_NORM or stage == LAST_NORM:
+    if stage in (ATTENTION_NORM, FFN_NORM, LAST_NORM):
         gain = weights.last_norm if stage == LAST_NORM else weights.norms[layer, stage // FFN_NORM]
         for row in range(thread, num_rows, threads):
             _norm_row(ops, stream, first + row, gain, shape.epsilon_bits, normed, row)
@@ -360,18 +362,18 @@ def run(
     num_rows,
     threads,
 ):
-    """Run `num_layers` layers over the residual stream [n, dim], in place; keys and values go to the arena.
+    """Run `num_layers` layers over the residual stream [n, dim], in place; keys and values go to
+    the arena.
 
-    With no layers: the logits [rows, vocab] of the rows from `first` on. One parallel region for all stages keeps
-    the compile time of this function that of one.
+    With no layers: the logits [rows, vocab] of the rows from `first` on. One parallel region for
+    all stages keeps the compile time of this function that of one.
     """
     _angles(shape, frequencies, tree, buffers, num_rows)
     begin, end = (0, LAST_NORM) if num_layers > 0 else (LAST_NORM, HEAD + 1)
     for layer in range(max(num_layers, 1)):
         for stage in range(begin, end):
-            row_wise = stage != QKV and stage != ATTEND and stage != ATTENTION_OUT
-            row_wise = row_wise and stage != GATE_UP and stage != DOWN and stage != HEAD
-            if threads == 1 or (row_wise and num_rows <= FEW):
+            heavy = stage in (QKV, ATTEND, ATTENTION_OUT, GATE_UP, DOWN, HEAD)
+            if threads == 1 or (num_rows <= FEW and not heavy):
                 _run_stage(
                     stage,
                     0,

@@ -1,6 +1,8 @@
-"""Tiles of quantised weights: int8 activations, unsigned packed weights, exact integer sums per block.
+"""Tiles of quantised weights: int8 activations, unsigned packed weights, exact integer sums per
+block.
 
-One instruction set differs from another only in `dot`: 16 lanes of int32 += four u8 * i8 products per lane.
+One instruction set differs from another only in `dot`: 16 lanes of int32 += four u8 * i8 products
+per lane.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ Dot = Callable[[Emitter, Value, Value, Value], Value]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A run of quads that share one scale: where its integer sum starts and what it is multiplied by."""
+    """A run of quads that share one scale: where its integer sum starts and what it is multiplied
+    by.
+    """
 
     quads: list[Value]
     start_plane: int | None
@@ -38,7 +42,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block of 32 columns of 16 rows, unpacked: its parts and, for types that have one, the minimum."""
+    """One block of 32 columns of 16 rows, unpacked: its parts and, for types that have one, the
+    minimum.
+    """
 
     parts: list[Part]
     minimum: Value | None = None
@@ -130,7 +136,9 @@ def _unpack_q4_0(emitter: Emitter, weights: Value, scales: Value, index: Value) 
 
 
 def _unpack_q4_k(emitter: Emitter, weights: Value, scales: Value, index: Value) -> Block:
-    """Scales of a super-block: d, dmin (f16 x 16), then 8 x 16 scale bytes, then 8 x 16 minimum bytes."""
+    """Scales of a super-block: d, dmin (f16 x 16), then 8 x 16 scale bytes, then 8 x 16 minimum
+    bytes.
+    """
     builder = emitter.builder
     quads = _nibbles(emitter, emitter.address(weights, (index, 256)))
     three = emitter.integer(3)
@@ -146,7 +154,9 @@ def _unpack_q4_k(emitter: Emitter, weights: Value, scales: Value, index: Value) 
 
 
 def _unpack_q6_k(emitter: Emitter, weights: Value, scales: Value, index: Value) -> Block:
-    """Weights of a block: 256 bytes of nibbles, 128 of high bits; scales: d (f16 x 16), then 16 x 16 bytes."""
+    """Weights of a block: 256 bytes of nibbles, 128 of high bits; scales: d (f16 x 16), then 16 x
+    16 bytes.
+    """
     builder = emitter.builder
     base = emitter.address(weights, (index, 384))
     low = _nibbles(emitter, base)

@@ -1,6 +1,8 @@
-"""What NumPy cannot say inside a kernel: addresses, half precision, one-rounding multiply-add, calls by address.
+"""What NumPy cannot say inside a kernel: addresses, half precision, one-rounding multiply-add,
+calls by address.
 
-With the JIT off (NUMBA_DISABLE_JIT=1) plain Python stands in, so that kernels can be stepped through.
+With the JIT off (NUMBA_DISABLE_JIT=1) plain Python stands in, so that kernels can be stepped
+through.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The table of instruction sets: which exist here, which one is used, and where its tile functions are.
+"""The table of instruction sets: which exist here, which one is used, and where its tile functions
+are.
 
 `EDGESPEC_ISA` forces one by name. A new one needs a row in `_DOTS` and a feature to look for.
 """
@@ -48,7 +49,9 @@ def chosen() -> str:
 
 @cache
 def tile_address(isa: str, kind: TensorType, num_tokens: int) -> int:
-    """Where the tile function for `num_tokens` (one of the format's sizes) is; compiled on first use."""
+    """Where the tile function for `num_tokens` (one of the format's sizes) is; compiled on first
+    use.
+    """
     if isa == PLAIN:
         return plain.address(kind)
     if tile.FORMATS[kind].is_float:

@@ -1,7 +1,9 @@
-"""Turn LLVM text into functions at an address, and remember the machine code on disk by its content.
+"""Turn LLVM text into functions at an address, and remember the machine code on disk by its
+content.
 
-The cache key is a hash of the text itself, the processor, its features and the llvmlite version: an edited kernel,
-another machine or another version asks for another file, so stale code cannot be loaded.
+The cache key is a hash of the text itself, the processor, its features and the llvmlite version: an
+edited kernel, another machine or another version asks for another file, so stale code cannot be
+loaded.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from edgespec.jit import CACHING
 
 @cache
 def host_features() -> frozenset[str]:
-    """Instruction-set features of this processor, as LLVM names them ("avx512vnni", "dotprod", ...)."""
+    """Instruction-set features of this processor, as LLVM names them ("avx512vnni", "dotprod",
+    ...).
+    """
     return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
 
 

@@ -1,6 +1,7 @@
 """Repack weights from a file's own blocks into tiles, and read single rows back (embeddings).
 
-No value changes: every quantised integer and every scale keeps its bits; only their places do (see `tile.py`).
+No value changes: every quantised integer and every scale keeps its bits; only their places do (see
+`tile.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def pack_wide(raw, weights, scales, columns):
 
 @kernel
 def pack_narrow(raw, weights, scales, columns):
-    """F16 or BF16 tile: raw u8 [rows, 2 * columns] -> weights u16 [columns, 16], two columns a word."""
+    """F16 or BF16 tile: raw u8 [rows, 2 * columns] -> weights u16 [columns, 16], two columns a
+    word.
+    """
     halves = weights.view(np.uint16)
     for row in range(raw.shape[0]):
         for column in range(columns):

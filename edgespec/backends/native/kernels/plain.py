@@ -1,4 +1,5 @@
-"""The plain tile loops: what every machine can run and what all instruction sets are tested against.
+"""The plain tile loops: what every machine can run and what all instruction sets are tested
+against.
 
 Same signature, same layout and same order of float operations as the vector tiles (see `tile.py`).
 """
@@ -6,6 +7,7 @@ Same signature, same layout and same order of float operations as the vector til
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numba import cfunc, types
@@ -279,13 +281,13 @@ PLAIN_TILES = {
     TensorType.BF16: plain_bf16,
 }
 _SIGNATURE = types.void(*[types.intp] * tile.NUM_ARGUMENTS)
-_KEPT = []
+_KEPT: list[Any] = []
 
 
 @cache
 def address(kind: TensorType) -> int:
     """Where the plain tile function of a type is."""
-    function = cfunc(_SIGNATURE, cache=CACHING, error_model="numpy")(PLAIN_TILES[kind].py_func)
+    function = cfunc(_SIGNATURE, cache=CACHING, error_model="numpy")(PLAIN_TILES[kind].py_func)  # type: ignore[attr-defined]
     _KEPT.append(function)  # Numba frees the code with the object
     place: int = function.address
     return place

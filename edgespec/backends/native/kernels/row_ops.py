@@ -1,7 +1,9 @@
-"""Row operations as explicit vectors: norm, quantise, gate, softmax, and the two inner loops of attention.
+"""Row operations as explicit vectors: norm, quantise, gate, softmax, and the two inner loops of
+attention.
 
-Each is one function at an address, compiled once. Vectors of 16 lanes and a fixed order of operations make a row's
-result a function of the row alone, on every instruction set. All take eight 64-bit integers; the unused are zero.
+Each is one function at an address, compiled once. Vectors of 16 lanes and a fixed order of
+operations make a row's result a function of the row alone, on every instruction set. All take eight
+64-bit integers; the unused are zero.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ def _max_lanes(emitter: Emitter, vector: Value) -> Value:
 
 
 _ROUND = 12582912.0
-"""1.5 * 2**23: adding and subtracting it rounds a small float to the nearest integer, ties to even."""
+"""1.5 * 2**23: adding and subtracting it rounds a small float to the nearest integer, ties to even.
+"""
 
 
 def _exp(emitter: Emitter, x: Value) -> Value:
@@ -196,7 +199,9 @@ def softmax() -> int:
 
 @cache
 def scores(num_rows: int) -> int:
-    """(queries, query stride, keys f16 [head_dim, 16], head_dim, output, output stride): 16 dot products a row."""
+    """(queries, query stride, keys f16 [head_dim, 16], head_dim, output, output stride): 16 dot
+    products a row.
+    """
     emitter = _start(f"scores_{num_rows}")
     builder = emitter.builder
     queries, query_stride, keys, head_dim, target, target_stride = emitter.arguments[:6]
@@ -214,7 +219,8 @@ def scores(num_rows: int) -> int:
 
 @cache
 def mix(num_rows: int) -> int:
-    """(weights f32, weight stride, values f16, value stride, keys, output, output stride, vectors a row).
+    """(weights f32, weight stride, values f16, value stride, keys, output, output stride, vectors a
+    row).
 
     Adds weight[row, key] * value[key] to the output, key after key.
     """

@@ -1,29 +1,33 @@
-"""What a tile is: the shape in which weights lie in memory and the one function signature that reads it.
+"""What a tile is: the shape in which weights lie in memory and the one function signature that
+reads it.
 
-A weight matrix [rows, columns] is cut into tiles of 16 rows. Inside a tile the rows are interleaved, so that one
-512-bit load holds 4 consecutive columns of all 16 rows (8-bit weights; 4-bit ones pack two such quads in a load):
+A weight matrix [rows, columns] is cut into tiles of 16 rows. Inside a tile the rows are
+interleaved, so that one 512-bit load holds 4 consecutive columns of all 16 rows (8-bit weights;
+4-bit ones pack two such quads in a load):
 
-            columns 0..3      4..7       8..11
-    row  0 [ a a a a ]    [ . . . . ]              memory:  a a a a b b b b c c c c ... (64 bytes: quad 0)
-    row  1 [ b b b b ]    [ . . . . ]    ...                then the same 16 rows' columns 4..7 (quad 1), ...
-    row  2 [ c c c c ]
+            columns 0..3      4..7
+    row  0 [ a a a a ]    [ . . . . ]    memory: a a a a b b b b c c c c ... (64 bytes: quad 0)
+    row  1 [ b b b b ]    [ . . . . ]            then the same 16 rows' columns 4..7 (quad 1)
+    row  2 [ c c c c ]                           ...
      ...
 
-For each of n tokens a tile function broadcasts 4 bytes of the token's activations against that load and adds the 16
-dot products to 16 integer sums. Each weight is loaded once for all n tokens, which is why verifying 8 tokens costs
-little more than decoding one. Sums are kept per block of 32 columns in int32 (exact), scaled to float once per block
-and added in column order by fused multiply-adds: the same operations in the same order whatever n is, so a
-token's row does not depend on what else is in the batch.
+For each of n tokens a tile function broadcasts 4 bytes of the token's activations against that load
+and adds the 16 dot products to 16 integer sums. Each weight is loaded once for all n tokens, which
+is why verifying 8 tokens costs little more than decoding one. Sums are kept per block of 32 columns
+in int32 (exact), scaled to float once per block and added in column order by fused multiply-adds:
+the same operations in the same order whatever n is, so a token's row does not depend on what else
+is in the batch.
 
-Activations are int8 with one scale per block of 32 (plane SCALE), and what the weight types need of their sums:
-weights are stored unsigned (q + 128, q + 8, q + 32), and the start of each integer sum takes the offset back out.
+Activations are int8 with one scale per block of 32 (plane SCALE), and what the weight types need of
+their sums: weights are stored unsigned (q + 128, q + 8, q + 32), and the start of each integer sum
+takes the offset back out.
 
 A tile function, the same for all types and instruction sets, takes twelve 64-bit integers:
 
     weights, scales     addresses of this tile's packed weights and scales
     activations, planes addresses of the first token's int8 (or f32) row and of its plane SCALE
     output              address of the first token's 16 f32 results
-    num_blocks          blocks of 32 columns (float types: columns)
+    num_blocks          blocks of 32 columns (float types: pairs of columns)
     activation_stride   bytes from one token's activations to the next
     plane_row_stride    bytes from one token's row of a plane to the next
     plane_stride        bytes from one plane to the next
@@ -101,7 +105,7 @@ FORMATS: dict[TensorType, TileFormat] = {
         TileFormat(TensorType.Q4_0, 32, 256, 32),
         # Super-blocks of 256: f16 scale and minimum, then 8 scale and 8 minimum bytes for each row.
         TileFormat(TensorType.Q4_K, 256, 2048, 320),
-        # Super-blocks of 256: nibbles and pairs of high bits; f16 scale and 16 scale bytes for each row.
+        # Super-blocks of 256: nibbles and pairs of high bits; f16 scale and 16 scale bytes a row.
         TileFormat(TensorType.Q6_K, 256, 3072, 288),
     )
 }
