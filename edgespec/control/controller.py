@@ -39,6 +39,8 @@ _LONGEST_SILENCE = 32
 _YARDSTICK_STEPS = 128
 """One plain pass after this many others keeps the price of plain decoding true."""
 _DRAFT_RATE = 0.1
+_LARGEST_BILL = 2.5
+"""Plain passes that a step's drafting is charged at most: compiling a kernel is no draft."""
 
 
 @kernel
@@ -86,6 +88,7 @@ class Controller:
         """A typical proposal's seconds."""
         self._silence = 0
         self._wait = 0
+        self._asked = False
         self._account_s = _OPENING_PASSES * curve.seconds(1)
         self._since_plain = 0
 
@@ -98,11 +101,13 @@ class Controller:
         room = min(self.max_nodes, self.curve.max_nodes, len(self._path_p)) - 1
         if limit is not None:
             room = min(room, limit)
+        self._asked = False
         if self._wait > 0:
             self._wait -= 1
             return 0
         if self._account_s <= 0.0 and not self._drafting_is_cheap:
             return 0
+        self._asked = room > 0
         return max(room, 0)
 
     @property
@@ -117,10 +122,10 @@ class Controller:
         """
         num_drafted = len(tree) - 1
         self._proposal = tree if num_drafted else None
-        if draft_s > 0.0:
-            known = self._draft_s if self._draft_s > 0.0 else draft_s
-            # Bounded: the first call may have compiled a kernel.
-            self._draft_s = known + _DRAFT_RATE * (min(draft_s, 4.0 * known) - known)
+        if self._asked and draft_s > 0.0:
+            # Down at once, up slowly: the first call may have compiled a kernel.
+            rate = _DRAFT_RATE if draft_s > self._draft_s > 0.0 else 1.0
+            self._draft_s += rate * (draft_s - self._draft_s)
         room = min(num_drafted, self.max_nodes - 1, self.curve.max_nodes - 1, len(self._path_p) - 1)
         if limit is not None:
             room = min(room, limit)
@@ -140,6 +145,7 @@ class Controller:
     def observe(self, outcome: StepOutcome, seconds: float, draft_s: float = 0.0) -> None:
         """Learn from a step: `outcome.tree` took `seconds` to verify and `draft_s` to draft.
 
+        `draft_s` is all that drafters cost in this step, with feeding them the new tokens.
         `outcome.new_tokens` must be filled.
         """
         num_nodes = len(outcome.tree)
@@ -160,13 +166,14 @@ class Controller:
             self._settle_unverified(num_nodes, was_right)
             self._proposal = None
         self._settle(num_nodes, len(outcome.path), draft_s)
-        if draft_s > 0.0:
+        if self._asked:
             self._set_silence(was_right)
+            self._asked = False
 
     def _settle(self, num_nodes: int, num_tokens: int, draft_s: float) -> None:
         """Book a step by the curve's prices, which are steadier than its own timing."""
         plain = self.curve.seconds(1)
-        spent = self.curve.seconds(num_nodes) + min(draft_s, 4.0 * self._draft_s)
+        spent = self.curve.seconds(num_nodes) + min(draft_s, _LARGEST_BILL * plain)
         balance = self._account_s + num_tokens * plain - spent
         if balance < _OPENING_PASSES * plain:
             balance += _ALLOWANCE * spent

@@ -37,6 +37,8 @@ from edgespec.errors import OptionError
 
 _FIRST_CAPACITY = 1024
 MIN_BYTES = 64 * 1024
+_MOST_PENDING = 256
+"""Tokens that may wait to be fed: while nobody asks for drafts, text costs next to nothing."""
 MAX_BRANCH_NODES = 255
 """Most nodes of one proposal."""
 
@@ -65,6 +67,7 @@ class SuffixAutomatonDrafter(Drafter):
         self._nodes = np.zeros((MAX_BRANCH_NODES + 1, 3), np.int32)
         self._node_p = np.zeros((MAX_BRANCH_NODES + 1, 2), np.float64)
         self._num_proposed = 0
+        self._pending: list[int] = []
         self._sizes = np.zeros(4, np.int64)
         fixed = sum(buffer.nbytes for buffer in self._small_buffers())
         # A rebuild holds one more copy of the tokens: 4 bytes each.
@@ -124,11 +127,21 @@ class SuffixAutomatonDrafter(Drafter):
             ids = ids[-max(self._most_tokens // 2, 1) :]
         capacity = min(self._most_tokens, max(_FIRST_CAPACITY, 2 * len(ids)))
         self._num_proposed = 0
+        self._pending.clear()
         self._rebuild(ids, capacity)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """The text grew by these tokens: O(1) each, amortised."""
-        ids = np.asarray(tokens, dtype=np.int32)
+        """The text grew by these tokens: O(1) each, amortised, paid when a draft is asked for."""
+        self._pending.extend(tokens)
+        if len(self._pending) >= _MOST_PENDING:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Feed the tokens that wait."""
+        if not self._pending:
+            return
+        ids = np.array(self._pending, np.int32)
+        self._pending.clear()
         step = max(self._most_tokens // 2, 1)
         for start in range(0, len(ids), step):
             part = ids[start : start + step]
@@ -138,11 +151,13 @@ class SuffixAutomatonDrafter(Drafter):
     @property
     def match_length(self) -> int:
         """Length of the text's longest suffix that occurred before."""
+        self._catch_up()
         link = int(self._states[self._sizes[LAST], LINK])
         return int(self._states[link, LENGTH]) if link > 0 else 0
 
     def propose(self, max_nodes: int) -> DraftTree:
         """The likeliest continuations, at most `max_nodes` besides the root, best path first."""
+        self._catch_up()
         if self._num_tokens == 0:
             raise OptionError(
                 "a drafter has no text to continue; call reset() with the prompt first"
@@ -176,6 +191,8 @@ class SuffixAutomatonDrafter(Drafter):
         The last proposal is compared with the tokens that came, whether or not its nodes were
         verified.
         """
+        if self._num_proposed < 2:
+            return
         new_tokens = np.array(outcome.new_tokens, np.int32)
         learn_from(
             self._nodes, self._node_p, self._num_proposed, new_tokens, self._table, self._rates

@@ -52,6 +52,7 @@ def test_the_match_is_the_longest_repeated_suffix(text: list[int], cut: int) -> 
     drafter = fed(text[:cut])
     for token in text[cut:]:
         drafter.extend([token])
+        assert drafter.propose(1).tokens[0] == token
     assert drafter.match_length == longest_match(text)
     n = len(text)
     assert drafter._sizes[NUM_STATES] <= 2 * n + 1
@@ -173,6 +174,7 @@ def test_the_cap_holds_and_the_latest_text_stays(kind: str) -> None:
     tracemalloc.stop()
     assert largest <= cap
     assert peak <= cap + 50_000  # Python's own objects and the proposal's small arrays
+    assert drafter.propose(1).tokens[0] == text[-1]
     kept = drafter._num_tokens
     assert kept >= drafter._most_tokens // 2
     np.testing.assert_array_equal(drafter._text[:kept], text[-kept:])
