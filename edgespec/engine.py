@@ -115,7 +115,7 @@ class Engine:
         return self.tokenizer.encode(text, parse_special=True)
 
     def chat(self, system: str | None = None) -> Chat:
-        """A conversation with this model; raises TemplateError when its file has no chat template."""
+        """A conversation with this model; raises TemplateError when it has no chat template."""
         from edgespec.chat import Chat
 
         return Chat(self, system)

@@ -112,7 +112,7 @@ def _score(ops, arena, layer, head, head_dim, rows, num_rows, num_slots, scores)
 
 @kernel
 def _mix(ops, arena, layer, head, first, last, place, vectors, scores, row, num_rows, mixed):
-    """Add the values of slots first .. last - 1, weighted by scores[row, place ...], to mixed[row]."""
+    """mixed[row] += values of slots first .. last - 1, weighted by scores[row, place ...]."""
     while first < last:
         count = min(last - first, arena.block - first % arena.block)
         values = value_address(arena, layer, head, first)

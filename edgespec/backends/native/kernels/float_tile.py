@@ -1,4 +1,4 @@
-"""Tiles of F32, F16 and BF16 weights: f32 activations, two running sums over even and odd columns."""
+"""Tiles of F32, F16 and BF16 weights: f32 activations, running sums of even and odd columns."""
 
 from __future__ import annotations
 
