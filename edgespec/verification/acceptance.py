@@ -143,20 +143,31 @@ class Verifier:
         """Most nodes of a tree, the root included."""
         whole_row = params.top_k == 0 or params.top_k >= vocab_size
         heap_size = (vocab_size if params.top_p < 1.0 else 0) if whole_row else params.top_k
-        self._window = np.zeros(params.repetition_window + max_nodes, np.int32)
-        self._saved = np.zeros(params.repetition_window + max_nodes, np.float32)
-        self._block_max = np.zeros(-(-vocab_size // BLOCK), np.int32)
-        self._heap = np.zeros(0 if params.greedy else heap_size, np.int64)
-        self._histogram = np.zeros(NUM_BUCKETS if whole_row else 0, np.float64)
+        width = params.repetition_window + max_nodes
+        self._window = np.zeros(width, np.int32)
         self._path = np.zeros(max_nodes, np.int32)
+        self._scratch = (
+            self._window,
+            np.zeros(width, np.float32),
+            np.zeros(-(-vocab_size // BLOCK), np.int32),
+            np.zeros(0 if params.greedy else heap_size, np.int64),
+            np.zeros(NUM_BUCKETS if whole_row else 0, np.float64),
+            self._path,
+        )
+        self._options = (
+            float(params.temperature),
+            params.top_k,
+            float(params.top_p),
+            float(params.min_p),
+            np.float32(params.repetition_penalty),
+            params.repetition_window,
+            np.uint64(params.seed),
+        )
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the scratch buffers."""
-        buffers = (
-            self._window, self._saved, self._block_max, self._heap, self._histogram, self._path
-        )  # fmt: skip
-        return sum(buffer.nbytes for buffer in buffers)
+        return sum(buffer.nbytes for buffer in self._scratch)
 
     def verify(
         self,
@@ -173,17 +184,11 @@ class Verifier:
         `repetition_window` of them if there are as many; `position` is the root's. Raises
         BackendError when a visited row holds NaN or has no finite maximum.
         """
-        num_nodes = len(tokens)
-        if num_nodes > min(len(logits), self.max_nodes) or (logits.shape[1] != self.vocab_size):
-            raise BackendError(
-                f"verification got {num_nodes} nodes and logits of shape {logits.shape}; it takes "
-                f"at most {self.max_nodes} nodes and one row of {self.vocab_size} logits for each"
-            )
+        self._check(logits, len(tokens))
         if not logits.flags.writeable or not logits.flags.c_contiguous:
             logits = logits.copy()
-        params = self.params
-        num_recent = min(len(recent), params.repetition_window)
-        if num_recent and params.repetition_penalty != 1.0:
+        num_recent = min(len(recent), self.params.repetition_window)
+        if num_recent and self.params.repetition_penalty != 1.0:
             self._window[:num_recent] = recent[-num_recent:]
         with np.errstate(over="ignore"):  # the hash wraps; NumPy only notices with the JIT off
             num_path, bonus = walk(
@@ -193,27 +198,19 @@ class Verifier:
                 parents,
                 position,
                 num_recent,
-                float(params.temperature),
-                params.top_k,
-                float(params.top_p),
-                float(params.min_p),
-                np.float32(params.repetition_penalty),
-                params.repetition_window,
-                np.uint64(params.seed),
-                self._window,
-                self._saved,
-                self._block_max,
-                self._heap,
-                self._histogram,
-                self._path,
+                *self._options,
+                *self._scratch,
             )
         if bonus < 0:
-            what = "NaN" if bonus == NOT_A_NUMBER else "no finite maximum"
-            raise BackendError(
-                f"the logits at position {position + num_path - 1} hold {what}: the model file is "
-                "damaged or the backend miscomputed; try `--backend reference`"
-            )
+            raise _bad_row(position + num_path - 1, bonus)
         return Verdict(self._path[:num_path].tolist(), int(bonus))
+
+    def _check(self, logits: NDArray[np.float32], num_nodes: int) -> None:
+        if num_nodes > min(len(logits), self.max_nodes) or logits.shape[1] != self.vocab_size:
+            raise BackendError(
+                f"verification got {num_nodes} nodes and logits of shape {logits.shape}; it takes "
+                f"at most {self.max_nodes} nodes and one row of {self.vocab_size} logits for each"
+            )
 
     def sample(
         self,
@@ -225,6 +222,14 @@ class Verifier:
         root = np.zeros(1, np.int32)
         parents = np.full(1, -1, np.int16)
         return self.verify(row.reshape(1, -1), root, parents, recent, position).bonus
+
+
+def _bad_row(position: int, status: int) -> BackendError:
+    what = "NaN" if status == NOT_A_NUMBER else "no finite maximum"
+    return BackendError(
+        f"the logits at position {position} hold {what}: the model file is damaged or the backend "
+        "miscomputed; try `--backend reference`"
+    )
 
 
 def verify(
