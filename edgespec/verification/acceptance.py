@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from edgespec.errors import BackendError
@@ -70,6 +71,7 @@ def unpenalise(
 def walk(
     logits: NDArray[np.float32],
     bits: NDArray[np.int32],
+    vocab_size: int,
     tokens: NDArray[np.int32],
     parents: NDArray[np.int16],
     root_position: int,
@@ -97,12 +99,13 @@ def walk(
     path[0] = 0
     while True:
         start = max(0, end - window_size)
+        row = logits[node][:vocab_size]
         if penalty != 1.0:
-            penalise(logits[node], window, start, end, penalty, saved)
+            penalise(row, window, start, end, penalty, saved)
         key = position_key(seed, root_position + depth + 1)
         token = sample(
-            logits[node],
-            bits[node],
+            row,
+            bits[node][:vocab_size],
             temperature,
             top_k,
             top_p,
@@ -113,7 +116,7 @@ def walk(
             histogram,
         )
         if penalty != 1.0:
-            unpenalise(logits[node], window, start, end, saved)
+            unpenalise(row, window, start, end, saved)
         child = node + 1
         while child < len(tokens) and (parents[child] != node or tokens[child] != token):
             child += 1
@@ -185,8 +188,7 @@ class Verifier:
         BackendError when a visited row holds NaN or has no finite maximum.
         """
         self._check(logits, len(tokens))
-        if not logits.flags.writeable or not logits.flags.c_contiguous:
-            logits = logits.copy()
+        logits = _whole_rows(logits)
         num_recent = min(len(recent), self.params.repetition_window)
         if num_recent and self.params.repetition_penalty != 1.0:
             self._window[:num_recent] = recent[-num_recent:]
@@ -194,6 +196,7 @@ class Verifier:
             num_path, bonus = walk(
                 logits,
                 logits.view(np.int32),
+                self.vocab_size,
                 tokens,
                 parents,
                 position,
@@ -222,6 +225,18 @@ class Verifier:
         root = np.zeros(1, np.int32)
         parents = np.full(1, -1, np.int16)
         return self.verify(row.reshape(1, -1), root, parents, recent, position).bonus
+
+
+def _whole_rows(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The same rows as a writeable array without gaps; padded rows come with their padding."""
+    if not logits.flags.writeable:
+        return logits.copy()
+    if logits.flags.c_contiguous:
+        return logits
+    row_bytes, step = logits.strides
+    if step != logits.itemsize or row_bytes % step or row_bytes < logits.shape[1] * step:
+        return logits.copy()
+    return as_strided(logits, (len(logits), row_bytes // step), logits.strides)
 
 
 def _bad_row(position: int, status: int) -> BackendError:

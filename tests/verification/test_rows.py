@@ -105,6 +105,20 @@ def test_read_only_logits_are_accepted() -> None:
     )
 
 
+@pytest.mark.parametrize("padding", [1, 6])
+def test_padded_rows_are_read_where_they_lie(padding: int) -> None:
+    logits = make_rows("normal", 2, 100, 4)
+    padded = np.full((2, 100 + padding), np.nan, np.float32)
+    padded[:, :100] = logits
+    params = SamplingParams(seed=2, repetition_penalty=1.2)
+    best = verify(logits, ROOT, NO_PARENT, [5], params, 3).bonus
+    tokens, parents = np.array([5, best], np.int32), np.array([-1, 0], np.int16)
+    expected = verify(logits, tokens, parents, [5], params, 3)
+    assert len(expected.path) == 2
+    assert verify(padded[:, :100], tokens, parents, [5], params, 3) == expected
+    assert verify(np.asfortranarray(logits), tokens, parents, [5], params, 3) == expected
+
+
 def test_the_drawn_token_is_the_argmax_of_logits_and_published_noise() -> None:
     row = make_rows("normal", 1, 50, 8)[0]
     params = SamplingParams(temperature=0.9, top_k=0, top_p=1.0, min_p=0.0, seed=99)
