@@ -28,7 +28,7 @@ class Cost:
 
 LIBRARIES: dict[str, Cost] = {
     "numpy": Cost(12 * MIB, 4 * MIB),
-    "numba": Cost(63 * MIB, 22 * MIB),
+    "numba": Cost(67 * MIB, 23 * MIB),
     "tokenizers": Cost(4 * MIB, 1 * MIB),
     "jinja2": Cost(2 * MIB, 1 * MIB),
 }
@@ -36,13 +36,13 @@ LIBRARIES: dict[str, Cost] = {
 
 KERNELS: dict[KernelState, Cost] = {
     "ready": Cost(0, 0),
-    "cached": Cost(48 * MIB, 20 * MIB),
-    "cold": Cost(78 * MIB, 42 * MIB),
+    "cached": Cost(54 * MIB, 24 * MIB),
+    "cold": Cost(190 * MIB, 152 * MIB),
 }
 """All kernels of a session: machine code, and what Numba and LLVM keep for good beside it.
 
-Loading from the cache still wakes up Numba's target and LLVM's linker; compiling adds typed trees
-and modules, and touches most of LLVM's 100 MiB of code.
+Loading from the cache still wakes up Numba's target and LLVM's linker. Compiling leaves typed trees
+and LLVM modules behind (6.7 MiB of IR as text) that neither library can be made to free.
 """
 
 THREAD_BYTES = 128 * KIB
@@ -53,7 +53,7 @@ TOKENIZER_BYTES_PER_TOKEN = 320
 """Texts, kinds, and the map from text to id with merges or scores (32,000 and 150,000 tokens)."""
 
 SESSION_BYTES = 14 * MIB
-"""Library pages that come back while working (10 MiB), modules imported late, text, statistics."""
+"""Library pages that come back while working (8 MiB), modules imported late, text, statistics."""
 
 SAMPLING_BYTES_PER_TOKEN = 24
 """Sorting and masking one row of logits: two f32, one f64 and an index array of the vocabulary."""

@@ -17,7 +17,7 @@ from edgespec.memory.size import format_size
 from edgespec.memory.sizing import Sizing
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 
-BACKENDS = ("native",)
+BACKENDS = ("native", "reference")
 """Backends whose footprint is known before loading."""
 
 
@@ -51,7 +51,8 @@ class Planner:
             raise OptionError(f"no plan is known for backend {backend!r}; plans exist for {known}")
         limits = Limits.of(spec, context=context, max_nodes=max_nodes, draft=draft)
         runtime = self.runtime or Runtime(budget.snapshot.process_resident_bytes)
-        sizing = Sizing(spec, tuple(tensors), _threads(threads, hardware), runtime)
+        usable = _threads(threads, hardware)
+        sizing = Sizing(spec, tuple(tensors), usable, runtime, backend)
         chosen = limits.fit(lambda settings: sizing.total(settings) <= budget.size_bytes)
         if chosen is None:
             raise refuse(sizing, limits, budget)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from edgespec.memory.calibration import Runtime
 from edgespec.memory.footprint import native_footprint
 from edgespec.memory.plan import Footprint
 from edgespec.memory.settings import Settings
-from edgespec.models.spec import ModelSpec, TensorInfo
+from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +20,14 @@ class Sizing:
     tensors: tuple[TensorInfo, ...]
     threads: int
     runtime: Runtime
+    backend: str = "native"
 
     def footprint(self, settings: Settings) -> Footprint:
         """The itemised peak of a session with these settings."""
+        reference = self.backend == "reference"  # the same parts, with every weight as f32
         return native_footprint(
             self.spec,
-            self.tensors,
+            map(_as_f32, self.tensors) if reference else self.tensors,
             context_length=settings.context,
             max_nodes=settings.max_nodes,
             prefill_chunk=settings.prefill_chunk,
@@ -38,3 +41,8 @@ class Sizing:
     def total(self, settings: Settings) -> int:
         """The peak in bytes."""
         return self.footprint(settings).total_bytes
+
+
+def _as_f32(tensor: TensorInfo) -> TensorInfo:
+    size_bytes = 4 * math.prod(tensor.shape)
+    return replace(tensor, type=TensorType.F32, size_bytes=size_bytes)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -156,3 +157,9 @@ def test_any_budget_is_kept_or_refused(mebibytes: int, which: Any, draft: bool) 
         return
     assert made.planned_bytes <= made.budget_bytes
     assert (made.max_nodes > 1) == (made.drafter_bytes > 0)
+
+
+def test_the_reference_backend_holds_f32() -> None:
+    made = plan("2GiB", which=BIG, backend="reference")
+    assert made.footprint["weights"] == 4 * sum(math.prod(each.shape) for each in BIG[1])
+    assert made.backend == "reference"
