@@ -13,8 +13,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgespec.backends.native.kernels.intrinsics import call_row, float_to_half, shorts_at
-from edgespec.jit import kernel
+from edgespec.backends.native.kernels.intrinsics import (
+    call_row,
+    float_to_half,
+    load_short,
+    store_short,
+)
+from edgespec.jit import inner_kernel, kernel
 
 ROWS_PER_ITEM = 16
 SOFTMAX, SCORES, MIX = 3, 4, 8
@@ -45,7 +50,7 @@ def describe_tree(parents, depth, run, extra_start, extra):
     extra_start[parents.shape[0]] = count
 
 
-@kernel
+@inner_kernel
 def key_address(arena, layer, head, slot):
     """Where the 16-key tile of a slot starts; a block holds [layer, key or value, head] planes."""
     plane = (layer * 2 * arena.num_heads + head) * arena.plane_bytes
@@ -53,23 +58,22 @@ def key_address(arena, layer, head, slot):
     return arena.blocks[slot // arena.block] + plane + (within >> 4) * arena.key_tile_bytes
 
 
-@kernel
+@inner_kernel
 def value_address(arena, layer, head, slot):
     """Where the value row of a slot is."""
     plane = ((layer * 2 + 1) * arena.num_heads + head) * arena.plane_bytes
     return arena.blocks[slot // arena.block] + plane + slot % arena.block * arena.value_bytes
 
 
-@kernel
+@inner_kernel
 def store_kv(arena, layer, head, slot, keys, values):
     """Write one position's keys and values [head_dim] f32 as half precision."""
     count = keys.shape[0]
-    column = shorts_at(key_address(arena, layer, head, slot), 16 * count)
-    row = shorts_at(value_address(arena, layer, head, slot), count)
-    lane = slot & 15
+    column = key_address(arena, layer, head, slot) + 2 * (slot & 15)
+    row = value_address(arena, layer, head, slot)
     for i in range(count):
-        column[16 * i + lane] = float_to_half(keys[i])
-        row[i] = float_to_half(values[i])
+        store_short(column + 32 * i, float_to_half(keys[i]))
+        store_short(row + 2 * i, float_to_half(values[i]))
 
 
 @kernel
@@ -77,16 +81,16 @@ def move_kv(arena, num_layers, head_dim, source, target):
     """Copy one position's keys and values, all layers and heads, from one slot to another."""
     for layer in range(num_layers):
         for head in range(arena.num_heads):
-            old = shorts_at(key_address(arena, layer, head, source), 16 * head_dim)
-            new = shorts_at(key_address(arena, layer, head, target), 16 * head_dim)
-            old_row = shorts_at(value_address(arena, layer, head, source), head_dim)
-            new_row = shorts_at(value_address(arena, layer, head, target), head_dim)
+            old = key_address(arena, layer, head, source) + 2 * (source & 15)
+            new = key_address(arena, layer, head, target) + 2 * (target & 15)
+            old_row = value_address(arena, layer, head, source)
+            new_row = value_address(arena, layer, head, target)
             for i in range(head_dim):
-                new[16 * i + (target & 15)] = old[16 * i + (source & 15)]
-                new_row[i] = old_row[i]
+                store_short(new + 32 * i, load_short(old + 32 * i))
+                store_short(new_row + 2 * i, load_short(old_row + 2 * i))
 
 
-@kernel
+@inner_kernel
 def _score(ops, arena, layer, head, head_dim, rows, num_rows, num_slots, scores):
     """scores[row, slot] = query . key for all slots of all rows."""
     query_bytes, score_bytes = rows.strides[0], scores.strides[0]
@@ -110,7 +114,7 @@ def _score(ops, arena, layer, head, head_dim, rows, num_rows, num_slots, scores)
                 row += size
 
 
-@kernel
+@inner_kernel
 def _mix(ops, arena, layer, head, first, last, place, vectors, scores, row, num_rows, mixed):
     """mixed[row] += values of slots first .. last - 1, weighted by scores[row, place ...]."""
     while first < last:
@@ -137,7 +141,7 @@ def _mix(ops, arena, layer, head, first, last, place, vectors, scores, row, num_
         place += count
 
 
-@kernel
+@inner_kernel
 def attend(
     ops,
     arena,

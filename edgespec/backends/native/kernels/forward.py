@@ -14,7 +14,7 @@ from numba import prange
 
 from edgespec.backends.native.kernels.attention import ROWS_PER_ITEM, attend, store_kv
 from edgespec.backends.native.kernels.intrinsics import call_row, call_tile
-from edgespec.jit import kernel, parallel_kernel
+from edgespec.jit import inner_kernel, parallel_kernel
 
 NORM, QUANTISE, GATE = 0, 1, 2
 """Places in the table of row operations."""
@@ -115,7 +115,7 @@ class Buffers(NamedTuple):
     logits: Any
 
 
-@kernel
+@inner_kernel
 def _quantise(ops, rows, row, width):
     """Fill a row's int8 form, when some matrix reads it."""
     if rows.quants.shape[1] == 0:
@@ -133,7 +133,7 @@ def _quantise(ops, rows, row, width):
     )
 
 
-@kernel
+@inner_kernel
 def _norm_row(ops, stream, source, weight, epsilon_bits, rows, target):
     """Norm one row of the residual stream and quantise it."""
     width = stream.shape[1]
@@ -151,7 +151,7 @@ def _norm_row(ops, stream, source, weight, epsilon_bits, rows, target):
     _quantise(ops, rows, target, width)
 
 
-@kernel
+@inner_kernel
 def _gate_row(ops, rows, up, row, width):
     """silu(gate) * up in place of gate, then quantised."""
     place = rows.values.ctypes.data + row * rows.values.strides[0]
@@ -169,7 +169,7 @@ def _gate_row(ops, rows, up, row, width):
     _quantise(ops, rows, row, width)
 
 
-@kernel
+@inner_kernel
 def _multiply(thread, threads, matrix, tiles, sizes, rows, num_rows, output, accumulate):
     """This thread's share of output[n] = rows[n] x matrix: whole tiles of 16 outputs."""
     kind, count = matrix[TYPE], matrix[TILES]
@@ -204,7 +204,7 @@ def _multiply(thread, threads, matrix, tiles, sizes, rows, num_rows, output, acc
             )
 
 
-@kernel
+@inner_kernel
 def _rotate(row, cosines, sines, interleaved):
     """RoPE in place on the leading dimensions of one head."""
     half = cosines.shape[0]
@@ -215,7 +215,7 @@ def _rotate(row, cosines, sines, interleaved):
         row[second] = real * sines[i] + imaginary * cosines[i]
 
 
-@kernel
+@inner_kernel
 def _place(ops, shape, weights, layer, arena, tree, buffers, node):
     """Bias, norm, rotate and scale one node's queries; rotate and store its keys and values."""
     dim, group = shape.head_dim, shape.num_heads // shape.num_kv_heads
@@ -249,7 +249,7 @@ def _place(ops, shape, weights, layer, arena, tree, buffers, node):
                 target[i] = row[i] * np.float32(shape.query_scale)
 
 
-@kernel
+@inner_kernel
 def _attend_share(thread, threads, ops, shape, layer, arena, tree, buffers, output, num_nodes):
     """This thread's items of attention, dealt out in turn."""
     group = shape.num_heads // shape.num_kv_heads
@@ -278,7 +278,7 @@ def _attend_share(thread, threads, ops, shape, layer, arena, tree, buffers, outp
         )
 
 
-@kernel
+@inner_kernel
 def _angles(shape, frequencies, tree, buffers, num_nodes):
     """Cosines and sines of all nodes' positions, [n, rope_dim / 2]."""
     for node in range(num_nodes):
@@ -289,7 +289,7 @@ def _angles(shape, frequencies, tree, buffers, num_nodes):
             buffers.sines[node, i] = np.float32(np.sin(angle))
 
 
-@kernel
+@inner_kernel
 def _run_stage(
     stage,
     thread,

@@ -34,6 +34,12 @@ if config.DISABLE_JIT:
     def floats_at(address: int, count: int) -> Any:
         return np.ctypeslib.as_array((ctypes.c_float * count).from_address(address))
 
+    def load_short(address: int) -> Any:
+        return shorts_at(address, 1)[0]
+
+    def store_short(address: int, value: Any) -> None:
+        shorts_at(address, 1)[0] = value
+
     def fma(left: Any, right: Any, addend: Any) -> Any:
         return np.float32(np.float64(left) * np.float64(right) + np.float64(addend))
 
@@ -78,6 +84,25 @@ else:
     def floats_at(address: int, count: int) -> Any:
         """float32 [count] at an address."""
         return carray(_pointer(address), (count,), np.float32)
+
+    @intrinsic
+    def load_short(typing: Any, address: Any) -> Any:
+        """The 16 bits at an address."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.load(builder.inttoptr(arguments[0], I16.as_pointer()))
+
+        return types.uint16(types.intp), generate
+
+    @intrinsic
+    def store_short(typing: Any, address: Any, value: Any) -> Any:
+        """Write 16 bits to an address."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            builder.store(arguments[1], builder.inttoptr(arguments[0], I16.as_pointer()))
+            return context.get_dummy_value()
+
+        return types.void(types.intp, types.uint16), generate
 
     @intrinsic
     def fma(typing: Any, left: Any, right: Any, addend: Any) -> Any:
