@@ -1,0 +1,338 @@
+"""The command line: arguments in, text and exit codes out. The work is done elsewhere.
+
+Nothing heavy is imported before a command runs: `edgespec --help` is to answer at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from edgespec.errors import EdgeSpecError, OptionError
+from edgespec.terminal.options import LoadOptions, ReplyOptions, check_vram
+from edgespec.terminal.text import printable, read_prompt, tolerate_any_encoding
+from edgespec.version import __version__
+
+
+class Commands(TyperGroup):
+    """All commands; what they raise becomes one line on stderr and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except EdgeSpecError as error:
+            if _debugging():
+                raise
+            _say(str(error))
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            # The reader has what it wanted. Nothing may be flushed into the pipe any more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="Language models at full speed on the machine you own, inside a memory budget.",
+    epilog="Exit codes: 0 done, 1 the work failed, 2 wrong usage, 130 interrupted.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    tolerate_any_encoding()
+    try:
+        app(prog_name="edgespec")
+    except Exception as error:  # a fault of ours: say so, and where to learn more
+        if _debugging():
+            raise
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        _say(f"{what}; this is a fault of EdgeSpec: EDGESPEC_DEBUG=1 shows where, please report it")
+        sys.exit(1)
+
+
+def _say(message: str) -> None:
+    print(f"edgespec: {printable(message)}", file=sys.stderr)
+
+
+def _debugging() -> bool:
+    return os.environ.get("EDGESPEC_DEBUG", "") not in ("", "0")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"edgespec {__version__}")
+        raise typer.Exit
+
+
+_SIZE = "2GiB, 512MiB, 50% or auto"
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", "-m", metavar="PATH_OR_NAME", help="A .gguf file; the bundled model if left out."
+    ),
+]
+ModelArgument = Annotated[
+    str | None, typer.Argument(metavar="MODEL", help="The same as --model.", show_default=False)
+]
+Prompt = Annotated[
+    str | None, typer.Argument(metavar="PROMPT", help="What to answer.", show_default=False)
+]
+Backend = Annotated[
+    str,
+    typer.Option(
+        "--backend",
+        metavar="auto|native|llamacpp|onnx|reference",
+        help="What computes; this version has native and reference.",
+    ),
+]
+Memory = Annotated[
+    str, typer.Option("--memory", metavar="SIZE", help=f"Most memory to be resident in: {_SIZE}.")
+]
+Vram = Annotated[
+    str,
+    typer.Option("--vram", metavar="SIZE", help="Most GPU memory; this version uses none."),
+]
+Context = Annotated[
+    int | None,
+    typer.Option("--context", metavar="N", help="Tokens of prompt and reply together."),
+]
+Threads = Annotated[
+    int | None, typer.Option("--threads", metavar="N", help="Threads; one per core if left out.")
+]
+MaxTokens = Annotated[
+    int, typer.Option("--max-tokens", "-n", metavar="N", help="Most tokens to write.")
+]
+Temperature = Annotated[
+    float, typer.Option("--temperature", "-t", metavar="T", help="0 takes the likeliest token.")
+]
+TopK = Annotated[
+    int, typer.Option("--top-k", metavar="N", help="Draw from the N likeliest tokens; 0 is off.")
+]
+TopP = Annotated[
+    float,
+    typer.Option("--top-p", metavar="P", help="Draw from the likeliest that sum to P; 1 is off."),
+]
+MinP = Annotated[
+    float,
+    typer.Option("--min-p", metavar="P", help="Drop tokens under P times the best; 0 is off."),
+]
+Penalty = Annotated[
+    float, typer.Option("--repetition-penalty", metavar="R", help="Above 1 repeats less.")
+]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", metavar="S", help="The same seed, the same text; drawn if left out."),
+]
+Drafters = Annotated[
+    str, typer.Option("--drafters", metavar="LIST|auto", help="Who guesses ahead: names, or none.")
+]
+NoSpeculation = Annotated[
+    bool,
+    typer.Option("--no-speculation", help="One token at a time; the text is the same, only later."),
+]
+System = Annotated[
+    str | None, typer.Option("--system", "-s", metavar="TEXT", help="A system message.")
+]
+Raw = Annotated[
+    bool, typer.Option("--raw", help="Send the prompt as it is, without the chat template.")
+]
+IgnoreEos = Annotated[
+    bool, typer.Option("--ignore-eos", help="Write on when the model would end its reply.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else.")]
+Tensors = Annotated[bool, typer.Option("--tensors", help="List every tensor too.")]
+Version = Annotated[
+    bool,
+    typer.Option(
+        "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
+    ),
+]
+
+
+@app.callback()
+def _root(version: Version = False) -> None:
+    del version
+
+
+@app.command()
+def run(
+    prompt: Prompt = None,
+    model: Model = None,
+    backend: Backend = "auto",
+    memory: Memory = "auto",
+    vram: Vram = "auto",
+    context: Context = None,
+    threads: Threads = None,
+    max_tokens: MaxTokens = 512,
+    temperature: Temperature = 0.8,
+    top_k: TopK = 40,
+    top_p: TopP = 0.95,
+    min_p: MinP = 0.05,
+    repetition_penalty: Penalty = 1.0,
+    seed: Seed = None,
+    drafters: Drafters = "auto",
+    no_speculation: NoSpeculation = False,
+    system: System = None,
+    raw: Raw = False,
+    ignore_eos: IgnoreEos = False,
+    as_json: Json = False,
+) -> None:
+    """Write one reply.
+
+    It answers PROMPT, the text on standard input, or both, joined by a blank line.
+    """
+    from edgespec.terminal.replies import run_once
+
+    if raw and system is not None:
+        raise OptionError(
+            "--system needs the chat template that --raw leaves out; drop one of them"
+        )
+    check_vram(vram)
+    reply = ReplyOptions(
+        max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
+        not no_speculation, ignore_eos,
+    )  # fmt: skip
+    text = read_prompt(prompt, sys.stdin.buffer, stdin_is_terminal=sys.stdin.isatty())
+    chosen = "none" if no_speculation else drafters
+    load = LoadOptions(model, memory, backend, threads, context, chosen)
+    run_once(text, load, reply, system=system, raw=raw, as_json=as_json)
+
+
+@app.command()
+def chat(
+    prompt: Prompt = None,
+    model: Model = None,
+    backend: Backend = "auto",
+    memory: Memory = "auto",
+    vram: Vram = "auto",
+    context: Context = None,
+    threads: Threads = None,
+    max_tokens: MaxTokens = 512,
+    temperature: Temperature = 0.8,
+    top_k: TopK = 40,
+    top_p: TopP = 0.95,
+    min_p: MinP = 0.05,
+    repetition_penalty: Penalty = 1.0,
+    seed: Seed = None,
+    drafters: Drafters = "auto",
+    no_speculation: NoSpeculation = False,
+    system: System = None,
+    raw: Raw = False,
+    ignore_eos: IgnoreEos = False,
+    as_json: Json = False,
+) -> None:
+    """Talk with a model.
+
+    When standard input is a pipe, each of its lines is a turn.
+    """
+    from edgespec.terminal.replies import hold_chat
+
+    if raw:
+        raise OptionError(
+            "a chat needs the chat template; continue a text with `edgespec run --raw`"
+        )
+    check_vram(vram)
+    reply = ReplyOptions(
+        max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
+        not no_speculation, ignore_eos,
+    )  # fmt: skip
+    chosen = "none" if no_speculation else drafters
+    load = LoadOptions(model, memory, backend, threads, context, chosen)
+    if not hold_chat(prompt, load, reply, system=system, as_json=as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def plan(
+    model_argument: ModelArgument = None,
+    model: Model = None,
+    backend: Backend = "auto",
+    memory: Memory = "auto",
+    vram: Vram = "auto",
+    context: Context = None,
+    threads: Threads = None,
+    drafters: Drafters = "auto",
+    no_speculation: NoSpeculation = False,
+    as_json: Json = False,
+) -> None:
+    """Show where every byte would go, and why.
+
+    Nothing is loaded; the plan is the one that `run` and `chat` would use.
+    """
+    check_vram(vram)
+    chosen = "none" if no_speculation else drafters
+    options = LoadOptions(
+        _one_model(model_argument, model), memory, backend, threads, context, chosen
+    )
+    made = options.plan()
+    if as_json:
+        _print_json(made.as_dict())
+        return
+    from edgespec.terminal.tables import print_plan
+
+    print_plan(made, options.model)
+
+
+@app.command()
+def show(
+    model_argument: ModelArgument = None,
+    model: Model = None,
+    tensors: Tensors = False,
+    as_json: Json = False,
+) -> None:
+    """Tell what is in a model file."""
+    from edgespec.terminal.about import about
+
+    facts = about(_one_model(model_argument, model), tensors=tensors)
+    if as_json:
+        _print_json(facts)
+        return
+    from edgespec.terminal.tables import print_about
+
+    print_about(facts)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Look this machine and installation over.
+
+    Prints advice where something could be better; exits with 1 if something cannot work.
+    """
+    from edgespec.terminal.doctor import examine
+
+    findings = examine()
+    problems = sum(finding.status == "problem" for finding in findings)
+    if as_json:
+        values = [finding.as_dict() for finding in findings]
+        _print_json({"version": __version__, "problems": problems, "findings": values})
+    else:
+        from edgespec.terminal.tables import print_findings
+
+        print_findings(findings)
+    if problems:
+        raise typer.Exit(1)
+
+
+def _one_model(argument: str | None, option: str | None) -> str | None:
+    if argument is not None and option is not None and argument != option:
+        raise OptionError(f"two models were given, {argument} and {option}; name one")
+    return option if argument is None else argument
+
+
+def _print_json(values: dict[str, Any]) -> None:
+    print(json.dumps(values, indent=2, ensure_ascii=False))

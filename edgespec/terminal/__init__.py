@@ -1,0 +1,1 @@
+"""What people see: prompts, replies, progress, tables. `edgespec.cli` reads the arguments."""

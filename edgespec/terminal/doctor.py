@@ -1,0 +1,208 @@
+"""`edgespec doctor`: what this machine and installation are like, and what could be better."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from edgespec.cache import cache_folder, kernels_are_cached
+from edgespec.errors import EdgeSpecError
+from edgespec.memory import Budget, format_size, hardware, snapshot
+from edgespec.models.registry import resolve
+from edgespec.version import __version__
+
+Status = Literal["ok", "note", "problem"]
+_PACKAGES = ("numpy", "numba", "llvmlite", "tokenizers", "jinja2", "psutil", "typer", "rich")
+_EXTRAS = {"llama": "llama-cpp-python", "onnx": "onnxruntime"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at; a problem keeps EdgeSpec from working, a note could be better."""
+
+    name: str
+    text: str
+    value: Any
+    """The same for JSON; sizes are bytes."""
+    status: Status = "ok"
+    advice: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def examine() -> list[Finding]:
+    """Look at everything; nothing is written but an empty file in the cache folder."""
+    return [
+        *_versions(),
+        *_processor(),
+        *_memory(),
+        *_cache(),
+        _threading(),
+        *_extras(),
+        Finding("gpu", "none used: every backend of this version runs on the processor", None),
+        _bundled_model(),
+        *_environment(),
+    ]
+
+
+def _versions() -> Iterator[Finding]:
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    yield Finding("edgespec", __version__, __version__)
+    yield Finding("system", f"{system}, {python}", {"system": system, "python": python})
+    found = {name: _version(name) for name in _PACKAGES}
+    text = ", ".join(f"{name} {version or 'missing'}" for name, version in found.items())
+    missing = [name for name, version in found.items() if version is None]
+    if missing:
+        advice = f"install EdgeSpec again: it needs {', '.join(missing)}"
+        yield Finding("packages", text, found, "problem", advice)
+    else:
+        yield Finding("packages", text, found)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> Iterator[Finding]:
+    cpu = hardware()
+    quota = "" if cpu.cpu_quota is None else f", a control group allows {cpu.cpu_quota:g}"
+    threads = cpu.usable_threads()
+    yield Finding(
+        "processor",
+        f"{cpu.cpu_name}: {cpu.physical_cores} cores, {cpu.logical_cores} logical, "
+        f"{cpu.allowed_logical} for this process{quota}; {threads} "
+        f"thread{'' if threads == 1 else 's'} by default",
+        asdict(cpu) | {"threads": threads},
+    )
+    from edgespec.backends.native.kernels import isa
+
+    available = isa.available()
+    value: dict[str, Any] = {"available": list(available), "extensions": list(cpu.isa)}
+    try:
+        used = isa.chosen()
+    except EdgeSpecError as error:
+        advice = "unset EDGESPEC_ISA, or set it to one of those available"
+        yield Finding("instruction set", str(error), value, "problem", advice)
+        return
+    value["used"] = used
+    text = f"{used}; this processor can run {', '.join(available)}"
+    if used != isa.PLAIN:
+        yield Finding("instruction set", text, value)
+    elif len(available) > 1:
+        advice = f"unset EDGESPEC_ISA: {available[0]} is much faster"
+        yield Finding("instruction set", text, value, "note", advice)
+    else:
+        advice = "expect a fraction of the speed: this version's fast kernels need AVX-512 VNNI"
+        yield Finding("instruction set", text, value, "note", advice)
+
+
+def _memory() -> Iterator[Finding]:
+    memory = snapshot()
+    limit = memory.cgroup_limit_bytes
+    limited = "no control group limit" if limit is None else f"limited to {format_size(limit)}"
+    yield Finding(
+        "memory",
+        f"{format_size(memory.free_bytes)} of {format_size(memory.usable_bytes)} free, "
+        f"{limited}, swap {format_size(memory.swap_bytes)} free (never planned with)",
+        asdict(memory),
+    )
+    try:
+        budget = Budget.parse("auto", memory).size_bytes
+    except EdgeSpecError as error:
+        yield Finding("budget", str(error), None, "problem", "close other programs")
+        return
+    yield Finding("budget", f"--memory auto is {format_size(budget)} now", budget)
+
+
+def _cache() -> Iterator[Finding]:
+    folder = cache_folder()
+    problem = _unwritable(folder)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    compiled = kernels_are_cached()
+    value = {
+        "folder": str(folder),
+        "bytes": size,
+        "writable": not problem,
+        "kernels_cached": compiled,
+    }
+    text = f"{folder}, {format_size(size)}"
+    if problem:
+        advice = "set EDGESPEC_CACHE to a folder you can write to, or every start compiles anew"
+        yield Finding("cache", f"{text}, cannot be written: {problem}", value, "note", advice)
+    else:
+        yield Finding("cache", f"{text}, writable", value)
+    if compiled:
+        yield Finding("compiled kernels", "in the cache", True)
+    else:
+        advice = "the next start compiles them, which takes some seconds once"
+        yield Finding("compiled kernels", "not in the cache yet", False, "note", advice)
+
+
+def _unwritable(folder: Path) -> str:
+    """Why the folder cannot be written, "" when it can."""
+    probe = folder / f".probe-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _threading() -> Finding:
+    import numba
+    from numba.np.ufunc import parallel
+
+    layers = [
+        name
+        for name, module in (("tbb", "tbbpool"), ("omp", "omppool"), ("workqueue", "workqueue"))
+        if find_spec(f"numba.np.ufunc.{module}") is not None
+    ]
+    asked = numba.config.THREADING_LAYER
+    most = parallel.get_num_threads()
+    value = {"asked": asked, "built": layers, "threads": most}
+    text = f"Numba {asked}, built with {', '.join(layers)}, at most {most} threads"
+    if numba.config.DISABLE_JIT:
+        advice = "unset NUMBA_DISABLE_JIT: nothing is compiled, which is thousands of times slower"
+        return Finding("threading", text + ", compiler off", value, "problem", advice)
+    return Finding("threading", text, value)
+
+
+def _extras() -> Iterator[Finding]:
+    for extra, package in _EXTRAS.items():
+        version = _version(package)
+        text = f"{package} {version}" if version else f"{package} is not installed"
+        yield Finding(f"extra {extra}", f"{text} (no backend of this version needs it)", version)
+
+
+def _bundled_model() -> Finding:
+    try:
+        path = resolve()
+    except EdgeSpecError as error:
+        advice = "install EdgeSpec again, or give every command a --model"
+        return Finding("bundled model", str(error), None, "problem", advice)
+    size = path.stat().st_size
+    text = f"{path.name}, {format_size(size)}"
+    return Finding("bundled model", text, {"path": str(path), "bytes": size})
+
+
+def _environment() -> Iterator[Finding]:
+    names = sorted(name for name in os.environ if name.startswith(("EDGESPEC_", "NUMBA_")))
+    values = {name: os.environ[name] for name in names}
+    text = ", ".join(f"{name}={value}" for name, value in values.items())
+    yield Finding("environment", text or "no EDGESPEC_ or NUMBA_ variable is set", values)
+    if sys.flags.optimize:
+        yield Finding("python -O", "on", sys.flags.optimize, "note", "it is not needed")

@@ -1,0 +1,79 @@
+"""What the command line asked for, checked before anything is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from edgespec.errors import OptionError
+
+if TYPE_CHECKING:
+    from edgespec.engine import Engine, Progress
+    from edgespec.memory.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """The arguments of `edgespec.load` and `edgespec.plan`."""
+
+    model: str | None = None
+    memory: str = "auto"
+    backend: str = "auto"
+    threads: int | None = None
+    context: int | None = None
+    drafters: str = "auto"
+
+    def load(self, progress: Progress | None = None) -> Engine:
+        from edgespec.opening import load
+
+        return load(**asdict(self), progress=progress)
+
+    def plan(self) -> Plan:
+        from edgespec.opening import plan
+
+        return plan(**asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyOptions:
+    """The arguments of `Engine.stream`; the defaults are its own."""
+
+    max_tokens: int = 512
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    speculation: bool = True
+    ignore_eos: bool = False
+
+    def check(self) -> None:
+        """Raise OptionError for a value that means nothing."""
+        from edgespec.reply import Request
+        from edgespec.verification.sampling import SamplingParams
+
+        sampling = SamplingParams(
+            self.temperature,
+            self.top_k,
+            self.top_p,
+            self.min_p,
+            self.repetition_penalty,
+            seed=self.seed or 0,
+        )
+        Request((), sampling, self.max_tokens)
+
+    def as_arguments(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def check_vram(size: str) -> None:
+    """This version runs on the processor alone, so no budget but none can be used."""
+    from edgespec.memory.size import is_auto, parse_size
+
+    if is_auto(size) or size.strip() == "0":
+        return
+    parse_size(size, whole_bytes=1 << 40)  # a mistyped size is told as one
+    raise OptionError(
+        f"--vram {size} was asked for, but no backend of this version uses a GPU; leave --vram out"
+    )

@@ -1,0 +1,97 @@
+"""One line on stderr for work that takes a while, gone when it is done."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Self, TextIO
+
+_PATIENCE_S = 0.3
+_TICK_S = 0.1
+_WIDTH = 24
+_STAGES = {
+    "kernels": "compiling for this processor (first start only)",
+    "load": "loading the model",
+    "measure": "measuring this machine",
+    "prefill": "reading the prompt",
+}
+
+
+class ProgressLine:
+    """A progress callback, (stage, done, total), that draws on a terminal and nowhere else.
+
+    A stage is shown once it has lasted 0.3 s. A thread of its own keeps the seconds running while
+    the work says nothing, as a compiler does.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, enabled: bool | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._enabled = self._stream.isatty() if enabled is None else enabled
+        self._lock = threading.Lock()
+        self._stage: tuple[str, int, int] | None = None
+        self._since = 0.0
+        self._shown = False
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if not self._enabled:
+            return
+        with self._lock:
+            if self._stage is None or self._stage[0] != stage:
+                self._since = time.monotonic()
+            self._stage = None if done >= total else (stage, done, total)
+            if self._stage is None:
+                self._erase()
+            elif self._thread is None:
+                self._thread = threading.Thread(target=self._draw_until_stopped, daemon=True)
+                self._thread.start()
+
+    def clear(self) -> None:
+        """Take the line away: other text comes now."""
+        with self._lock:
+            self._stage = None
+            self._erase()
+
+    def close(self) -> None:
+        """Clear the line and stop drawing."""
+        self.clear()
+        self._stop.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _draw_until_stopped(self) -> None:
+        while not self._stop.wait(_TICK_S):
+            with self._lock:
+                passed = time.monotonic() - self._since
+                if self._stage is not None and passed >= _PATIENCE_S:
+                    self._stream.write("\r\x1b[K" + describe(*self._stage, passed))
+                    self._stream.flush()
+                    self._shown = True
+
+    def _erase(self) -> None:
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._shown = False
+
+
+def describe(stage: str, done: int, total: int, seconds: float) -> str:
+    """The line: what is done, how much of it when that is known, and since when."""
+    name = _STAGES.get(stage, stage)
+    if done <= 0:
+        return f"{name} … {seconds:.0f} s"
+    filled = min(done * _WIDTH // total, _WIDTH)
+    bar = "█" * filled + "░" * (_WIDTH - filled)
+    return f"{name} {bar} {done * 100 // total:3d} %"
