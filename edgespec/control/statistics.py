@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.jit import kernel
+from edgespec.jit import inner_kernel, kernel
 
 NUM_SCORES = 10
 NUM_DEPTHS = 5
@@ -22,7 +22,7 @@ _LEAST = 0.001
 _MOST = 0.995
 
 
-@kernel
+@inner_kernel
 def depth_bucket(depth: int) -> int:
     """Depths 1, 2, 3-4, 5-8 and beyond."""
     if depth <= 2:
@@ -32,7 +32,7 @@ def depth_bucket(depth: int) -> int:
     return 3 if depth <= 8 else 4
 
 
-@kernel
+@inner_kernel
 def score_bucket(p_accept: float) -> int:
     """The tenth that a score falls into."""
     return min(max(int(p_accept * NUM_SCORES), 0), NUM_SCORES - 1)
@@ -47,7 +47,7 @@ def posterior(table: NDArray[np.float64], source: int, p_accept: float, depth: i
     return min(max(mean, _LEAST), _MOST)
 
 
-@kernel
+@inner_kernel
 def record(table: NDArray[np.float64], source: int, p_accept: float, depth: int, hit: bool) -> None:
     """Count one checked node and fade older ones of its cell."""
     cell = table[source, score_bucket(p_accept), depth_bucket(depth)]

@@ -22,7 +22,7 @@ from edgespec.drafting.automaton_kernels import (
     TOKEN,
 )
 from edgespec.drafting.match_rates import bucket_of, learn
-from edgespec.jit import kernel
+from edgespec.jit import inner_kernel, kernel
 
 FRONTIER = 256
 """Most nodes waiting to be taken."""
@@ -34,7 +34,7 @@ _NEWEST_BONUS = 1.0
 """What the latest occurrence's follower counts extra: text tends to repeat what it did last."""
 
 
-@kernel
+@inner_kernel
 def expand(
     states: NDArray[np.int32],
     edges: NDArray[np.int32],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.jit import kernel
+from edgespec.jit import inner_kernel
 
 LONGEST_MATCH = 64
 """Longer matches count as this long."""
@@ -29,14 +29,14 @@ BUCKETS = _bucket_table()
 PRIORS = np.array(_PRIORS)
 
 
-@kernel
+@inner_kernel
 def bucket_of(match: int) -> int:
     """The bucket of a match length."""
     bucket: int = BUCKETS[min(match, LONGEST_MATCH)]
     return bucket
 
 
-@kernel
+@inner_kernel
 def learn(
     table: NDArray[np.float64], rates: NDArray[np.float64], bucket: int, share: float, hit: bool
 ) -> None:

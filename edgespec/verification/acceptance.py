@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from edgespec.errors import BackendError
-from edgespec.jit import kernel
+from edgespec.jit import inner_kernel, kernel
 from edgespec.verification.noise import position_key
 from edgespec.verification.nucleus import NUM_BUCKETS
 from edgespec.verification.rows import sample
@@ -25,7 +25,7 @@ from edgespec.verification.sampling import SamplingParams
 from edgespec.verification.selection import BLOCK, NOT_A_NUMBER
 
 
-@kernel
+@inner_kernel
 def penalise(
     row: NDArray[np.float32],
     window: NDArray[np.int32],
@@ -52,7 +52,7 @@ def penalise(
             row[token] = logit / penalty if logit > 0.0 else logit * penalty
 
 
-@kernel
+@inner_kernel
 def unpenalise(
     row: NDArray[np.float32],
     window: NDArray[np.int32],

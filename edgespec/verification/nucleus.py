@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.jit import kernel
+from edgespec.jit import inner_kernel
 from edgespec.verification.selection import (
     WORST,
     pack,
@@ -26,13 +26,13 @@ NUM_BUCKETS = 2048
 _BUCKETS_PER_NAT = 64.0
 
 
-@kernel
+@inner_kernel
 def bucket_of(distance: float) -> int:
     """The bucket of a logit by its distance from the best one."""
     return int(min(distance * _BUCKETS_PER_NAT, NUM_BUCKETS - 1.0))
 
 
-@kernel
+@inner_kernel
 def fill_histogram(row: NDArray[np.float32], top: float, histogram: NDArray[np.float64]) -> float:
     """Gather the row's unnormalised probabilities by bucket; return their sum."""
     histogram[:] = 0.0
@@ -45,7 +45,7 @@ def fill_histogram(row: NDArray[np.float32], top: float, histogram: NDArray[np.f
     return total
 
 
-@kernel
+@inner_kernel
 def nucleus_cut(
     row: NDArray[np.float32],
     bits: NDArray[np.int32],

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.jit import kernel
+from edgespec.jit import inner_kernel
 from edgespec.verification.noise import gumbel, uniform
 from edgespec.verification.nucleus import nucleus_cut
 from edgespec.verification.selection import (
@@ -22,7 +22,7 @@ from edgespec.verification.selection import (
 )
 
 
-@kernel
+@inner_kernel
 def draw_from_top(
     row: NDArray[np.float32],
     heap: NDArray[np.int64],
@@ -58,7 +58,7 @@ def draw_from_top(
     return winner
 
 
-@kernel
+@inner_kernel
 def draw_from_row(
     row: NDArray[np.float32],
     bits: NDArray[np.int32],
@@ -97,7 +97,7 @@ def draw_from_row(
     return winner
 
 
-@kernel
+@inner_kernel
 def sample(
     row: NDArray[np.float32],
     bits: NDArray[np.int32],

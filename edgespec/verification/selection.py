@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.jit import kernel
+from edgespec.jit import inner_kernel
 
 BLOCK = 64
 NOT_A_NUMBER = -1
@@ -30,26 +30,26 @@ _LOW_WORD = np.int64(0xFFFFFFFF)
 _MAX_ID = np.int64(0x7FFFFFFF)
 
 
-@kernel
+@inner_kernel
 def sort_key(bits: np.int32) -> np.int32:
     """An integer that orders as the float with these bits; both zeros are 0."""
     sign = np.int32(bits >> _SIGN_SHIFT)
     return np.int32(np.int32(np.int32(bits & _MAGNITUDE) ^ sign) - sign)
 
 
-@kernel
+@inner_kernel
 def pack(key: np.signedinteger | int, token: int) -> int:
     """A candidate as one integer: larger is better, equal logits go to the lower id."""
     return int((np.int64(key) << KEY_SHIFT) | (_MAX_ID - np.int64(token)))
 
 
-@kernel
+@inner_kernel
 def packed_token(candidate: int) -> int:
     """The token of a packed candidate."""
     return int(_MAX_ID - (candidate & _LOW_WORD))
 
 
-@kernel
+@inner_kernel
 def block_extremes(bits: NDArray[np.int32], start: int, stop: int) -> tuple[np.int32, np.int32]:
     """The largest sort key and the largest magnitude of bits[start:stop]."""
     top = _LOWEST
@@ -62,7 +62,7 @@ def block_extremes(bits: NDArray[np.int32], start: int, stop: int) -> tuple[np.i
     return top, largest
 
 
-@kernel
+@inner_kernel
 def scan(bits: NDArray[np.int32], block_max: NDArray[np.int32]) -> int:
     """Fill every block's largest sort key; return the best token, or a negative status."""
     best, best_block = _LOWEST, 0
@@ -88,7 +88,7 @@ def scan(bits: NDArray[np.int32], block_max: NDArray[np.int32]) -> int:
     return token
 
 
-@kernel
+@inner_kernel
 def sift_down(heap: NDArray[np.int64], start: int, size: int) -> None:
     """Restore a min-heap whose element at `start` may be too large."""
     value = heap[start]
@@ -104,7 +104,7 @@ def sift_down(heap: NDArray[np.int64], start: int, size: int) -> None:
     heap[start] = value
 
 
-@kernel
+@inner_kernel
 def push_bounded(heap: NDArray[np.int64], size: int, limit: int, value: int) -> int:
     """Keep the `limit` largest values in a min-heap; return its new size."""
     if size == limit:
@@ -123,7 +123,7 @@ def push_bounded(heap: NDArray[np.int64], size: int, limit: int, value: int) -> 
     return size + 1
 
 
-@kernel
+@inner_kernel
 def sort_descending(heap: NDArray[np.int64], size: int) -> None:
     """Turn a min-heap into a list with the largest value first."""
     for end in range(size - 1, 0, -1):
@@ -131,7 +131,7 @@ def sort_descending(heap: NDArray[np.int64], size: int) -> None:
         sift_down(heap, 0, end)
 
 
-@kernel
+@inner_kernel
 def select_top(
     bits: NDArray[np.int32], block_max: NDArray[np.int32], limit: int, heap: NDArray[np.int64]
 ) -> int:
