@@ -154,6 +154,14 @@ Raw = Annotated[
 IgnoreEos = Annotated[
     bool, typer.Option("--ignore-eos", help="Write on when the model would end its reply.")
 ]
+Stats = Annotated[
+    bool | None,
+    typer.Option(
+        "--stats/--no-stats",
+        help="The numbers on stderr after the reply; left out, if that is a terminal.",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else.")]
 Tensors = Annotated[bool, typer.Option("--tensors", help="List every tensor too.")]
 Version = Annotated[
@@ -190,6 +198,7 @@ def run(
     system: System = None,
     raw: Raw = False,
     ignore_eos: IgnoreEos = False,
+    stats: Stats = None,
     as_json: Json = False,
 ) -> None:
     """Write one reply.
@@ -210,7 +219,7 @@ def run(
     text = read_prompt(prompt, sys.stdin.buffer, stdin_is_terminal=sys.stdin.isatty())
     chosen = "none" if no_speculation else drafters
     load = LoadOptions(model, memory, backend, threads, context, chosen)
-    run_once(text, load, reply, system=system, raw=raw, as_json=as_json)
+    run_once(text, load, reply, system=system, raw=raw, stats=stats, as_json=as_json)
 
 
 @app.command()

@@ -25,9 +25,10 @@ def run_once(
     *,
     system: str | None,
     raw: bool,
+    stats: bool | None,
     as_json: bool,
 ) -> None:
-    """Write one reply to stdout, and its numbers to stderr when that is a terminal."""
+    """Write one reply to stdout, and its numbers to stderr: None if that is a terminal."""
     options.check()
     with ProgressLine() as progress, load.load(progress) as engine:
         with _stream(engine, prompt, options, system, raw) as stream:
@@ -46,7 +47,7 @@ def run_once(
                 "stats": reply.stats.as_dict(),
             }
             print(json.dumps(fields, ensure_ascii=False))
-        elif sys.stderr.isatty():
+        elif stats or (stats is None and sys.stderr.isatty()):
             progress.clear()
             print(stats_line(reply.stats), file=sys.stderr)
 

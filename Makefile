@@ -1,0 +1,67 @@
+# Needs Python 3.11 or newer, a C toolchain and a package index; everything else is set up here.
+#
+#   make demo      one reply of the bundled model: plan, text, numbers
+#   make test      style, types and every test that is not slow
+#   make test-all  the slow tests too
+#   make parity    compare with llama.cpp, which is built from source for it (minutes)
+
+.DEFAULT_GOAL := demo
+.PHONY: demo test test-all parity lint clean
+.DELETE_ON_ERROR:
+
+VENV ?= .venv
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$python && break; done)
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+unexport PYTHONPATH
+unexport PYTHONHOME
+
+# What tests compile stays in the checkout.
+TEST_CACHE := EDGESPEC_CACHE="$(CURDIR)/build/cache"
+
+demo: $(VENV)/installed
+	@echo; echo "edgespec plan"
+	@$(BIN)/edgespec plan
+	@echo; echo "edgespec run --seed 1 'Tell me a short story about a dog.'"
+	@echo "(the first start compiles for this processor, which takes some seconds once)"; echo
+	@$(BIN)/edgespec run --seed 1 --stats "Tell me a short story about a dog." </dev/null
+
+test: lint
+	$(TEST_CACHE) $(BIN)/python -m pytest -m "not slow"
+
+test-all: lint
+	$(TEST_CACHE) $(BIN)/python -m pytest
+
+lint: $(VENV)/dev
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+
+parity: $(VENV)/llama
+	$(TEST_CACHE) $(BIN)/python -m pytest -rs tests/parity
+
+$(VENV)/installed: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; name it: make PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/installed
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+# llama.cpp built for a processor with AMX crashes where the kernel does not grant its tiles, so
+# they are left out where the compiler knows them. Built from source: a ready wheel may hold them.
+NO_AMX = $(shell echo 'int x;' | $${CC:-cc} -mno-amx-tile -mno-amx-int8 -mno-amx-bf16 -x c -c - \
+	-o /dev/null 2>/dev/null && echo -mno-amx-tile -mno-amx-int8 -mno-amx-bf16)
+
+$(VENV)/llama: $(VENV)/dev
+	CMAKE_ARGS="-DGGML_NATIVE=ON" CFLAGS="$(NO_AMX)" CXXFLAGS="$(NO_AMX)" \
+		$(PIP) --no-cache-dir --no-binary llama-cpp-python --editable '.[dev,llama]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist
