@@ -50,6 +50,12 @@ class Block:
     minimum: Value | None = None
 
 
+PREFETCH_BYTES = 4096
+"""How far ahead weights are asked for. With several tokens per weight the loop is too slow for the
+processor's own prefetcher to run far enough ahead: measured 1.62 to 1.43 in T(8)/T(1) for Q8_0.
+"""
+
+
 def emit_tile(kind: TensorType, num_tokens: int, dot: Dot) -> tuple[str, str]:
     """LLVM text and function name of the tile function for one type and number of tokens."""
     name = f"tile_{kind.name}_{num_tokens}"
@@ -59,8 +65,11 @@ def emit_tile(kind: TensorType, num_tokens: int, dot: Dot) -> tuple[str, str]:
         6:
     ]
     sums = emitter.running(num_tokens)
+    block_bytes = tile.FORMATS[kind].tile_bytes(256)[0] // 8
     with emitter.loop(num_blocks) as index:
         block = _UNPACK[kind](emitter, weights, scales, index)
+        ahead = emitter.address(weights, (index, block_bytes), PREFETCH_BYTES)
+        emitter.prefetch(ahead, block_bytes)
         for token in range(num_tokens):
             row = emitter.address(activations, (token, activation_stride), (index, tile.BLOCK))
             meta = emitter.address(planes, (token, row_stride), (index, 4))
