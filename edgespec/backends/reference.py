@@ -2,8 +2,8 @@
 
 Every other backend is tested against it. Weights are float32, whatever the file holds; nothing is
 quantised on the way, so it also tells what int8 activations cost. Each node is computed alone, one
-matrix times one vector at a time, because a BLAS product of several rows differs from the rows' own
-products in most of their last bits.
+matrix times one vector at a time and without BLAS: its product of several rows differs from the
+rows' own products in most of their last bits, and its threads stall on a busy machine.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class ReferenceTarget(Target):
         for head in range(spec.num_heads):
             keys = np.ascontiguousarray(cached[:, 0, head // group])
             values = np.ascontiguousarray(cached[:, 1, head // group])
-            weights = softmax(keys @ query[head] / np.float32(np.sqrt(spec.head_dim)))
-            mixed[head] = weights @ values
+            scores = multiply(keys, query[head]) / np.float32(np.sqrt(spec.head_dim))
+            mixed[head] = np.einsum("i,ij->j", softmax(scores), values)
         return self._project(layer, "attn_output", mixed.ravel())
 
     def _feed_forward(self, layer: int, normed: Vector) -> Vector:
@@ -121,10 +121,10 @@ class ReferenceTarget(Target):
     def _logits(self, stream: Vector) -> Vector:
         head = "token_embd.weight" if self.spec.tied_embeddings else "output.weight"
         last = rms_norm(stream, self._weights["output_norm.weight"], self.spec.norm_epsilon)
-        return self._weights[head] @ last
+        return multiply(self._weights[head], last)
 
     def _project(self, layer: int, name: str, vector: Vector) -> Vector:
-        result = self._weights[f"blk.{layer}.{name}.weight"] @ vector
+        result = multiply(self._weights[f"blk.{layer}.{name}.weight"], vector)
         bias = self._weights.get(f"blk.{layer}.{name}.bias") if self.spec.qkv_bias else None
         return result if bias is None else result + bias
 
@@ -155,6 +155,12 @@ class ReferenceTarget(Target):
 
     def _close(self) -> None:
         self._weights, self._rows, self._nodes = {}, [], []
+
+
+def multiply(matrix: Vector, vector: Vector) -> Vector:
+    """matrix [rows, columns] x vector [columns]."""
+    product: Vector = np.einsum("ij,j->i", matrix, vector)
+    return product
 
 
 def rms_norm(values: Vector, gain: Vector, epsilon: float) -> Vector:
@@ -193,7 +199,8 @@ def rotate(heads: Vector, angles: NDArray[np.float64], layout: str) -> Vector:
 def softmax(scores: Vector) -> Vector:
     """Scores [n] as shares that sum to one."""
     powers = np.exp(scores - scores.max(), dtype=np.float64)
-    return (powers / powers.sum()).astype(np.float32)
+    shares: Vector = (powers / powers.sum()).astype(np.float32)
+    return shares
 
 
 def silu(values: Vector) -> Vector:

@@ -1,0 +1,237 @@
+"""Greedy decoding compared token by token and logit by logit with llama.cpp on the same file.
+
+    python benchmarks/parity.py MODEL... [--quantise Q8_0,Q4_0,Q4_K,Q6_K] [--exact]
+
+Both decode the same prompts; after every token the peer's choice is fed to both, so one early
+difference does not spoil the rest. A different choice is a near tie when both engines score the two
+tokens within the margin; anything else is counted as different. With quantised weights both engines
+also round activations, each in its own way: `--exact` adds how far each is from exact arithmetic,
+which is what the reference backend does. Exit code 1: a choice differed beyond the margin, or a
+cosine fell below the limit while the peer was nearer to exact than we were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks import llama_peer
+from edgespec.backends.base import Logits, Target, TokenTree
+from edgespec.backends.native.target import NativeTarget
+from edgespec.backends.reference import ReferenceTarget
+from edgespec.memory.plan import Footprint, Plan
+from edgespec.models import ModelFile, open_model
+
+BACKENDS = {"native": NativeTarget, "reference": ReferenceTarget}
+FLOAT_MARGIN, QUANTISED_MARGIN = 1e-3, 0.05
+"""Logits this close are a tie; integer activations are rounded in blocks of the engine's choice."""
+LEAST_COSINE = 0.9999
+TEXTS = (
+    "Once upon a time",
+    "The little dog",
+    "One day, a girl named Lily found a needle in her room. She knew it was difficult to play",
+    "What is the capital of France?",
+    "Tom and his mother went to the park. They saw a big",
+    "Please write a short poem about the sea.",
+    "1, 2, 3, 4, 5,",
+    "def add(a, b):",
+    "The weather today is",
+    "He was very happy because",
+    "User: Hello, how are you?\nAssistant:",
+    "In the morning the cat sat on the",
+    "A recipe for bread needs flour, water, salt and",
+    "Explain why the sky is blue.",
+    "My favourite colour is",
+    "Sara had a red ball. She liked to throw the ball up and catch it. One day, the ball went "
+    "over the fence and into the garden of the old man who lived next door. Sara was sad. She did "
+    "not know what to do, so she asked her brother Ben. Ben said,",
+    "The difference between a lake and a river is that",
+    "It was raining, so",
+    "Dear Sir or Madam,",
+    "Zebras, über-große Bäume und 東京:",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """What one comparison found."""
+
+    name: str
+    types: str
+    num_prompts: int = 0
+    num_tokens: int = 0
+    num_equal: int = 0
+    num_ties: int = 0
+    """Other choices between logits within the margin."""
+    worst_gap: float = 0.0
+    """Largest gap, in either engine's logits, between two different choices."""
+    worst_cosine: float = 1.0
+    """Of our logits with the peer's."""
+    ours_to_exact: float = 1.0
+    """Worst cosine with exact arithmetic; 1 when that was not computed."""
+    peer_to_exact: float = 1.0
+
+    @property
+    def num_different(self) -> int:
+        """Other choices beyond the margin."""
+        return self.num_tokens - self.num_equal - self.num_ties
+
+    @property
+    def good(self) -> bool:
+        """Equal up to near ties, and as close to the peer as the peer is to exact arithmetic."""
+        close = self.worst_cosine >= LEAST_COSINE or self.ours_to_exact > self.peer_to_exact
+        return self.num_different == 0 and close
+
+
+def compare(
+    path: Path,
+    *,
+    backend: str = "native",
+    num_prompts: int = len(TEXTS),
+    num_tokens: int = 128,
+    margin: float | None = None,
+    threads: int = 2,
+    exact: bool = False,
+) -> Parity:
+    """Compare one backend with llama.cpp on one file; raises PeerError, PeerMissing.
+
+    `exact` also compares both with the reference backend.
+    """
+    with open_model(path) as file:
+        types = matrix_types(file)
+        prompts = [file.tokenizer.encode(text) or [0] for text in TEXTS[:num_prompts]]
+        if margin is None:
+            margin = FLOAT_MARGIN if types in ("F32", "F16", "BF16") else QUANTISED_MARGIN
+        context = max(map(len, prompts)) + num_tokens
+        backends = [backend, "reference"] if exact else [backend]
+        with ExitStack() as stack:
+            opened = [_open(file, name, context, threads) for name in backends]
+            targets = [stack.enter_context(target) for target in opened]
+            result = Parity(path.name, types, len(prompts))
+            runs = llama_peer.greedy(path, prompts, num_tokens, threads=threads)
+            for prompt, run in zip(prompts, runs, strict=True):
+                for target in targets:
+                    target.truncate(0)
+                    target.prefill(prompt[:-1])
+                last = prompt[-1]
+                for token, theirs in run:
+                    ours, *references = [_decode(target, last) for target in targets]
+                    result = _count(result, ours, theirs, token, margin)
+                    for reference in references:
+                        result = _distances(result, ours, theirs, reference)
+                    last = token
+    return result
+
+
+def _decode(target: Target, token: int) -> Logits:
+    logits = target.forward(TokenTree.chain([token]))[0]
+    target.commit([0])
+    return logits
+
+
+def _count(result: Parity, ours: Logits, theirs: Logits, token: int, margin: float) -> Parity:
+    choice = int(ours.argmax())
+    cosine = min(result.worst_cosine, _cosine(ours, theirs))
+    result = replace(result, num_tokens=result.num_tokens + 1, worst_cosine=cosine)
+    if choice == token:
+        return replace(result, num_equal=result.num_equal + 1)
+    gap = max(float(ours[choice] - ours[token]), float(theirs[token] - theirs[choice]))
+    result = replace(result, worst_gap=max(gap, result.worst_gap))
+    return replace(result, num_ties=result.num_ties + 1) if gap <= margin else result
+
+
+def _distances(result: Parity, ours: Logits, theirs: Logits, reference: Logits) -> Parity:
+    return replace(
+        result,
+        ours_to_exact=min(result.ours_to_exact, _cosine(ours, reference)),
+        peer_to_exact=min(result.peer_to_exact, _cosine(theirs, reference)),
+    )
+
+
+def _cosine(left: Logits, right: Logits) -> float:
+    one, two = left.astype(np.float64), right.astype(np.float64)
+    return float(one @ two / np.sqrt((one @ one) * (two @ two)))
+
+
+def matrix_types(file: ModelFile) -> str:
+    """Types of the matrices, those with the most bytes first, as in "Q4_K+Q6_K"."""
+    sizes: dict[str, int] = {}
+    for info in file.tensors.values():
+        if len(info.shape) > 1:
+            sizes[info.type.name] = sizes.get(info.type.name, 0) + info.size_bytes
+    return "+".join(sorted(sizes, key=lambda name: -sizes[name]))
+
+
+def _open(file: ModelFile, backend: str, context: int, threads: int) -> Target:
+    plan = Plan(
+        backend=backend,
+        quantisation="",
+        context_length=context,
+        kv_type="f16",
+        max_nodes=4,
+        prefill_chunk=64,
+        threads=threads,
+        gpu_layers=0,
+        budget_bytes=0,
+        footprint=Footprint(()),
+    )
+    target: Target = BACKENDS[backend](file, plan)
+    return target
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL")
+    parser.add_argument("--quantise", default="", help="also compare these types, by commas")
+    parser.add_argument("--backend", choices=BACKENDS, default="native")
+    parser.add_argument("--prompts", type=int, default=len(TEXTS))
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--exact", action="store_true", help="also compare with exact arithmetic")
+    options = parser.parse_args()
+    settings = {
+        "backend": options.backend,
+        "num_prompts": options.prompts,
+        "num_tokens": options.tokens,
+        "threads": options.threads,
+        "exact": options.exact,
+    }
+    print(f"{options.backend} against llama-cpp-python {llama_peer.version()}, greedy, f16 KV")
+    print("".join(f"{name:>{width}}" for name, width in _COLUMNS.items()))
+    good = True
+    for path in options.models:
+        good &= _report(compare(path, **settings), options.exact)
+        with tempfile.TemporaryDirectory() as folder:
+            for kind in filter(None, options.quantise.split(",")):
+                copy = Path(folder) / f"{path.stem}-{kind}.gguf"
+                llama_peer.quantise(path, copy, kind)
+                good &= _report(compare(copy, **settings), options.exact)
+    print("all within the margin" if good else "differs beyond the margin")
+    return 0 if good else 1
+
+
+_COLUMNS = dict.fromkeys(
+    ("model", "types", "prompts", "tokens", "equal", "near ties", "different", "worst gap"), 11
+) | {"model": 30, "cosine": 11, "ours-exact": 12, "peer-exact": 12}
+
+
+def _report(found: Parity, exact: bool) -> bool:
+    cells = [found.name, found.types, found.num_prompts, found.num_tokens, found.num_equal]
+    cells += [found.num_ties, found.num_different, f"{found.worst_gap:.4f}"]
+    cells += [f"{found.worst_cosine:.7f}"]
+    cells += [f"{found.ours_to_exact:.7f}", f"{found.peer_to_exact:.7f}"] if exact else ["", ""]
+    widths = zip(cells, _COLUMNS.values(), strict=True)
+    print("".join(f"{cell:>{width}}" for cell, width in widths), flush=True)
+    return found.good
+
+
+if __name__ == "__main__":
+    sys.exit(main())
