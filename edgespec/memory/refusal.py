@@ -31,7 +31,7 @@ def _advice(sizing: Sizing, limits: Limits, budget: Budget) -> str:
         fitting = free.fit(lambda settings: sizing.total(settings) <= budget.size_bytes)
         if fitting is not None:
             advice.append(f"{_options(fitting, limits)} fits this budget")
-        else:
+        elif sizing.total(smallest) < sizing.total(limits.smallest):
             needed = format_size(sizing.total(smallest))
             advice.append(
                 f"the smallest plan that fits this model needs {needed} ({_describe(smallest)})"
