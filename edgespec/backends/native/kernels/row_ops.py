@@ -165,7 +165,10 @@ def gate() -> int:
     with emitter.loop(count) as index:
         value = emitter.load(emitter.address(left, (index, 64)), V16F32, 4)
         up = emitter.load(emitter.address(right, (index, 64)), V16F32, 4)
-        bottom = builder.fadd(_exp(emitter, builder.fneg(value)), _floats(1.0))
+        negative = builder.fneg(value)
+        beyond = builder.fcmp_ordered(">", negative, _floats(88.0))
+        power = _exp(emitter, builder.select(beyond, _floats(88.0), negative))
+        bottom = builder.select(beyond, _floats(float("inf")), builder.fadd(power, _floats(1.0)))
         place = emitter.address(target, (index, 64))
         emitter.store(builder.fmul(builder.fdiv(value, bottom), up), place)
     return _finish(emitter)
