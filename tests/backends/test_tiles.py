@@ -1,0 +1,125 @@
+"""Every tile function: all types x numbers of tokens x instruction sets of this machine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgespec.backends.native.kernels import isa, tile
+from edgespec.errors import OptionError
+from edgespec.models.spec import TensorType
+from tests.backends.tiles import (
+    KINDS,
+    Activations,
+    Tile,
+    dequantised,
+    name,
+    planes_of,
+    raw_rows,
+)
+
+ISAS = isa.available()
+CASES = [(kind, size) for kind in KINDS for size in tile.FORMATS[kind].sizes]
+QUANTISED = [kind for kind in KINDS if not tile.FORMATS[kind].is_float]
+COLUMNS = 768
+
+
+def _columns(kind: TensorType) -> int:
+    return COLUMNS + 2 if tile.FORMATS[kind].is_float else COLUMNS
+
+
+@pytest.mark.parametrize("used", ISAS)
+@pytest.mark.parametrize(("kind", "size"), CASES, ids=name)
+def test_against_exact_arithmetic(used: str, kind: TensorType, size: int) -> None:
+    """Within a few roundings of float64, and nothing is written beside the results."""
+    columns = _columns(kind)
+    raw = raw_rows(kind, 16, columns)
+    weights = dequantised(kind, raw).astype(np.float64)
+    activations = Activations.random(size, columns)
+    output = np.full((size + 1, 20), np.float32(7))
+    activations.run(
+        isa.tile_address(used, kind, size), Tile.pack(kind, raw, columns), output=output
+    )
+    values = activations.values.astype(np.float64)
+    allowed = 1e-6 * (np.abs(values) @ np.abs(weights).T) + 1e-30
+    assert np.all(np.abs(output[:size, :16] - values @ weights.T) <= allowed)
+    assert np.all(output[size] == 7)
+    assert np.all(output[:, 16:] == 7)
+
+
+@pytest.mark.parametrize("used", ISAS)
+@pytest.mark.parametrize(("kind", "size"), CASES, ids=name)
+def test_bit_equal_to_the_plain_loop(used: str, kind: TensorType, size: int) -> None:
+    """Whatever the instruction set and the number of tokens."""
+    columns = _columns(kind)
+    packed = Tile.pack(kind, raw_rows(kind, 16, columns, seed=5), columns)
+    activations = Activations.random(size, columns, seed=6)
+    ours, plain = np.zeros((2, size, 16), np.float32)
+    activations.run(isa.tile_address(used, kind, size), packed, output=ours)
+    activations.run(isa.tile_address(isa.PLAIN, kind, 1), packed, output=plain)
+    np.testing.assert_array_equal(ours.view(np.uint32), plain.view(np.uint32))
+
+
+@pytest.mark.parametrize("used", ISAS)
+@pytest.mark.parametrize("kind", KINDS, ids=name)
+def test_a_token_does_not_see_the_others(used: str, kind: TensorType) -> None:
+    columns = _columns(kind)
+    packed = Tile.pack(kind, raw_rows(kind, 16, columns), columns)
+    many = Activations.random(16, columns)
+    for size in tile.FORMATS[kind].sizes:
+        output = np.zeros((size, 16), np.float32)
+        some = Activations(many.values[:size], many.quants[:size], many.planes[:, :size])
+        some.run(isa.tile_address(used, kind, size), packed, output=output)
+        for token in range(size):
+            alone = np.zeros((1, 16), np.float32)
+            one = slice(token, token + 1)
+            Activations(many.values[one], many.quants[one], many.planes[:, one]).run(
+                isa.tile_address(used, kind, 1), packed, output=alone
+            )
+            np.testing.assert_array_equal(output[one].view(np.uint32), alone.view(np.uint32))
+
+
+@pytest.mark.parametrize("used", ISAS)
+@pytest.mark.parametrize("kind", KINDS, ids=name)
+def test_accumulates_on_top(used: str, kind: TensorType) -> None:
+    columns, address = _columns(kind), isa.tile_address(used, kind, 2)
+    packed = Tile.pack(kind, raw_rows(kind, 16, columns), columns)
+    activations = Activations.random(2, columns)
+    product = np.zeros((2, 16), np.float32)
+    stream = np.random.default_rng(9).standard_normal((2, 16), dtype=np.float32)
+    expected = stream.copy()
+    activations.run(address, packed, output=product)
+    activations.run(address, packed, output=stream, accumulate=True)
+    np.testing.assert_array_equal(stream, expected + product)
+
+
+@pytest.mark.parametrize("used", ISAS)
+@pytest.mark.parametrize("kind", QUANTISED, ids=name)
+def test_largest_integers_do_not_saturate(used: str, kind: TensorType) -> None:
+    """All weights' bits set and all activations 127 or -127, over many blocks."""
+    columns = 2048
+    raw = np.full((16, kind.row_bytes(columns)), 0xFF, np.uint8)
+    starts = {TensorType.Q4_K: (0, 2), TensorType.Q6_K: (208,)}.get(kind, (0,))
+    for start in starts:
+        raw.reshape(16, -1, kind.block_bytes)[..., start : start + 2] = (0x00, 0x3C)  # 1.0
+    quants = np.full((2, columns), 127, np.int8)
+    quants[1] = -127
+    scales = np.ones((2, columns // tile.BLOCK), np.float32)
+    activations = Activations(quants.astype(np.float32), quants, planes_of(quants, scales))
+    output = np.zeros((2, 16), np.float32)
+    activations.run(
+        isa.tile_address(used, kind, 2), Tile.pack(kind, raw, columns), output=output
+    )
+    exact = quants.astype(np.float64) @ dequantised(kind, raw).astype(np.float64).T
+    np.testing.assert_allclose(output, exact, rtol=1e-5)
+
+
+def test_instruction_sets_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EDGESPEC_ISA", raising=False)
+    assert isa.chosen() == ISAS[0]
+    assert ISAS[-1] == isa.PLAIN
+    monkeypatch.setenv("EDGESPEC_ISA", "plain")
+    assert isa.chosen() == "plain"
+    monkeypatch.setenv("EDGESPEC_ISA", "sse9")
+    with pytest.raises(OptionError, match="'sse9'.*plain"):
+        isa.chosen()

@@ -1,0 +1,131 @@
+"""Random weight tiles and activations, machine code called by address, and what it should give."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize
+from numpy.typing import NDArray
+
+from edgespec.backends.native.kernels import tile
+from edgespec.backends.native.kernels.pack import PACK
+from edgespec.models.spec import TensorType
+
+KINDS = tuple(tile.FORMATS)
+
+
+def name(kind: object) -> str:
+    """A readable test id."""
+    return kind.name if isinstance(kind, TensorType) else str(kind)
+
+
+def raw_rows(kind: TensorType, num_rows: int, num_columns: int, seed: int = 0) -> NDArray[np.uint8]:
+    """Rows [rows, row_bytes] as a file holds them: every bit random but those of the scales."""
+    rng = np.random.default_rng(seed)
+    floats = rng.standard_normal((num_rows, num_columns), dtype=np.float32)
+    if kind is TensorType.F32:
+        return floats.view(np.uint8)
+    if kind is TensorType.F16:
+        return floats.astype(np.float16).view(np.uint8)
+    if kind is TensorType.BF16:
+        return (floats.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+    num_blocks = num_columns // kind.block_size
+    blocks = rng.integers(0, 256, (num_rows, num_blocks, kind.block_bytes), dtype=np.uint8)
+    for start in {TensorType.Q4_K: (0, 2), TensorType.Q6_K: (208,)}.get(kind, (0,)):
+        scales = rng.standard_normal((num_rows, num_blocks, 1)) / 100
+        blocks[..., start : start + 2] = scales.astype(np.float16).view(np.uint8)
+    return blocks.reshape(num_rows, -1)
+
+
+def dequantised(kind: TensorType, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Rows [rows, columns] f32, by the gguf package."""
+    values: NDArray[np.float32] = dequantize(raw, GGMLQuantizationType[kind.name])
+    return values.astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Up to 16 packed rows."""
+
+    kind: TensorType
+    num_columns: int
+    weights: NDArray[np.uint32]
+    scales: NDArray[np.uint8]
+
+    @classmethod
+    def pack(cls, kind: TensorType, raw: NDArray[np.uint8], num_columns: int) -> Tile:
+        weight_bytes, scale_bytes = tile.FORMATS[kind].tile_bytes(num_columns)
+        weights, scales = np.zeros(weight_bytes // 4, np.uint32), np.zeros(scale_bytes, np.uint8)
+        packed = cls(kind, num_columns, weights, scales)
+        PACK[kind](raw, packed.weights, packed.scales, num_columns)
+        return packed
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """Tokens' activations in both forms."""
+
+    values: NDArray[np.float32]
+    """What they stand for, [tokens, columns]."""
+    quants: NDArray[np.int8]
+    planes: NDArray[np.int32]
+    """[planes, tokens, blocks]."""
+
+    @classmethod
+    def random(cls, num_tokens: int, num_columns: int, seed: int = 1) -> Activations:
+        """Any int8 but -128, any scale; columns in whole blocks or, for floats only, not."""
+        rng = np.random.default_rng(seed)
+        blocks = -(-num_columns // tile.BLOCK)
+        quants = rng.integers(-127, 128, (num_tokens, blocks * tile.BLOCK)).astype(np.int8)
+        quants[:, rng.random(blocks * tile.BLOCK) < 0.1] = 127
+        scales = np.abs(rng.standard_normal((num_tokens, blocks), dtype=np.float32)) / 50
+        scales[rng.random(scales.shape) < 0.1] = 0.0
+        values = quants * np.repeat(scales, tile.BLOCK, axis=1)
+        values = np.ascontiguousarray(values[:, :num_columns])
+        return cls(values, quants, planes_of(quants, scales))
+
+    def run(
+        self, address: int, packed: Tile, *, output: NDArray[np.float32], accumulate: bool = False
+    ) -> None:
+        """Call a tile function for all tokens; results go to output [tokens, >= 16]."""
+        is_float = tile.FORMATS[packed.kind].is_float
+        source: NDArray[Any] = self.values if is_float else self.quants
+        call(
+            address,
+            packed.weights.ctypes.data,
+            packed.scales.ctypes.data,
+            source.ctypes.data,
+            self.planes.ctypes.data,
+            output.ctypes.data,
+            packed.num_columns // (2 if is_float else tile.BLOCK),
+            source.strides[0],
+            self.planes.strides[1],
+            self.planes.strides[0],
+            output.strides[0],
+            len(self.values),
+            int(accumulate),
+        )
+
+
+def planes_of(quants: NDArray[np.int8], scales: NDArray[np.float32]) -> NDArray[np.int32]:
+    """What tiles need to know of each block, [planes, tokens, blocks] (see `tile.py`)."""
+    num_tokens, num_blocks = scales.shape
+    halves = quants.reshape(num_tokens, num_blocks, 2, 16).astype(np.int32).sum(axis=3)
+    sums = halves.sum(axis=2, dtype=np.int32)
+    planes = np.zeros((tile.NUM_PLANES, num_tokens, num_blocks), np.int32)
+    planes[tile.SCALE] = scales.view(np.int32)
+    planes[tile.START_128] = -128 * sums
+    planes[tile.START_8] = -8 * sums
+    planes[tile.START_32_LOW] = -32 * halves[..., 0]
+    planes[tile.START_32_HIGH] = -32 * halves[..., 1]
+    planes[tile.SUM] = (scales * sums.astype(np.float32)).view(np.int32)
+    return planes
+
+
+def call(address: int, *arguments: int) -> None:
+    """Call machine code that takes 64-bit integers and returns nothing."""
+    ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(arguments))(address)(*arguments)
