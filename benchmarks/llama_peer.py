@@ -46,8 +46,9 @@ def greedy(
 ) -> Iterator[Iterator[tuple[int, NDArray[np.float32]]]]:
     """For each prompt, `num_tokens` pairs of llama.cpp's greedy token and its logits [vocab] f32.
 
-    KV is f16 and the end of text is not obeyed. All runs before the first pair is given, so the two
-    engines do not compete; logits wait in a temporary file. Raises PeerError, PeerMissing.
+    KV is f16, flash attention off, and the end of text is not obeyed. All runs before the first
+    pair is given, so the two engines do not compete; logits wait in a temporary file. Raises
+    PeerError, PeerMissing.
     """
     request = {"model": str(model), "prompts": [list(map(int, ids)) for ids in prompts]}
     request |= {"num_tokens": num_tokens, "threads": threads}
@@ -105,6 +106,7 @@ def _serve_greedy(request: dict[str, Any], output: IO[bytes]) -> None:
     params.n_ctx = longest + request["num_tokens"]
     params.n_batch = params.n_ubatch = longest
     params.n_threads = params.n_threads_batch = request["threads"]
+    params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED  # as in llama_cpp.Llama()
     context = llama.llama_init_from_model(model, params)
     if not context:
         raise SystemExit("cannot make a context")

@@ -3,8 +3,9 @@
     python benchmarks/parity.py MODEL... [--quantise Q8_0,Q4_0,Q4_K,Q6_K] [--exact]
 
 Both decode the same prompts; after every token the peer's choice is fed to both, so one early
-difference does not spoil the rest. A different choice is a near tie when both engines score the two
-tokens within the margin; anything else is counted as different. With quantised weights both engines
+difference does not spoil the rest. A different choice is a near tie when one of the engines scores
+the two tokens within the margin; anything else is counted as different and listed; "worst gap" is
+the largest gap between two different choices in either engine. With quantised weights both engines
 also round activations, each in its own way: `--exact` adds how far each is from exact arithmetic,
 which is what the reference backend does. Exit code 1: a choice differed beyond the margin, or a
 cosine fell below the limit while the peer was nearer to exact than we were.
@@ -70,7 +71,7 @@ class Parity:
     num_tokens: int = 0
     num_equal: int = 0
     num_ties: int = 0
-    """Other choices between logits within the margin."""
+    """Other choices between logits that one engine has within the margin."""
     worst_gap: float = 0.0
     """Largest gap, in either engine's logits, between two different choices."""
     worst_cosine: float = 1.0
@@ -78,6 +79,8 @@ class Parity:
     ours_to_exact: float = 1.0
     """Worst cosine with exact arithmetic; 1 when that was not computed."""
     peer_to_exact: float = 1.0
+    differences: tuple[str, ...] = ()
+    """One line for each choice beyond the margin."""
 
     @property
     def num_different(self) -> int:
@@ -124,9 +127,7 @@ def compare(
                 last = prompt[-1]
                 for token, theirs in run:
                     ours, *references = [_decode(target, last) for target in targets]
-                    result = _count(result, ours, theirs, token, margin)
-                    for reference in references:
-                        result = _distances(result, ours, theirs, reference)
+                    result = _count(result, ours, theirs, margin, *references)
                     last = token
     return result
 
@@ -137,23 +138,28 @@ def _decode(target: Target, token: int) -> Logits:
     return logits
 
 
-def _count(result: Parity, ours: Logits, theirs: Logits, token: int, margin: float) -> Parity:
-    choice = int(ours.argmax())
+def _count(
+    result: Parity, ours: Logits, theirs: Logits, margin: float, exact: Logits | None = None
+) -> Parity:
+    """Add one token to the counts."""
     cosine = min(result.worst_cosine, _cosine(ours, theirs))
     result = replace(result, num_tokens=result.num_tokens + 1, worst_cosine=cosine)
-    if choice == token:
+    if exact is not None:
+        ours_to_exact = min(result.ours_to_exact, _cosine(ours, exact))
+        peer_to_exact = min(result.peer_to_exact, _cosine(theirs, exact))
+        result = replace(result, ours_to_exact=ours_to_exact, peer_to_exact=peer_to_exact)
+    us, them = int(ours.argmax()), int(theirs.argmax())
+    if us == them:
         return replace(result, num_equal=result.num_equal + 1)
-    gap = max(float(ours[choice] - ours[token]), float(theirs[token] - theirs[choice]))
-    result = replace(result, worst_gap=max(gap, result.worst_gap))
-    return replace(result, num_ties=result.num_ties + 1) if gap <= margin else result
-
-
-def _distances(result: Parity, ours: Logits, theirs: Logits, reference: Logits) -> Parity:
-    return replace(
-        result,
-        ours_to_exact=min(result.ours_to_exact, _cosine(ours, reference)),
-        peer_to_exact=min(result.peer_to_exact, _cosine(theirs, reference)),
-    )
+    gaps = float(ours[us] - ours[them]), float(theirs[them] - theirs[us])
+    result = replace(result, worst_gap=max(*gaps, result.worst_gap))
+    if min(gaps) <= margin:
+        return replace(result, num_ties=result.num_ties + 1)
+    line = f"  token {result.num_tokens}: we chose {us} by {gaps[0]:.5f}, "
+    line += f"the peer {them} by {gaps[1]:.5f}"
+    if exact is not None:
+        line += f"; exact arithmetic prefers ours by {float(exact[us] - exact[them]):.5f}"
+    return replace(result, differences=(*result.differences, line))
 
 
 def _cosine(left: Logits, right: Logits) -> float:
@@ -230,6 +236,8 @@ def _report(found: Parity, exact: bool) -> bool:
     cells += [f"{found.ours_to_exact:.7f}", f"{found.peer_to_exact:.7f}"] if exact else ["", ""]
     widths = zip(cells, _COLUMNS.values(), strict=True)
     print("".join(f"{cell:>{width}}" for cell, width in widths), flush=True)
+    for line in found.differences:
+        print(line, flush=True)
     return found.good
 
 

@@ -117,12 +117,13 @@ def test_a_crash_of_the_peer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_near_ties_and_differences_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in peer that prefers other tokens by a given gap."""
+    """Made-up logits in which the peer prefers other tokens by a given gap."""
     from benchmarks import parity
 
     ours = np.array([0.0, 1.0, 0.9995, 0.2], np.float32)
     for token, ties, different in ((1, 0, 0), (2, 1, 0), (3, 0, 1)):
         theirs = ours.copy()
-        theirs[token] = 1.0005
-        found = parity._count(Parity("", ""), ours, theirs, token, FLOAT_MARGIN)
+        theirs[token] = 1.5
+        found = parity._count(Parity("", ""), ours, theirs, FLOAT_MARGIN)
         assert (found.num_ties, found.num_different) == (ties, different)
+        assert len(found.differences) == different
