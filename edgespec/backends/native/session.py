@@ -1,47 +1,22 @@
-"""Scratch of a native session: every buffer the kernels write to, allocated once."""
+"""Scratch of a native session: every buffer the kernels write to, allocated once, and the table
+that tells them where it all is.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels import forward, tile
+from edgespec.backends.native.kernels import row_ops, table, tile
 from edgespec.backends.native.kernels.attention import ROWS_PER_ITEM
+from edgespec.memory.arena import BLOCK, KvArena
 from edgespec.models.spec import ModelSpec
-
-
-class Scratch(NamedTuple):
-    """Everything a session writes to; the rows feed the matmuls after each norm, attention and
-    gate.
-    """
-
-    buffers: forward.Buffers
-    normed: forward.Rows
-    attended: forward.Rows
-    gated: forward.Rows
 
 
 def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
-
-
-def shape_of(spec: ModelSpec) -> forward.Shape:
-    """The architecture's numbers as kernels take them."""
-    return forward.Shape(
-        num_layers=spec.num_layers,
-        num_heads=spec.num_heads,
-        num_kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-        dim=spec.dim,
-        ffn_dim=spec.ffn_dim,
-        rope_dim=spec.rope_dim,
-        interleaved=int(spec.rope_layout == "interleaved"),
-        qk_norm=int(spec.qk_norm),
-        epsilon_bits=int(np.float32(spec.norm_epsilon).view(np.int32)),
-        query_scale=float(np.float32(1.0 / np.sqrt(spec.head_dim))),
-    )
 
 
 def rope_frequencies(spec: ModelSpec, factors: NDArray[np.float32] | None) -> NDArray[np.float64]:
@@ -51,45 +26,106 @@ def rope_frequencies(spec: ModelSpec, factors: NDArray[np.float32] | None) -> ND
     return frequencies if factors is None else frequencies / factors.astype(np.float64)
 
 
-def _rows(num_rows: int, width: int) -> forward.Rows:
-    """Room for activations of this width; int8 forms exist for whole blocks only."""
-    blocks = width // tile.BLOCK if width % tile.BLOCK == 0 else 0
-    return forward.Rows(
-        values=np.zeros((num_rows, round_up(width, 16)), np.float32),
-        quants=np.zeros((num_rows, blocks * tile.BLOCK), np.int8),
-        planes=np.zeros((tile.NUM_PLANES, num_rows, blocks), np.int32),
-    )
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Activations that feed a matmul: as f32, and as int8 with the planes of `tile.py`."""
+
+    floats: NDArray[np.float32]
+    """[rows, width]."""
+    quants: NDArray[np.int8]
+    """[rows, width]; width 0 when it is no whole number of blocks: nothing quantised reads it."""
+    planes: NDArray[np.int32]
+    """[planes, rows, blocks]."""
+
+    @classmethod
+    def allocate(cls, num_rows: int, width: int) -> Rows:
+        blocks = width // tile.BLOCK if width % tile.BLOCK == 0 else 0
+        return cls(
+            floats=np.zeros((num_rows, round_up(width, 16)), np.float32),
+            quants=np.zeros((num_rows, blocks * tile.BLOCK), np.int8),
+            planes=np.zeros((tile.NUM_PLANES, num_rows, blocks), np.int32),
+        )
+
+    def describe(self) -> list[int]:
+        """Its eight entries of the table."""
+        floats, quants, planes = self.floats, self.quants, self.planes
+        return [
+            *(floats.ctypes.data, floats.strides[0], quants.ctypes.data, quants.strides[0]),
+            *(planes.ctypes.data, planes.strides[1], planes.strides[0], int(quants.shape[1] > 0)),
+        ]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.floats.nbytes + self.quants.nbytes + self.planes.nbytes
 
 
-def allocate(
-    spec: ModelSpec, context_length: int, max_nodes: int, prefill_chunk: int, threads: int
-) -> Scratch:
-    """All buffers of a session; rows are padded to the largest tile."""
-    num_rows = round_up(max(max_nodes, prefill_chunk), max(tile.INTEGER_SIZES))
-    q_dim, kv_dim = spec.num_heads * spec.head_dim, spec.kv_dim
-    group = spec.num_heads // spec.num_kv_heads
-    head_pad = round_up(spec.head_dim, 16)
-    slots = round_up(context_length + num_rows, 16)
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """All buffers of a session; f32, rows padded to the largest tile."""
 
-    def floats(*shape: int) -> NDArray[np.float32]:
-        return np.zeros(shape, np.float32)
+    stream: NDArray[np.float32]
+    """[rows, dim]: the residual stream."""
+    query: NDArray[np.float32]
+    key: NDArray[np.float32]
+    value: NDArray[np.float32]
+    up: NDArray[np.float32]
+    rotated: NDArray[np.float32]
+    """[kv_heads, rows * group, head_pad]: queries, rotated and scaled."""
+    cosines: NDArray[np.float32]
+    sines: NDArray[np.float32]
+    scores: NDArray[np.float32]
+    """[threads, 16, slots]."""
+    mixed: NDArray[np.float32]
+    """[threads, 16, head_pad]."""
+    inverse: NDArray[np.float32]
+    """[threads, 16]: one over the softmax's sums."""
+    logits: NDArray[np.float32]
+    normed: Rows
+    attended: Rows
+    gated: Rows
 
-    buffers = forward.Buffers(
-        stream=floats(num_rows, spec.dim),
-        query=floats(num_rows, round_up(q_dim, 16)),
-        key=floats(num_rows, round_up(kv_dim, 16)),
-        value=floats(num_rows, round_up(kv_dim, 16)),
-        up=floats(num_rows, round_up(spec.ffn_dim, 16)),
-        queries=floats(spec.num_kv_heads, num_rows * group, head_pad),
-        cosines=floats(num_rows, spec.rope_dim // 2),
-        sines=floats(num_rows, spec.rope_dim // 2),
-        scores=floats(threads, ROWS_PER_ITEM, slots),
-        mixed=floats(threads, ROWS_PER_ITEM, head_pad),
-        inverse=floats(threads, ROWS_PER_ITEM),
-        logits=floats(logits_rows(max_nodes), round_up(spec.vocab_size, 16)),
-    )
-    widths = (spec.dim, q_dim, spec.ffn_dim)
-    return Scratch(buffers, *(_rows(num_rows, width) for width in widths))
+    @classmethod
+    def allocate(
+        cls,
+        spec: ModelSpec,
+        context_length: int,
+        max_nodes: int,
+        prefill_chunk: int,
+        threads: int,
+    ) -> Scratch:
+        """Buffers for passes of up to max(max_nodes, prefill_chunk) nodes."""
+        num_rows = round_up(max(max_nodes, prefill_chunk), max(tile.INTEGER_SIZES))
+        q_dim, kv_dim = spec.num_heads * spec.head_dim, spec.kv_dim
+        group = spec.num_heads // spec.num_kv_heads
+        head_pad = round_up(spec.head_dim, 16)
+        slots = round_up(context_length + num_rows, 16)
+
+        def floats(*shape: int) -> NDArray[np.float32]:
+            return np.zeros(shape, np.float32)
+
+        return cls(
+            stream=floats(num_rows, spec.dim),
+            query=floats(num_rows, round_up(q_dim, 16)),
+            key=floats(num_rows, round_up(kv_dim, 16)),
+            value=floats(num_rows, round_up(kv_dim, 16)),
+            up=floats(num_rows, round_up(spec.ffn_dim, 16)),
+            rotated=floats(spec.num_kv_heads, num_rows * group, head_pad),
+            cosines=floats(num_rows, spec.rope_dim // 2),
+            sines=floats(num_rows, spec.rope_dim // 2),
+            scores=floats(threads, ROWS_PER_ITEM, slots),
+            mixed=floats(threads, ROWS_PER_ITEM, head_pad),
+            inverse=floats(threads, ROWS_PER_ITEM),
+            logits=floats(logits_rows(max_nodes), round_up(spec.vocab_size, 16)),
+            normed=Rows.allocate(num_rows, spec.dim),
+            attended=Rows.allocate(num_rows, q_dim),
+            gated=Rows.allocate(num_rows, spec.ffn_dim),
+        )
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of everything but the logits."""
+        parts = (getattr(self, field.name) for field in fields(self) if field.name != "logits")
+        return sum(part.size_bytes if isinstance(part, Rows) else part.nbytes for part in parts)
 
 
 def logits_rows(max_nodes: int) -> int:
@@ -101,8 +137,51 @@ def logits_rows(max_nodes: int) -> int:
     )
 
 
-def size_bytes(value: Any) -> int:
-    """Bytes of all arrays in a (nested) tuple of buffers."""
-    if isinstance(value, np.ndarray):
-        return value.nbytes
-    return sum(size_bytes(part) for part in value) if isinstance(value, tuple) else 0
+def fill_shape(c: NDArray[np.int64], spec: ModelSpec) -> None:
+    """Enter the architecture's numbers and the row operations."""
+    c[table.NUM_HEADS] = spec.num_heads
+    c[table.NUM_KV_HEADS] = spec.num_kv_heads
+    c[table.HEAD_DIM] = spec.head_dim
+    c[table.HEAD_PAD] = round_up(spec.head_dim, 16)
+    c[table.DIM] = spec.dim
+    c[table.FFN_DIM] = spec.ffn_dim
+    c[table.ROPE_HALF] = spec.rope_dim // 2
+    c[table.INTERLEAVED] = spec.rope_layout == "interleaved"
+    c[table.QK_NORM] = spec.qk_norm
+    c[table.BIASED] = spec.qkv_bias
+    c[table.EPSILON_BITS] = np.float32(spec.norm_epsilon).view(np.int32)
+    c[table.QUERY_SCALE_BITS] = np.float32(1.0 / np.sqrt(spec.head_dim)).view(np.int32)
+    c[table.OPS : table.OPS + table.NUM_OPS] = row_ops.table()
+
+
+def fill_arena(c: NDArray[np.int64], arena: KvArena) -> None:
+    """Enter the arena; its array of block addresses stays where it is as the arena grows."""
+    c[table.BLOCKS] = arena.addresses.ctypes.data
+    c[table.BLOCK] = BLOCK
+    c[table.PLANE_BYTES] = arena.plane_bytes
+    c[table.KEY_TILE_BYTES] = arena.key_tile_bytes
+    c[table.VALUE_BYTES] = arena.value_bytes
+
+
+def fill_scratch(c: NDArray[np.int64], scratch: Scratch) -> None:
+    """Enter addresses and strides of all buffers."""
+    two = ("stream", "query", "key", "value", "up")
+    for place, name in zip(range(table.STREAM, table.ROTATED, 2), two, strict=True):
+        buffer = getattr(scratch, name)
+        c[place : place + 2] = (buffer.ctypes.data, buffer.strides[0])
+    c[table.COSINES], c[table.SINES] = scratch.cosines.ctypes.data, scratch.sines.ctypes.data
+    c[table.ANGLE_STRIDE] = scratch.cosines.strides[0]
+    three = {table.ROTATED: "rotated", table.SCORES: "scores", table.MIXED: "mixed"}
+    for place, name in three.items():
+        buffer = getattr(scratch, name)
+        c[place : place + 3] = (buffer.ctypes.data, *buffer.strides[:2])
+    c[table.INVERSE] = scratch.inverse.ctypes.data
+    c[table.INVERSE_THREAD] = scratch.inverse.strides[0]
+    c[table.LOGITS] = scratch.logits.ctypes.data
+    c[table.LOGITS_STRIDE] = scratch.logits.strides[0]
+    for place, rows in zip(
+        (table.NORMED, table.ATTENDED, table.GATED),
+        (scratch.normed, scratch.attended, scratch.gated),
+        strict=True,
+    ):
+        c[place : place + 8] = rows.describe()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.base import Progress
-from edgespec.backends.native.kernels import forward
+from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.pack import PACK, UNPACK
 from edgespec.backends.native.kernels.tile import FORMATS, TILE_ROWS, TileFormat
 from edgespec.errors import UnsupportedModelError
@@ -45,7 +45,7 @@ class PackedMatrix:
         return self.weights.nbytes + self.scales.nbytes
 
     def describe(self) -> NDArray[np.int64]:
-        """The row of the table of matrices (columns in `forward.py`)."""
+        """The row of the table of matrices (columns in `table.py`)."""
         weight_bytes, scale_bytes = self.format.tile_bytes(self.num_columns)
         steps = self.num_columns // (2 if self.format.is_float else 32)
         num_tiles = -(-self.num_rows // TILE_ROWS)
@@ -133,14 +133,21 @@ class Weights:
             [load_matrix(file, f"blk.{layer}.{name}.weight", report) for name in _LAYER]
             for layer in range(spec.num_layers)
         ]
-        self.tables = forward.Weights(
-            matrices=np.array([[matrix.describe() for matrix in row] for row in self.layers]),
-            head=self.head.describe(),
-            norms=_stack(file, spec, "attn_norm.weight", "ffn_norm.weight"),
-            last_norm=file.matrix_f32("output_norm.weight").ravel(),
-            head_norms=_head_norms(file, spec),
-            biases=_biases(file, spec),
-        )
+        self._matrices = np.array([[matrix.describe() for matrix in row] for row in self.layers])
+        self._head_matrix = self.head.describe()
+        self._norms = _stack(file, spec, "attn_norm.weight", "ffn_norm.weight")
+        self._last_norm = file.matrix_f32("output_norm.weight").ravel()
+        self._head_norms = _head_norms(file, spec)
+        self._biases = _biases(file, spec)
+
+    def fill(self, c: NDArray[np.int64]) -> None:
+        """Enter the weights in the kernels' table."""
+        c[table.MATRICES] = self._matrices.ctypes.data
+        c[table.HEAD_MATRIX] = self._head_matrix.ctypes.data
+        c[table.NORMS] = self._norms.ctypes.data
+        c[table.LAST_NORM_WEIGHT] = self._last_norm.ctypes.data
+        c[table.HEAD_NORMS] = self._head_norms.ctypes.data
+        c[table.BIASES] = self._biases.ctypes.data
 
     @property
     def kinds(self) -> frozenset[TensorType]:
@@ -153,12 +160,7 @@ class Weights:
         matrices = [self.embedding, *(matrix for row in self.layers for matrix in row)]
         if self.head is not self.embedding:
             matrices.append(self.head)
-        small: tuple[NDArray[np.float32], ...] = (
-            self.tables.norms,
-            self.tables.last_norm,
-            self.tables.head_norms,
-            self.tables.biases,
-        )
+        small = (self._norms, self._last_norm, self._head_norms, self._biases)
         return sum(matrix.size_bytes for matrix in matrices) + sum(array.nbytes for array in small)
 
 

@@ -14,7 +14,7 @@ from llvmlite import ir
 
 LANES = 16
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
-F16, F32 = ir.HalfType(), ir.FloatType()
+F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 V16I8, V16I16, V16I32 = (ir.VectorType(kind, LANES) for kind in (I8, I16, I32))
 V16F16, V16F32 = ir.VectorType(F16, LANES), ir.VectorType(F32, LANES)
 VOID = ir.VoidType()

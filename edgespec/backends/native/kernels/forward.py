@@ -1,416 +1,253 @@
 """The transformer's layers over n nodes, in one compiled call.
 
-A stage with real work is one parallel region; the short row-wise stages run on the calling thread
-when n is small. All buffers are handed in; rows are padded to the tile sizes, and what stands in
-padding rows is never read as a result.
+Each stage is one parallel region; the short row-wise stages run on the calling thread when n is
+small. All scratch is handed in through the table `c` (see `table.py`); rows are padded to the tile
+sizes, and what stands in padding rows is never read as a result. Constants are passed as
+`np.int64(...)`, because Numba compiles a function anew for every literal it is called with.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 from numba import prange
 
-from edgespec.backends.native.kernels.attention import ROWS_PER_ITEM, attend, store_kv
-from edgespec.backends.native.kernels.intrinsics import call_row, call_tile
+from edgespec.backends.native.kernels import table as t
+from edgespec.backends.native.kernels.attention import attend_share, store_kv
+from edgespec.backends.native.kernels.intrinsics import (
+    bits_to_float,
+    call_row,
+    call_tile,
+    load_double,
+    load_float,
+    load_int,
+    load_long,
+    store_float,
+)
 from edgespec.jit import inner_kernel, parallel_kernel
 
-NORM, QUANTISE, GATE = 0, 1, 2
-"""Places in the table of row operations."""
-WQ, WK, WV, WO, WGATE, WUP, WDOWN = range(7)
-"""Places of a layer's matrices."""
-TYPE, WEIGHTS, SCALES, TILES, BLOCKS, TILE_BYTES, SCALE_BYTES, IS_FLOAT = range(8)
-"""Columns of the table of matrices."""
 (ATTENTION_NORM, QKV, PLACE, ATTEND, ATTENDED, ATTENTION_OUT, FFN_NORM, GATE_UP, GATED, DOWN) = (
     range(10)
 )
 """Stages of a layer."""
 LAST_NORM, HEAD = 10, 11
+WHICH = np.array(
+    [[0, 0], [0, 3], [0, 0], [0, 0], [0, 0], [3, 4], [0, 0], [4, 6], [0, 0], [6, 7], [0, 0], [7, 8]]
+)
+"""By stage, the first of its matrices and the first that is not."""
 FEW = 2
 """Up to this many nodes, row-wise stages cost less than starting a parallel region."""
 
 
-class Shape(NamedTuple):
-    """The numbers of the architecture that kernels need."""
-
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    dim: int
-    ffn_dim: int
-    rope_dim: int
-    interleaved: int
-    qk_norm: int
-    epsilon_bits: int
-    query_scale: float
-
-
-class Rows(NamedTuple):
-    """Activations of all nodes that feed a matmul: as f32, and as int8 with the planes of
-    `tile.py`.
-    """
-
-    values: Any
-    """f32 [rows, width]."""
-    quants: Any
-    """i8 [rows, width]; width 0 when nothing quantised reads it."""
-    planes: Any
-    """i32 [planes, rows, blocks]."""
-
-
-class Arena(NamedTuple):
-    """Where keys and values are: block addresses and the sizes inside a block, in bytes."""
-
-    blocks: Any
-    block: int
-    num_heads: int
-    plane_bytes: int
-    key_tile_bytes: int
-    value_bytes: int
-
-
-class Tree(NamedTuple):
-    """The nodes of one pass (see `attention.py`): P and [n] arrays."""
-
-    length: int
-    depth: Any
-    run: Any
-    extra_start: Any
-    extra: Any
-
-
-class Weights(NamedTuple):
-    """Tables of addresses [layers, 7, 8], and the small f32 vectors."""
-
-    matrices: Any
-    head: Any
-    norms: Any
-    """f32 [layers, 2, dim]."""
-    last_norm: Any
-    head_norms: Any
-    """f32 [layers, 2, head_dim]: of queries and keys; empty without qk_norm."""
-    biases: Any
-    """f32 [layers, q_dim + 2 * kv_dim]; width 0 without."""
-
-
-class Buffers(NamedTuple):
-    """Scratch of a session, allocated once; flat, because Numba's regions take no nested tuples."""
-
-    stream: Any
-    """f32 [rows, dim]: the residual stream."""
-    query: Any
-    key: Any
-    value: Any
-    up: Any
-    queries: Any
-    """f32 [kv_heads, rows * group, head_pad]: rotated, scaled."""
-    cosines: Any
-    sines: Any
-    scores: Any
-    """f32 [threads, 16, slots]."""
-    mixed: Any
-    inverse: Any
-    logits: Any
+@inner_kernel
+def _quantise(c, rows, row, width):
+    """Fill a row's int8 form, when some matrix may read it."""
+    if c[rows + t.HAS_QUANTS] != 0:
+        call_row(
+            c[t.OPS + t.QUANTISE],
+            c[rows + t.FLOATS] + row * c[rows + t.FLOATS_STRIDE],
+            c[rows + t.QUANTS] + row * c[rows + t.QUANTS_STRIDE],
+            c[rows + t.PLANES] + row * c[rows + t.PLANES_STRIDE],
+            c[rows + t.PLANE_BYTES_EACH],
+            width >> 5,
+            0,
+            0,
+            0,
+        )
 
 
 @inner_kernel
-def _quantise(ops, rows, row, width):
-    """Fill a row's int8 form, when some matrix reads it."""
-    if rows.quants.shape[1] == 0:
-        return
+def _norm_row(c, source, weight, target):
+    """Norm one row of the residual stream into a row of NORMED, and quantise it."""
     call_row(
-        ops[QUANTISE],
-        rows.values.ctypes.data + row * rows.values.strides[0],
-        rows.quants.ctypes.data + row * rows.quants.strides[0],
-        rows.planes.ctypes.data + row * rows.planes.strides[1],
-        rows.planes.strides[0],
-        width >> 5,
+        c[t.OPS + t.NORM],
+        c[t.STREAM] + source * c[t.STREAM_STRIDE],
+        weight,
+        c[t.NORMED + t.FLOATS] + target * c[t.NORMED + t.FLOATS_STRIDE],
+        c[t.DIM] >> 4,
+        c[t.EPSILON_BITS],
         0,
         0,
         0,
     )
+    _quantise(c, np.int64(t.NORMED), target, c[t.DIM])
 
 
 @inner_kernel
-def _norm_row(ops, stream, source, weight, epsilon_bits, rows, target):
-    """Norm one row of the residual stream and quantise it."""
-    width = stream.shape[1]
-    call_row(
-        ops[NORM],
-        stream.ctypes.data + source * stream.strides[0],
-        weight.ctypes.data,
-        rows.values.ctypes.data + target * rows.values.strides[0],
-        width >> 4,
-        epsilon_bits,
-        0,
-        0,
-        0,
-    )
-    _quantise(ops, rows, target, width)
-
-
-@inner_kernel
-def _gate_row(ops, rows, up, row, width):
+def _gate_row(c, row):
     """silu(gate) * up in place of gate, then quantised."""
-    place = rows.values.ctypes.data + row * rows.values.strides[0]
-    call_row(
-        ops[GATE],
-        place,
-        up.ctypes.data + row * up.strides[0],
-        place,
-        rows.values.shape[1] >> 4,
-        0,
-        0,
-        0,
-        0,
-    )
-    _quantise(ops, rows, row, width)
+    gate = c[t.GATED + t.FLOATS] + row * c[t.GATED + t.FLOATS_STRIDE]
+    up = c[t.UP] + row * c[t.UP_STRIDE]
+    call_row(c[t.OPS + t.GATE], gate, up, gate, (c[t.FFN_DIM] + 15) >> 4, 0, 0, 0, 0)
+    _quantise(c, np.int64(t.GATED), row, c[t.FFN_DIM])
 
 
 @inner_kernel
-def _multiply(thread, threads, matrix, tiles, sizes, rows, num_rows, output, accumulate):
+def _multiply(c, thread, threads, matrix, rows, num_rows, output, output_stride, accumulate):
     """This thread's share of output[n] = rows[n] x matrix: whole tiles of 16 outputs."""
-    kind, count = matrix[TYPE], matrix[TILES]
-    size = sizes[kind]
-    if matrix[IS_FLOAT] != 0:
-        data, stride = rows.values.ctypes.data, rows.values.strides[0]
+    kind, count = load_long(matrix + 8 * t.TYPE), load_long(matrix + 8 * t.NUM_TILES)
+    tile, size, steps = c[t.TILES + kind], c[t.SIZES + kind], load_long(matrix + 8 * t.STEPS)
+    tile_bytes = load_long(matrix + 8 * t.TILE_BYTES)
+    scale_bytes = load_long(matrix + 8 * t.SCALE_BYTES)
+    if load_long(matrix + 8 * t.IS_FLOAT) != 0:
+        data, stride = c[rows + t.FLOATS], c[rows + t.FLOATS_STRIDE]
     else:
-        data, stride = rows.quants.ctypes.data, rows.quants.strides[0]
-    planes, plane_stride, row_stride = (
-        rows.planes.ctypes.data,
-        rows.planes.strides[0],
-        rows.planes.strides[1],
-    )
+        data, stride = c[rows + t.QUANTS], c[rows + t.QUANTS_STRIDE]
+    planes, planes_stride = c[rows + t.PLANES], c[rows + t.PLANES_STRIDE]
     for index in range(count * thread // threads, count * (thread + 1) // threads):
-        weights = matrix[WEIGHTS] + index * matrix[TILE_BYTES]
-        scales = matrix[SCALES] + index * matrix[SCALE_BYTES]
+        weights = load_long(matrix + 8 * t.WEIGHTS) + index * tile_bytes
+        scales = load_long(matrix + 8 * t.SCALES) + index * scale_bytes
         for first in range(0, num_rows, size):
             call_tile(
-                tiles[kind],
+                tile,
                 weights,
                 scales,
                 data + first * stride,
-                planes + first * row_stride,
-                output.ctypes.data + first * output.strides[0] + index * 64,
-                matrix[BLOCKS],
+                planes + first * planes_stride,
+                output + first * output_stride + index * 64,
+                steps,
                 stride,
-                row_stride,
-                plane_stride,
-                output.strides[0],
+                planes_stride,
+                c[rows + t.PLANE_BYTES_EACH],
+                output_stride,
                 min(size, num_rows - first),
                 accumulate,
             )
 
 
 @inner_kernel
-def _rotate(row, cosines, sines, interleaved):
-    """RoPE in place on the leading dimensions of one head."""
-    half = cosines.shape[0]
+def _rotate(c, row, cosines, sines):
+    """RoPE in place on the leading dimensions of one head, f32 at an address."""
+    half = c[t.ROPE_HALF]
     for i in range(half):
-        first, second = (2 * i, 2 * i + 1) if interleaved != 0 else (i, i + half)
-        real, imaginary = row[first], row[second]
-        row[first] = real * cosines[i] - imaginary * sines[i]
-        row[second] = real * sines[i] + imaginary * cosines[i]
-
-
-@inner_kernel
-def _place(ops, shape, weights, layer, arena, tree, buffers, node):
-    """Bias, norm, rotate and scale one node's queries; rotate and store its keys and values."""
-    dim, group = shape.head_dim, shape.num_heads // shape.num_kv_heads
-    q_dim, kv_dim = shape.num_heads * dim, shape.num_kv_heads * dim
-    query, key, value = buffers.query[node], buffers.key[node], buffers.value[node]
-    cosines, sines = buffers.cosines[node], buffers.sines[node]
-    if weights.biases.shape[1] > 0:
-        bias = weights.biases[layer]
-        for i in range(q_dim):
-            query[i] += bias[i]
-        for i in range(kv_dim):
-            key[i] += bias[q_dim + i]
-            value[i] += bias[q_dim + kv_dim + i]
-    for index in range(shape.num_heads + shape.num_kv_heads):
-        of_key = index >= shape.num_heads
-        head = index - shape.num_heads if of_key else index
-        row = key[head * dim : (head + 1) * dim] if of_key else query[head * dim : (head + 1) * dim]
-        if shape.qk_norm != 0:
-            gain = weights.head_norms[layer, 1 if of_key else 0]
-            place = row.ctypes.data
-            call_row(
-                ops[NORM], place, gain.ctypes.data, place, dim >> 4, shape.epsilon_bits, 0, 0, 0
-            )
-        _rotate(row, cosines, sines, shape.interleaved)
-        if of_key:
-            slot = tree.length + node
-            store_kv(arena, layer, head, slot, row, value[head * dim : (head + 1) * dim])
+        if c[t.INTERLEAVED] != 0:
+            first, second = row + 8 * i, row + 8 * i + 4
         else:
-            target = buffers.queries[head // group, node * group + head % group]
-            for i in range(dim):
-                target[i] = row[i] * np.float32(shape.query_scale)
+            first, second = row + 4 * i, row + 4 * (i + half)
+        real, imaginary = load_float(first), load_float(second)
+        cosine, sine = load_float(cosines + 4 * i), load_float(sines + 4 * i)
+        store_float(first, real * cosine - imaginary * sine)
+        store_float(second, real * sine + imaginary * cosine)
 
 
 @inner_kernel
-def _attend_share(thread, threads, ops, shape, layer, arena, tree, buffers, output, num_nodes):
-    """This thread's items of attention, dealt out in turn."""
-    group = shape.num_heads // shape.num_kv_heads
-    num_rows = num_nodes * group
-    size = min(ROWS_PER_ITEM, num_rows)
-    while size > 1 and shape.num_kv_heads * ((num_rows + size - 1) // size) < threads:
-        size = (size + 1) // 2
-    per_head = (num_rows + size - 1) // size
-    for item in range(thread, shape.num_kv_heads * per_head, threads):
-        head, first = item // per_head, item % per_head * size
-        attend(
-            ops,
-            arena,
-            tree,
-            layer,
-            head,
-            group,
-            shape.head_dim,
-            buffers.queries[head],
-            first,
-            min(size, num_rows - first),
-            buffers.scores[thread],
-            buffers.mixed[thread],
-            buffers.inverse[thread],
-            output,
-        )
+def _add(target, source, count):
+    """target[count] += source[count], f32 at two addresses."""
+    for i in range(count):
+        store_float(target + 4 * i, load_float(target + 4 * i) + load_float(source + 4 * i))
 
 
 @inner_kernel
-def _angles(shape, frequencies, tree, buffers, num_nodes):
-    """Cosines and sines of all nodes' positions, [n, rope_dim / 2]."""
+def _head_norm(c, row, layer, which):
+    """RMSNorm of one head in place (Qwen3): which is 0 for queries, 1 for keys."""
+    gain = c[t.HEAD_NORMS] + (layer * 2 + which) * c[t.HEAD_DIM] * 4
+    call_row(c[t.OPS + t.NORM], row, gain, row, c[t.HEAD_DIM] >> 4, c[t.EPSILON_BITS], 0, 0, 0)
+
+
+@inner_kernel
+def _place(c, layer, node):
+    """Bias, norm, rotate and scale one node's queries; rotate and store its keys and values."""
+    dim, group = c[t.HEAD_DIM], c[t.NUM_HEADS] // c[t.NUM_KV_HEADS]
+    q_dim, kv_dim = c[t.NUM_HEADS] * dim, c[t.NUM_KV_HEADS] * dim
+    query = c[t.QUERY] + node * c[t.QUERY_STRIDE]
+    key = c[t.KEY] + node * c[t.KEY_STRIDE]
+    value = c[t.VALUE] + node * c[t.VALUE_STRIDE]
+    cosines = c[t.COSINES] + node * c[t.ANGLE_STRIDE]
+    sines = c[t.SINES] + node * c[t.ANGLE_STRIDE]
+    if c[t.BIASED] != 0:
+        bias = c[t.BIASES] + layer * (q_dim + 2 * kv_dim) * 4
+        _add(query, bias, q_dim)
+        _add(key, bias + 4 * q_dim, kv_dim)
+        _add(value, bias + 4 * (q_dim + kv_dim), kv_dim)
+    scale = bits_to_float(np.int32(c[t.QUERY_SCALE_BITS]))
+    for head in range(c[t.NUM_HEADS]):
+        row = query + 4 * head * dim
+        if c[t.QK_NORM] != 0:
+            _head_norm(c, row, layer, np.int64(0))
+        _rotate(c, row, cosines, sines)
+        target = c[t.ROTATED] + head // group * c[t.ROTATED_HEAD]
+        target += (node * group + head % group) * c[t.ROTATED_STRIDE]
+        for i in range(dim):
+            store_float(target + 4 * i, load_float(row + 4 * i) * scale)
+    for head in range(c[t.NUM_KV_HEADS]):
+        row = key + 4 * head * dim
+        if c[t.QK_NORM] != 0:
+            _head_norm(c, row, layer, np.int64(1))
+        _rotate(c, row, cosines, sines)
+        store_kv(c, layer, head, c[t.LENGTH] + node, row, value + 4 * head * dim)
+
+
+@inner_kernel
+def _angles(c, num_nodes):
+    """Cosines and sines of all nodes' positions, f32 [n, rope_dim / 2]."""
     for node in range(num_nodes):
-        position = tree.length + tree.depth[node]
-        for i in range(frequencies.shape[0]):
-            angle = position * frequencies[i]
-            buffers.cosines[node, i] = np.float32(np.cos(angle))
-            buffers.sines[node, i] = np.float32(np.sin(angle))
+        position = np.float64(c[t.LENGTH] + load_int(c[t.DEPTH] + 4 * node))
+        for i in range(c[t.ROPE_HALF]):
+            angle = position * load_double(c[t.FREQUENCIES] + 8 * i)
+            place = node * c[t.ANGLE_STRIDE] + 4 * i
+            store_float(c[t.COSINES] + place, np.float32(np.cos(angle)))
+            store_float(c[t.SINES] + place, np.float32(np.sin(angle)))
 
 
 @inner_kernel
-def _run_stage(
-    stage,
-    thread,
-    threads,
-    layer,
-    shape,
-    weights,
-    ops,
-    tiles,
-    sizes,
-    arena,
-    tree,
-    buffers,
-    normed,
-    attended,
-    gated,
-    first,
-    num_rows,
-):
-    """One thread's share of one stage; every stage writes only what no other thread of it reads."""
-    stream, matrices = buffers.stream, weights.matrices[layer]
+def _run_stage(c, stage, thread, threads, layer, first, num_rows):
+    """One thread's share of one stage; each writes only what no other thread of it reads."""
+    base = c[t.MATRICES] + layer * 7 * 64
     if stage in (ATTENTION_NORM, FFN_NORM, LAST_NORM):
-        gain = weights.last_norm if stage == LAST_NORM else weights.norms[layer, stage // FFN_NORM]
+        gain = c[t.NORMS] + (layer * 2 + stage // FFN_NORM) * c[t.DIM] * 4
+        if stage == LAST_NORM:
+            gain = c[t.LAST_NORM_WEIGHT]
         for row in range(thread, num_rows, threads):
-            _norm_row(ops, stream, first + row, gain, shape.epsilon_bits, normed, row)
-    elif stage == QKV:
-        _multiply(thread, threads, matrices[WQ], tiles, sizes, normed, num_rows, buffers.query, 0)
-        _multiply(thread, threads, matrices[WK], tiles, sizes, normed, num_rows, buffers.key, 0)
-        _multiply(thread, threads, matrices[WV], tiles, sizes, normed, num_rows, buffers.value, 0)
-    elif stage == PLACE:
+            _norm_row(c, first + row, gain, row)
+    elif stage in (PLACE, ATTENDED, GATED):
         for node in range(thread, num_rows, threads):
-            _place(ops, shape, weights, layer, arena, tree, buffers, node)
+            if stage == PLACE:
+                _place(c, layer, node)
+            elif stage == ATTENDED:
+                _quantise(c, np.int64(t.ATTENDED), node, c[t.NUM_HEADS] * c[t.HEAD_DIM])
+            else:
+                _gate_row(c, node)
     elif stage == ATTEND:
-        _attend_share(
-            thread, threads, ops, shape, layer, arena, tree, buffers, attended.values, num_rows
-        )
-    elif stage == ATTENDED:
-        for node in range(thread, num_rows, threads):
-            _quantise(ops, attended, node, shape.num_heads * shape.head_dim)
-    elif stage == ATTENTION_OUT:
-        _multiply(thread, threads, matrices[WO], tiles, sizes, attended, num_rows, stream, 1)
-    elif stage == GATE_UP:
-        _multiply(thread, threads, matrices[WGATE], tiles, sizes, normed, num_rows, gated.values, 0)
-        _multiply(thread, threads, matrices[WUP], tiles, sizes, normed, num_rows, buffers.up, 0)
-    elif stage == GATED:
-        for node in range(thread, num_rows, threads):
-            _gate_row(ops, gated, buffers.up, node, shape.ffn_dim)
-    elif stage == DOWN:
-        _multiply(thread, threads, matrices[WDOWN], tiles, sizes, gated, num_rows, stream, 1)
-    elif stage == HEAD:
-        _multiply(thread, threads, weights.head, tiles, sizes, normed, num_rows, buffers.logits, 0)
+        attend_share(c, thread, threads, layer, num_rows)
+    else:
+        _multiply_stage(c, stage, thread, threads, base, num_rows)
+
+
+@inner_kernel
+def _multiply_stage(c, stage, thread, threads, base, num_rows):
+    """The matrices of a stage, one after the other; the loop keeps `_multiply` in one place."""
+    begin, end = WHICH[stage, 0], WHICH[stage, 1]
+    for which in range(begin, end):
+        matrix, rows, accumulate = base + 64 * which, t.NORMED, 0
+        if which == t.WQ:
+            output, stride = c[t.QUERY], c[t.QUERY_STRIDE]
+        elif which == t.WK:
+            output, stride = c[t.KEY], c[t.KEY_STRIDE]
+        elif which == t.WV:
+            output, stride = c[t.VALUE], c[t.VALUE_STRIDE]
+        elif which == t.WGATE:
+            output, stride = c[t.GATED + t.FLOATS], c[t.GATED + t.FLOATS_STRIDE]
+        elif which == t.WUP:
+            output, stride = c[t.UP], c[t.UP_STRIDE]
+        elif which == t.WHEAD:
+            matrix, output, stride = c[t.HEAD_MATRIX], c[t.LOGITS], c[t.LOGITS_STRIDE]
+        else:  # back into the residual stream
+            rows = t.ATTENDED if which == t.WO else t.GATED
+            output, stride, accumulate = c[t.STREAM], c[t.STREAM_STRIDE], 1
+        _multiply(c, thread, threads, matrix, rows, num_rows, output, stride, accumulate)
 
 
 @parallel_kernel
-def run(
-    shape,
-    weights,
-    frequencies,
-    ops,
-    tiles,
-    sizes,
-    arena,
-    tree,
-    buffers,
-    normed,
-    attended,
-    gated,
-    num_layers,
-    first,
-    num_rows,
-    threads,
-):
+def run(c, num_layers, first, num_rows, threads):
     """Run `num_layers` layers over the residual stream [n, dim], in place; keys and values go to
-    the arena.
-
-    With no layers: the logits [rows, vocab] of the rows from `first` on. One parallel region for
-    all stages keeps the compile time of this function that of one.
+    the arena. With no layers: the logits [rows, vocab] of the rows from `first` on.
     """
-    _angles(shape, frequencies, tree, buffers, num_rows)
+    _angles(c, num_rows)
     begin, end = (0, LAST_NORM) if num_layers > 0 else (LAST_NORM, HEAD + 1)
     for layer in range(max(num_layers, 1)):
         for stage in range(begin, end):
             heavy = stage in (QKV, ATTEND, ATTENTION_OUT, GATE_UP, DOWN, HEAD)
             if threads == 1 or (num_rows <= FEW and not heavy):
-                _run_stage(
-                    stage,
-                    0,
-                    1,
-                    layer,
-                    shape,
-                    weights,
-                    ops,
-                    tiles,
-                    sizes,
-                    arena,
-                    tree,
-                    buffers,
-                    normed,
-                    attended,
-                    gated,
-                    first,
-                    num_rows,
-                )
-            else:
-                for thread in prange(threads):
-                    _run_stage(
-                        stage,
-                        thread,
-                        threads,
-                        layer,
-                        shape,
-                        weights,
-                        ops,
-                        tiles,
-                        sizes,
-                        arena,
-                        tree,
-                        buffers,
-                        normed,
-                        attended,
-                        gated,
-                        first,
-                        num_rows,
-                    )
+                _run_stage(c, stage, np.int64(0), np.int64(1), layer, first, num_rows)
+                continue
+            for thread in prange(threads):  # one region for all stages: each is compiled anew
+                _run_stage(c, stage, np.int64(thread), threads, layer, first, num_rows)

@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba import carray, config, types
 from numba.extending import intrinsic
 
-from edgespec.backends.native.kernels.emit import F16, F32, I16, I32, I64, VOID
+from edgespec.backends.native.kernels.emit import F16, F32, F64, I16, I32, I64, VOID
 
 NUM_TILE_ARGUMENTS = 12
 NUM_ROW_ARGUMENTS = 8
@@ -34,11 +34,20 @@ if config.DISABLE_JIT:
     def floats_at(address: int, count: int) -> Any:
         return np.ctypeslib.as_array((ctypes.c_float * count).from_address(address))
 
-    def load_short(address: int) -> Any:
-        return shorts_at(address, 1)[0]
+    def _loader(kind: Any, source: Any = None) -> Any:
+        return lambda address: kind.from_address(address).value
 
-    def store_short(address: int, value: Any) -> None:
-        shorts_at(address, 1)[0] = value
+    def _storer(kind: Any, source: Any = None) -> Any:
+        def store(address: int, value: Any) -> None:
+            kind.from_address(address).value = value.item()
+
+        return store
+
+    load_short, store_short = _loader(ctypes.c_uint16), _storer(ctypes.c_uint16)
+    load_float, store_float = _loader(ctypes.c_float), _storer(ctypes.c_float)
+    load_int = _loader(ctypes.c_int32)
+    load_long = _loader(ctypes.c_int64)
+    load_double = _loader(ctypes.c_double)
 
     def fma(left: Any, right: Any, addend: Any) -> Any:
         return np.float32(np.float64(left) * np.float64(right) + np.float64(addend))
@@ -85,24 +94,37 @@ else:
         """float32 [count] at an address."""
         return carray(_pointer(address), (count,), np.float32)
 
-    @intrinsic
-    def load_short(typing: Any, address: Any) -> Any:
-        """The 16 bits at an address."""
+    def _loader(kind: Any, source: Any = None) -> Any:
+        """An intrinsic that reads one value of an LLVM type at an address."""
 
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.load(builder.inttoptr(arguments[0], I16.as_pointer()))
+        @intrinsic
+        def load(typing: Any, address: Any) -> Any:
+            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+                value = builder.load(builder.inttoptr(arguments[0], source.as_pointer()))
+                return builder.sext(value, I64) if source is I32 else value
 
-        return types.uint16(types.intp), generate
+            return kind(types.intp), generate
 
-    @intrinsic
-    def store_short(typing: Any, address: Any, value: Any) -> Any:
-        """Write 16 bits to an address."""
+        return load
 
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            builder.store(arguments[1], builder.inttoptr(arguments[0], I16.as_pointer()))
-            return context.get_dummy_value()
+    def _storer(kind: Any, source: Any = None) -> Any:
+        """An intrinsic that writes one value of an LLVM type to an address."""
 
-        return types.void(types.intp, types.uint16), generate
+        @intrinsic
+        def store(typing: Any, address: Any, value: Any) -> Any:
+            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+                builder.store(arguments[1], builder.inttoptr(arguments[0], source.as_pointer()))
+                return context.get_dummy_value()
+
+            return types.void(types.intp, kind), generate
+
+        return store
+
+    load_short, store_short = _loader(types.uint16, I16), _storer(types.uint16, I16)
+    load_float, store_float = _loader(types.float32, F32), _storer(types.float32, F32)
+    load_int = _loader(types.int64, I32)  # widened: one integer type, one compiled variant
+    load_long = _loader(types.int64, I64)
+    load_double = _loader(types.float64, F64)
 
     @intrinsic
     def fma(typing: Any, left: Any, right: Any, addend: Any) -> Any:
