@@ -1,0 +1,258 @@
+"""Is the text the same with speculation on and off? Counts every case in which it is not.
+
+    python benchmarks/equality.py [MODEL] [--prompts 200] [--tokens 48] [--out equality.jsonl]
+
+For each prompt, temperature 0, 0.7 and 1.2 and two seeds, one reply is written without speculation
+on one thread; then the same reply with speculation on one and two threads, drafted three ways, the
+prompt prefilled whole and in chunks of 7 tokens. All drafts are verified, paying or not:
+
+    drafter  what the engine's own drafter proposes
+    chain    the reply itself with wrong tokens strewn in, as a chain
+    tree     the same with branches
+
+The last two know the reply, so that long drafts are accepted and cut short at every place. Token
+ids, text and the reason for ending must be equal. Results go to a file as they come; a run that was
+stopped goes on where it was. Exit code 1: a mismatch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import edgespec
+from edgespec.control.controller import Controller
+from edgespec.control.cost_curve import CostCurve
+from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.engine import Engine
+from edgespec.reply import Reply
+
+TEMPERATURES = (0.0, 0.7, 1.2)
+SEEDS = (1, 2)
+SHAPES = ("drafter", "chain", "tree")
+SMALL_CHUNK = 7
+TASKS = (
+    "Tell me a short story about {}.",
+    "Write three sentences about {}.",
+    "What is {}?",
+    "Repeat after me: {}, {}, {}.",
+    "Make a list of five things to do with {}.",
+    'Write a JSON object with the keys "name" and "size" about {}.',
+    "Once upon a time there was {}. Once upon a time there was {}. Once",
+    "Hello! I like {}. Do you?",
+    "Fix this text: i has seen {} yesterday",
+    "Explain {} to a child, step by step.",
+)
+SUBJECTS = (
+    "a fox", "a red ball", "the sea", "my grandmother", "a loaf of bread", "a robot", "the moon",
+    "an old house", "a small boat", "a lost key", "the forest", "a birthday cake", "two cats",
+    "a rainy day", "a garden", "the night train", "a blue bird", "a long letter", "snow", "a drum",
+)  # fmt: skip
+
+
+class Eager(Controller):
+    """Verifies every draft it can get, whether it pays or not."""
+
+    def __init__(self, max_nodes: int) -> None:
+        super().__init__(CostCurve({1: 1.0, max(max_nodes, 2): 1.0}), max_nodes)
+        self.most = max_nodes - 1
+
+    def draft_room(self, limit: int | None = None) -> int:
+        return self.most if limit is None else min(self.most, limit)
+
+    def choose(self, tree: DraftTree, draft_s: float = 0.0, limit: int | None = None) -> int:
+        return min(len(tree) - 1, self.draft_room(limit))
+
+    def observe(self, outcome: StepOutcome, seconds: float, draft_s: float = 0.0) -> None:
+        """Nothing is learnt."""
+
+
+class Knowing(Drafter):
+    """Drafts from the reply that is to come, with wrong tokens strewn in, as chains or trees."""
+
+    name = "knowing"
+
+    def __init__(self, reply: Sequence[int], vocab_size: int, *, branches: bool, seed: int) -> None:
+        self._reply, self._vocab_size, self._branches = list(reply), vocab_size, branches
+        self._rng = np.random.default_rng(seed)
+        self._done, self._root = 0, 0
+
+    def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        self._done, self._root = 0, int(tokens[-1])
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._done += len(tokens)
+        self._root = int(tokens[-1])
+
+    def propose(self, max_nodes: int) -> DraftTree:
+        rng, coming = self._rng, self._reply[self._done :]
+        num_nodes = 1 + int(rng.integers(0, max_nodes + 1))
+        tokens, parents, depths = [self._root], [-1], [0]
+        for node in range(1, num_nodes):
+            oldest = max(0, node - 3) if self._branches else node - 1
+            parent = int(rng.integers(oldest, node))
+            depth = depths[parent] + 1
+            right = depth <= len(coming) and rng.random() < 0.85
+            tokens.append(coming[depth - 1] if right else int(rng.integers(self._vocab_size)))
+            parents.append(parent)
+            depths.append(depth)
+        return DraftTree(
+            np.array(tokens, np.int32),
+            np.array(parents, np.int16),
+            np.full(num_nodes, 0.5, np.float32),
+            np.array([0] + [1] * (num_nodes - 1), np.uint8),
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One reply to be written, however."""
+
+    prompt: str
+    temperature: float
+    seed: int
+    max_tokens: int
+    ignore_eos: bool = False
+
+    def plain(self, engine: Engine) -> Reply:
+        """Without speculation, from an empty cache."""
+        engine._target.truncate(0)
+        return self._write(engine, speculation=False)
+
+    def speculative(self, engine: Engine, shape: str, chunk: int | None, expected: Reply) -> Reply:
+        """With every draft verified, from an empty cache; the engine is left as it was."""
+        session, target = engine._session, engine._target
+        before = session.drafter, session.controller
+        whole_prefill = target.prefill
+        session.controller = Eager(engine.plan.max_nodes)
+        if shape != "drafter":
+            vocab_size, branches = target.spec.vocab_size, shape == "tree"
+            session.drafter = Knowing(
+                expected.token_ids, vocab_size, branches=branches, seed=self.seed
+            )
+        setattr(target, "prefill", partial(whole_prefill, chunk=chunk))  # noqa: B010
+        target.truncate(0)
+        try:
+            return self._write(engine, speculation=True)
+        finally:
+            session.drafter, session.controller = before
+            setattr(target, "prefill", whole_prefill)  # noqa: B010
+
+    def _write(self, engine: Engine, *, speculation: bool) -> Reply:
+        return engine.generate(
+            self.prompt,
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            seed=self.seed,
+            ignore_eos=self.ignore_eos,
+            raw=engine.file.chat_template is None,
+            speculation=speculation,
+        )
+
+
+def same(one: Reply, other: Reply) -> bool:
+    """Whether two replies are the same to the byte."""
+    parts = ((reply.token_ids, reply.text, reply.finish_reason) for reply in (one, other))
+    return len({repr(part) for part in parts}) == 1
+
+
+def prompts() -> Iterator[str]:
+    """200 prompts: stories, lists, JSON, repetition."""
+    for subject, task in product(SUBJECTS, TASKS):
+        yield task.replace("{}", subject)
+
+
+def cases(num_prompts: int, max_tokens: int) -> Iterator[Case]:
+    """Every prompt at every temperature and seed; every other prompt runs past the reply's end."""
+    for number, prompt in enumerate(islice(prompts(), num_prompts)):
+        for temperature, seed in product(TEMPERATURES, SEEDS):
+            yield Case(prompt, temperature, seed, max_tokens, ignore_eos=bool(number % 2))
+
+
+def check(case: Case, engines: dict[int, Engine]) -> dict[str, Any]:
+    """Compare all ways of writing one reply: way -> whether it was equal and its numbers."""
+    expected = case.plain(engines[1])
+    ways: dict[str, dict[str, Any]] = {}
+    for threads, engine in engines.items():
+        if threads != 1:
+            ways[f"plain/{threads}/whole"] = _row(expected, case.plain(engine))
+        for shape, chunk in product(SHAPES, (None, SMALL_CHUNK)):
+            reply = case.speculative(engine, shape, chunk, expected)
+            ways[f"{shape}/{threads}/{'whole' if chunk is None else 'chunks'}"] = _row(
+                expected, reply
+            )
+    return ways
+
+
+def _row(expected: Reply, reply: Reply) -> dict[str, Any]:
+    stats = reply.stats
+    tokens = {"tokens": stats.output_tokens, "steps": stats.steps}
+    row: dict[str, Any] = {"equal": same(expected, reply), **tokens}
+    if not row["equal"]:
+        row |= {"expected": expected.token_ids, "found": reply.token_ids}
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("--prompts", type=int, default=200)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--out", type=Path, default=Path("equality.jsonl"))
+    options = parser.parse_args()
+    done: dict[str, Any] = {}
+    if options.out.exists():
+        for line in options.out.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            done[record["case"]] = record["ways"]
+    engines = {threads: edgespec.load(options.model, threads=threads) for threads in (1, 2)}
+    wanted = {
+        repr((str(options.model), case)): case for case in cases(options.prompts, options.tokens)
+    }
+    with options.out.open("a", encoding="utf-8") as out:
+        for number, (key, case) in enumerate(wanted.items(), 1):
+            if key not in done:
+                done[key] = check(case, engines)
+                out.write(json.dumps({"case": key, "ways": done[key]}) + "\n")
+                out.flush()
+            if sys.stderr.isatty():
+                print(f"\r{number} of {len(wanted)} replies", end="", file=sys.stderr)
+    for engine in engines.values():
+        engine.close()
+    sys.exit(1 if report([done[key] for key in wanted]) else 0)
+
+
+def report(found: Sequence[dict[str, Any]]) -> int:
+    """Print a line for each way and the total; returns the number of mismatches."""
+    totals: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for ways in found:
+        for way, row in ways.items():
+            for place, value in enumerate((1, not row["equal"], row["tokens"], row["steps"])):
+                totals[way][place] += value
+    print(f"{'drafts / threads / prefill':<28}{'replies':>8}{'mismatches':>12}{'tokens/step':>13}")
+    for way, (replies, wrong, tokens, steps) in totals.items():
+        print(f"{way:<28}{replies:>8}{wrong:>12}{tokens / max(steps, 1):>13.2f}")
+    wrong, compared = (sum(row[i] for row in totals.values()) for i in (1, 0))
+    print(f"replies={len(found)} mismatches={wrong}/{compared}")
+    return wrong
+
+
+if __name__ == "__main__":
+    main()
