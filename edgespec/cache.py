@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 from platformdirs import user_cache_path
+
+from edgespec.models.spec import TensorType
 
 
 def cache_folder() -> Path:
@@ -34,6 +38,24 @@ def kernel_folder() -> Path:
     return cache_folder() / "kernels" / source_hash()
 
 
-def kernels_are_cached() -> bool:
-    """Whether an earlier process has compiled the model's main loop."""
-    return any(kernel_folder().glob("**/forward.run-*.nbi"))
+def kernels_are_cached(backend: str, kinds: Iterable[TensorType]) -> bool:
+    """Whether an earlier process has compiled all that these weight types need."""
+    return _marker(backend, kinds).exists()
+
+
+def cached_kernels() -> tuple[str, ...]:
+    """Backend and weight types of all that is compiled: "native.Q8_0"."""
+    markers = kernel_folder().glob("ready.*")
+    return tuple(sorted(path.name.removeprefix("ready.") for path in markers))
+
+
+def remember_kernels(backend: str, kinds: Iterable[TensorType]) -> None:
+    """Note that all is compiled; a folder that cannot be written has nothing in it to note."""
+    with suppress(OSError):
+        _marker(backend, kinds).touch()
+
+
+def _marker(backend: str, kinds: Iterable[TensorType]) -> Path:
+    names = sorted({kind.name for kind in kinds})
+    forced = os.environ.get("EDGESPEC_ISA", "")
+    return kernel_folder() / ".".join(["ready", backend, *names, forced]).rstrip(".")

@@ -12,7 +12,7 @@ from edgespec.errors import OptionError
 from edgespec.memory import Budget, Plan, Planner, hardware, runtime, snapshot
 from edgespec.memory.calibration import KernelState
 from edgespec.memory.monitor import release_free_memory
-from edgespec.models import ModelFile, open_model, resolve
+from edgespec.models import ModelFile, TensorType, open_model, resolve
 
 if TYPE_CHECKING:
     from edgespec.drafting.base import Drafter
@@ -76,11 +76,17 @@ def _open(file: ModelFile, chosen: Plan, progress: Progress | None) -> Engine:
             progress(stage, done, total)
 
     report("kernels", 0, 1)
-    warm_up(chosen.backend)
+    warm_up(chosen.backend, _kinds(file))
     release_free_memory()  # the compiler's peak must be over before the weights come
     report("kernels", 1, 1)
     target = backends.open_target(file, chosen, lambda done, total: report("load", done, total))
+    release_free_memory()
     return Engine(file, chosen, target, _drafter(chosen), progress)
+
+
+def _kinds(file: ModelFile) -> frozenset[TensorType]:
+    """Types of the weight matrices, which decide what must be compiled."""
+    return frozenset(info.type for info in file.tensors.values() if len(info.shape) > 1)
 
 
 def _drafter(chosen: Plan) -> Drafter:
@@ -114,8 +120,8 @@ def _plan(
     max_nodes: int | None,
     drafters: tuple[str, ...],
 ) -> Plan:
-    memory_now = snapshot()
-    kernels: KernelState = "cached" if kernels_are_cached() else "cold"
+    memory_now, name = snapshot(), backends.choose(backend)
+    kernels: KernelState = "cached" if kernels_are_cached(name, _kinds(file)) else "cold"
     return Planner(runtime(memory_now.process_resident_bytes, kernels)).plan(
         file.spec,
         file.tensors.values(),
@@ -124,6 +130,6 @@ def _plan(
         context=context,
         threads=threads,
         max_nodes=max_nodes,
-        backend=backends.choose(backend),
+        backend=name,
         draft=bool(drafters),
     )

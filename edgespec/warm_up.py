@@ -1,21 +1,65 @@
-"""Compile, or load from the cache, everything a reply needs, before any model is in memory."""
+"""Compile, or load from the cache, everything a reply needs, before any model is in memory.
+
+Compiling takes about ten seconds and leaves some 200 MiB behind that a process cannot give back. So
+a cold start compiles in a child process (`python -m edgespec.warm_up`), and then starts like any
+other: from the cache.
+"""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 
 from edgespec import backends
-from edgespec.control.controller import Controller
-from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting.base import StepOutcome
-from edgespec.drafting.suffix_automaton import MIN_BYTES, SuffixAutomatonDrafter
-from edgespec.verification.acceptance import Verifier
-from edgespec.verification.sampling import SamplingParams
+from edgespec.cache import kernels_are_cached, remember_kernels
+from edgespec.models.spec import TensorType
 
 
-def warm_up(backend: str) -> None:
-    """Run one step of everything on a text of four tokens."""
-    backends.warm_up(backend)
+def warm_up(backend: str, kinds: Iterable[TensorType]) -> None:
+    """Have all compiled code of a backend, for these weight types, ready in this process."""
+    kinds = sorted(kinds, key=lambda kind: kind.type_id)
+    if not kernels_are_cached(backend, kinds) and _can_have_children():
+        arguments = [backend, *(kind.name for kind in kinds)]
+        _run_child(arguments)
+    backends.warm_up(backend, kinds)
+    _warm_up_decoding()
+    remember_kernels(backend, kinds)
+
+
+def _can_have_children() -> bool:
+    """Whether this program is Python itself: nobody knows what starting another one does."""
+    name = Path(sys.executable or "").name.lower()
+    return name.startswith("python") and not getattr(sys, "frozen", False)
+
+
+def _run_child(arguments: list[str]) -> None:
+    """Compile into the cache; what goes wrong there happens again here and is reported."""
+    package = str(Path(__file__).parent.parent)
+    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    subprocess.run(
+        [sys.executable, "-m", "edgespec.warm_up", *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+def _warm_up_decoding() -> None:
+    """One step of everything between two passes, on a text of four tokens."""
+    from edgespec.control.controller import Controller
+    from edgespec.control.cost_curve import CostCurve
+    from edgespec.drafting.base import StepOutcome
+    from edgespec.drafting.suffix_automaton import MIN_BYTES, SuffixAutomatonDrafter
+    from edgespec.verification.acceptance import Verifier
+    from edgespec.verification.sampling import SamplingParams
+
     text = [1, 2, 1, 2]
     drafter = SuffixAutomatonDrafter(MIN_BYTES)
     controller = Controller(CostCurve({1: 1.0, 2: 1.1, 4: 1.2}), 4)
@@ -30,3 +74,8 @@ def warm_up(backend: str) -> None:
     drafter.observe(outcome)
     drafter.extend(tokens)
     controller.observe(outcome, 1.0, 0.1)
+
+
+if __name__ == "__main__":
+    backends.warm_up(sys.argv[1], [TensorType[name] for name in sys.argv[2:]])
+    _warm_up_decoding()

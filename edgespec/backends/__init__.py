@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from edgespec.errors import OptionError
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from edgespec.backends.base import Progress, Target
     from edgespec.memory.plan import Plan
     from edgespec.models.file import ModelFile
+    from edgespec.models.spec import TensorType
 
 NAMES = ("native", "reference")
 PLANNED = ("llamacpp", "onnx")
@@ -30,12 +32,12 @@ def choose(name: str) -> str:
     raise OptionError(f"no backend is called {name!r}; choose auto, {', '.join(NAMES)}")
 
 
-def warm_up(name: str) -> None:
-    """Compile what a backend needs, or load it from the cache, before any model is in memory."""
+def warm_up(name: str, kinds: Iterable[TensorType]) -> None:
+    """Compile what a backend needs for these weight types, or load it from the cache."""
     if name == "native":
         from edgespec.backends.native.warm_up import warm_up as warm_up_native
 
-        warm_up_native()
+        warm_up_native(kinds)
 
 
 def open_target(file: ModelFile, plan: Plan, progress: Progress | None = None) -> Target:

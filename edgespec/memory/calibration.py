@@ -35,12 +35,13 @@ LIBRARIES: dict[str, Cost] = {
 KERNELS: dict[KernelState, Cost] = {
     "ready": Cost(0, 0),
     "cached": Cost(54 * MIB, 24 * MIB),
-    "cold": Cost(252 * MIB, 222 * MIB),
+    "cold": Cost(158 * MIB, 24 * MIB),
 }
 """All kernels of a session: machine code, and what Numba and LLVM keep for good beside it.
 
-Loading from the cache still wakes up Numba's target and LLVM's linker. Compiling leaves typed trees
-and LLVM modules behind, scattered over heaps that cannot be given back even when they are freed.
+Loading from the cache still wakes up Numba's target and LLVM's linker. A cold start compiles in a
+child process of 225 MiB, imports included, because compiling leaves 200 MiB behind that cannot be
+given back; then this process starts from the cache.
 """
 
 THREAD_BYTES = 128 * KIB

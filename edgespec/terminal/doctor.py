@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from edgespec.cache import cache_folder, kernels_are_cached
+from edgespec.cache import cache_folder, cached_kernels
 from edgespec.errors import EdgeSpecError
 from edgespec.memory import Budget, format_size, hardware, snapshot
 from edgespec.models.registry import resolve
@@ -130,12 +130,12 @@ def _cache() -> Iterator[Finding]:
     folder = cache_folder()
     problem = _unwritable(folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    compiled = kernels_are_cached()
+    compiled = cached_kernels()
     value = {
         "folder": str(folder),
         "bytes": size,
         "writable": not problem,
-        "kernels_cached": compiled,
+        "kernels_cached": list(compiled),
     }
     text = f"{folder}, {format_size(size)}"
     if problem:
@@ -144,10 +144,10 @@ def _cache() -> Iterator[Finding]:
     else:
         yield Finding("cache", f"{text}, writable", value)
     if compiled:
-        yield Finding("compiled kernels", "in the cache", True)
+        yield Finding("compiled kernels", f"in the cache: {', '.join(compiled)}", list(compiled))
     else:
         advice = "the next start compiles them, which takes some seconds once"
-        yield Finding("compiled kernels", "not in the cache yet", False, "note", advice)
+        yield Finding("compiled kernels", "not in the cache yet", [], "note", advice)
 
 
 def _unwritable(folder: Path) -> str:

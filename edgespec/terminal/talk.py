@@ -152,12 +152,11 @@ def write_pieces(pieces: Iterator[str]) -> None:
     clean = printable if sys.stdout.isatty() else str
     last = ""
     try:
-        for piece in pieces:
-            last = piece
-            sys.stdout.write(clean(piece))
+        for last in pieces:
+            sys.stdout.write(clean(last))
             sys.stdout.flush()
     finally:
-        if not last.endswith("\n"):
+        if last and not last.endswith("\n"):
             sys.stdout.write("\n")
             sys.stdout.flush()
 

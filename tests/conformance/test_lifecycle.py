@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
+from edgespec.backends.native.kernels import table
 from edgespec.backends.base import Target, TokenTree
 from edgespec.errors import BackendError, ContextOverflowError
 from edgespec.memory.native_sizes import KV_BLOCK, kv_bytes
@@ -200,9 +201,9 @@ def test_tiles_stay_inside_the_logits(kind: str) -> None:
     """Padding rows of the last tile are written too, so there must be room for them."""
     for max_nodes in range(1, 34):
         with open_target("native", f"llama-{kind}", max_nodes=max_nodes, context_length=64) as made:
-            room = made._scratch.buffers.logits.shape[0]  # type: ignore[attr-defined]
+            room = made._scratch.logits.shape[0]  # type: ignore[attr-defined]
             for count in range(1, max_nodes + 1):
-                _, sizes = made._tiles_for(count)  # type: ignore[attr-defined]
+                sizes = made._tiles_for(count)[table.NUM_TYPES :]  # type: ignore[attr-defined]
                 largest = int(sizes.max())
                 assert -(-count // largest) * largest <= room, (count, max_nodes)
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from edgespec.backends.native.kernels import attention, forward, row_ops, table
+from edgespec.backends.native.kernels import attention, forward, isa, row_ops, table
+from edgespec.backends.native.kernels.pack import PACK, UNPACK
+from edgespec.backends.native.kernels.tile import FORMATS
+from edgespec.models.spec import TensorType
 
 
-def warm_up() -> None:
-    """Call every compiled function once on nothing: no layers, no rows, no heads."""
+def warm_up(kinds: Iterable[TensorType]) -> None:
+    """Call every compiled function once on nothing: no layers, no rows, no columns."""
     integers = np.zeros(4, np.int32)
     attention.describe_tree(np.full(1, -1, np.int16), integers, integers, integers, integers)
     head = np.zeros(8, np.int64)
@@ -17,3 +22,12 @@ def warm_up() -> None:
     row_ops.table()
     forward.run(empty, 0, 0, 0, 1)
     attention.move_kv(empty, 0, 0, 0)
+    name = isa.chosen()
+    raw, scales = np.zeros((0, 0), np.uint8), np.zeros(0, np.uint8)
+    weights, out = np.zeros(0, np.uint32), np.zeros(0, np.float32)
+    for kind in kinds:
+        if kind in FORMATS:
+            PACK[kind](raw, weights, scales, 0)
+            UNPACK[kind](weights, scales, 0, 0, out)
+            for size in FORMATS[kind].sizes:
+                isa.tile_address(name, kind, size)
