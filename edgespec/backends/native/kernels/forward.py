@@ -34,8 +34,8 @@ WHICH = np.array(
     [[0, 0], [0, 3], [0, 0], [0, 0], [0, 0], [3, 4], [0, 0], [4, 6], [0, 0], [6, 7], [0, 0], [7, 8]]
 )
 """By stage, the first of its matrices and the first that is not."""
-FEW = 2
-"""Up to this many nodes, row-wise stages cost less than starting a parallel region."""
+FEW = 4096
+"""Up to this many elements, row-wise stages cost less than starting a parallel region."""
 
 
 @inner_kernel
@@ -246,7 +246,7 @@ def run(c, num_layers, first, num_rows, threads):
     for layer in range(max(num_layers, 1)):
         for stage in range(begin, end):
             heavy = stage in (QKV, ATTEND, ATTENTION_OUT, GATE_UP, DOWN, HEAD)
-            if threads == 1 or (num_rows <= FEW and not heavy):
+            if threads == 1 or (num_rows * c[t.DIM] <= FEW and not heavy):
                 _run_stage(c, stage, np.int64(0), np.int64(1), layer, first, num_rows)
                 continue
             for thread in prange(threads):  # one region for all stages: each is compiled anew
