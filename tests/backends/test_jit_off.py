@@ -1,0 +1,82 @@
+"""Kernels that are plain Numba give the same with the JIT off, where one can step through them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba import config
+
+from edgespec.backends.native.kernels import intrinsics, plain, tile
+from edgespec.models.spec import TensorType
+from tests.backends.tiles import KINDS, Activations, Tile, dequantised, name, raw_rows
+
+ROOT = Path(__file__).parents[2]
+COLUMNS = 256
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=name)
+def test_plain_tiles(kind: TensorType) -> None:
+    """Called as functions, compiled or not."""
+    raw = raw_rows(kind, 16, COLUMNS)
+    packed, activations = Tile.pack(kind, raw, COLUMNS), Activations.random(2, COLUMNS)
+    is_float = tile.FORMATS[kind].is_float
+    source = activations.values if is_float else activations.quants
+    output = np.zeros((2, 16), np.float32)
+    plain.PLAIN_TILES[kind](
+        packed.weights.ctypes.data,
+        packed.scales.ctypes.data,
+        source.ctypes.data,
+        activations.planes.ctypes.data,
+        output.ctypes.data,
+        COLUMNS // (2 if is_float else tile.BLOCK),
+        source.strides[0],
+        activations.planes.strides[1],
+        activations.planes.strides[0],
+        output.strides[0],
+        2,
+        0,
+    )
+    exact = activations.values.astype(np.float64) @ dequantised(kind, raw).astype(np.float64).T
+    np.testing.assert_allclose(output, exact, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.5, 65504.0, 6e-8, 1e-9, 2049.0, 1e9], ids=str)
+def test_half_precision(value: float) -> None:
+    """To the nearest half, ties to even, infinity past the largest."""
+    with np.errstate(over="ignore"):
+        half = np.float16(np.float32(value))
+    if config.DISABLE_JIT:
+        with np.errstate(over="ignore"):
+            assert intrinsics.float_to_half(np.float32(value)) == half.view(np.uint16)
+        assert intrinsics.half_to_float(half.view(np.uint16)) == np.float32(half)
+        return
+    from edgespec.jit import kernel
+
+    to_half = kernel(lambda x: intrinsics.float_to_half(x))
+    to_float = kernel(lambda x: intrinsics.half_to_float(x))
+    assert to_half(np.float32(value)) == half.view(np.uint16)
+    assert to_float(half.view(np.uint16)) == np.float32(half)
+
+
+@pytest.mark.skipif(bool(config.DISABLE_JIT), reason="is what this test starts")
+def test_suite_passes_with_the_jit_off() -> None:
+    """The tests of packing, tree descriptions and plain tiles once more, uncompiled."""
+    folder = ROOT / "tests" / "backends"
+    tests = [folder / "test_pack.py", folder / "test_jit_off.py"]
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *map(str, tests)]
+        + [f"{folder / 'test_attention.py'}::test_describe_tree"]
+        + [f"{folder / 'test_attention.py'}::test_describe_chains_without_lists"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-1000:]
+    assert "passed" in found.stdout
