@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -39,6 +41,20 @@ def run_folder(options: argparse.Namespace) -> Path:
     return Path(options.out) / "run"
 
 
+def changed_settings(changes: list[str]) -> Settings:
+    """Return the settings with `name=value` changes, each value a JSON number."""
+    names = {field.name for field in dataclasses.fields(Settings)}
+    values: dict[str, Any] = {}
+    for change in changes:
+        name, _, value = change.partition("=")
+        if name not in names:
+            raise SystemExit(
+                f"no setting is called {name!r}; there are: {', '.join(sorted(names))}"
+            )
+        values[name] = json.loads(value)
+    return dataclasses.replace(Settings(), **values)
+
+
 def do_prepare(options: argparse.Namespace) -> None:
     """Train the tokenizer and write the token streams."""
     shape, limit = (SMOKE_SHAPE, SMOKE_RECORDS) if options.smoke else (Shape(), None)
@@ -50,8 +66,7 @@ def do_run(options: argparse.Namespace) -> None:
     if options.smoke:
         run(token_folder(options), run_folder(options), SMOKE_SHAPE, SMOKE_SETTINGS, False)
         return
-    settings = Settings() if options.steps is None else Settings(steps=options.steps)
-    run(token_folder(options), run_folder(options), Shape(), settings)
+    run(token_folder(options), run_folder(options), Shape(), changed_settings(options.set))
 
 
 def do_evaluate(options: argparse.Namespace) -> None:
@@ -92,7 +107,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("command", choices=sorted(COMMANDS))
     parser.add_argument("--data", type=Path, help="folder of the corpus files (*.jsonl.gz)")
     parser.add_argument("--out", type=Path, required=True, help="folder for everything written")
-    parser.add_argument("--steps", type=int, help="number of steps (run)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting (run)"
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--smoke", action="store_true", help="a tiny model, 20 steps, 40 records")
     parser.add_argument("--file", type=Path, help="GGUF file to write (export)")
