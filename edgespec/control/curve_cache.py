@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,4 +58,5 @@ def _write(place: Path, curve: dict[int, float]) -> None:
         partial.write_text(json.dumps(curve), encoding="utf-8")
         partial.replace(place)
     except OSError:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
