@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
-from edgespec.backends.native.kernels import table
 from edgespec.backends.base import Target, TokenTree
-from edgespec.errors import BackendError, ContextOverflowError
+from edgespec.backends.native.kernels import table
+from edgespec.errors import BackendError, ContextOverflowError, UnsupportedModelError
 from edgespec.memory.native_sizes import KV_BLOCK, kv_bytes
 from edgespec.models import open_model
 from tests.conformance.targets import (
@@ -29,6 +32,7 @@ from tests.conformance.targets import (
     shared_target,
     tokens,
 )
+from tests.models.build import write_gguf
 
 
 def _tree(ids: list[int], parents: list[int]) -> TokenTree:
@@ -146,6 +150,27 @@ def test_two_targets_open_at_once(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_two_targets_in_two_threads(backend: str) -> None:
+    ids, models = tokens(40), ("llama-Q8_0", "llama-Q4_0")
+    expected, found = {}, {}
+    for model in models:
+        with open_target(backend, model) as alone:
+            expected[model] = decode(alone, ids)
+
+    def run(model: str) -> None:
+        with open_target(backend, model, threads=2) as target:
+            found[model] = decode(target, ids)
+
+    workers = [threading.Thread(target=run, args=(model,)) for model in models]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for model in models:
+        np.testing.assert_array_equal(found[model], expected[model])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_open_and_close_without_growth(backend: str) -> None:
     """Each open target holds about 3 MB here; twenty leaked ones would be 60."""
     process, sizes = psutil.Process(), []
@@ -206,6 +231,23 @@ def test_tiles_stay_inside_the_logits(kind: str) -> None:
                 sizes = made._tiles_for(count)[table.NUM_TYPES :]  # type: ignore[attr-defined]
                 largest = int(sizes.max())
                 assert -(-count // largest) * largest <= room, (count, max_nodes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"dim": 72, "heads": 4, "ffn": 96}, "embeddings 72 wide"),
+        ({"arch": "qwen3", "head_dim": 8}, "normed heads 8 wide"),
+        ({"dim": 48, "heads": 3, "kv_heads": 3, "ffn": 33}, "33 columns"),
+    ],
+)
+def test_native_refuses_odd_widths(changes: dict[str, Any], found: str, tmp_path: Path) -> None:
+    """The reference runs them; the native kernels would leave the last columns out."""
+    path = write_gguf(tmp_path / "odd.gguf", **changes)
+    with pytest.raises(UnsupportedModelError, match=found):
+        open_target("native", path)
+    with open_target("reference", path) as target:
+        assert np.all(np.isfinite(score(target, tokens(3))))
 
 
 def test_reference_refuses_unknown_kv_types() -> None:

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from edgespec.backends.base import Capabilities, Logits, Progress, Target, TokenTree
 from edgespec.backends.native import session
-from edgespec.backends.native.kernels import attention, forward, isa, table
+from edgespec.backends.native.kernels import attention, forward, isa, table, tile
 from edgespec.backends.native.kernels.tile import FORMATS
 from edgespec.backends.native.weights import TYPE_CODES, Weights
-from edgespec.errors import BackendError
+from edgespec.errors import BackendError, UnsupportedModelError
 from edgespec.memory.arena import KvArena
 from edgespec.memory.plan import Plan
 from edgespec.models.file import ModelFile
+from edgespec.models.spec import ModelSpec
 
 _ONE_REGION = threading.Lock()
 """Numba's work queue allows one parallel region at a time in a process."""
@@ -40,6 +41,7 @@ class NativeTarget(Target):
 
     def __init__(self, file: ModelFile, plan: Plan, progress: Progress | None = None) -> None:
         spec = file.spec
+        _check_widths(spec)
         super().__init__(spec, plan.context_length, plan.max_nodes)
         self._isa = isa.chosen()
         self._threads = plan.threads
@@ -131,6 +133,17 @@ class NativeTarget(Target):
         self._arena.load_blocks(snapshot.blocks)
         self.length = snapshot.length
         self._pending = 0
+
+
+def _check_widths(spec: ModelSpec) -> None:
+    """Norms work on whole vectors; no trained model known to us has other widths."""
+    widths = {"embeddings": spec.dim} | ({"normed heads": spec.head_dim} if spec.qk_norm else {})
+    for name, width in widths.items():
+        if width % tile.TILE_ROWS:
+            raise UnsupportedModelError(
+                f"{spec.name} has {name} {width} wide; the native backend computes multiples of "
+                f"{tile.TILE_ROWS}, so choose another model, or `--backend reference`"
+            )
 
 
 class _NodeTables:
