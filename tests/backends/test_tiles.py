@@ -107,9 +107,7 @@ def test_largest_integers_do_not_saturate(used: str, kind: TensorType) -> None:
     scales = np.ones((2, columns // tile.BLOCK), np.float32)
     activations = Activations(quants.astype(np.float32), quants, planes_of(quants, scales))
     output = np.zeros((2, 16), np.float32)
-    activations.run(
-        isa.tile_address(used, kind, 2), Tile.pack(kind, raw, columns), output=output
-    )
+    activations.run(isa.tile_address(used, kind, 2), Tile.pack(kind, raw, columns), output=output)
     exact = quants.astype(np.float64) @ dequantised(kind, raw).astype(np.float64).T
     np.testing.assert_allclose(output, exact, rtol=1e-5)
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.native.kernels import isa
 from tests.conformance.targets import (
     BACKENDS,
     FEW_MODELS,
@@ -145,6 +146,21 @@ def test_threads_change_nothing(model: str, threads: int) -> None:
             target.prefill(prompt)
             expected.append(target.forward(tree).copy())
     assert_same(single, expected[1], expected[0])
+
+
+@pytest.mark.parametrize("model", FEW_MODELS)
+@pytest.mark.parametrize("used", isa.available())
+def test_instruction_sets_change_nothing(
+    model: str, used: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = shared_target("native", model)
+    usual.truncate(0)
+    usual.prefill(tokens(20))
+    expected = score(usual, tokens(9, 1))
+    monkeypatch.setenv("EDGESPEC_ISA", used)
+    with open_target("native", model) as target:
+        target.prefill(tokens(20))
+        assert_same(target, score(target, tokens(9, 1)), expected)
 
 
 def test_truncate_forgets(target: Target) -> None:
