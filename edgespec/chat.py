@@ -89,16 +89,7 @@ class ChatStream:
         self, chat: Chat, turns: list[dict[str, str]], rendered: str, stream: ReplyStream
     ) -> None:
         self._stream = stream
-        self._pieces = self._run(chat, turns, rendered)
-
-    def _run(self, chat: Chat, turns: list[dict[str, str]], rendered: str) -> Iterator[str]:
-        stream = self._stream
-        try:
-            yield from stream
-        finally:
-            stream.close()
-            if stream.started:
-                chat.remember(turns, rendered, stream.request, stream.reply)
+        self._pieces = _remembering(stream, chat, turns, rendered)
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -113,3 +104,15 @@ class ChatStream:
     @property
     def reply(self) -> Reply:
         return self._stream.reply
+
+
+def _remembering(
+    stream: ReplyStream, chat: Chat, turns: list[dict[str, str]], rendered: str
+) -> Iterator[str]:
+    """The pieces of a reply, which becomes a turn however it ends."""
+    try:
+        yield from stream
+    finally:
+        stream.close()
+        if stream.started:
+            chat.remember(turns, rendered, stream.request, stream.reply)

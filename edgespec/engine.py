@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from edgespec.control.controller import Controller
@@ -18,7 +19,7 @@ from edgespec.errors import ContextOverflowError, EdgeSpecError, OptionError
 from edgespec.memory.monitor import peak_resident_bytes
 from edgespec.memory.plan import Plan
 from edgespec.models.file import ModelFile
-from edgespec.reply import DEFAULT_MAX_TOKENS, Reply, Request, Stats
+from edgespec.reply import DEFAULT_MAX_TOKENS, FinishReason, Reply, Request, Stats
 from edgespec.verification.acceptance import Verifier
 from edgespec.verification.sampling import SamplingParams, random_seed
 
@@ -133,7 +134,7 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self, stream: ReplyStream) -> Iterator[str]:
+    def _run(self, writing: Writing) -> Iterator[str]:
         """The life of one request: prefill what is new, decode, account."""
         if self._closed:
             raise EdgeSpecError("this engine is closed; open another with edgespec.load")
@@ -142,12 +143,12 @@ class Engine:
                 "another reply of this engine is still being written; finish or close that stream"
             )
         try:
-            yield from self._write(stream)
+            yield from self._write(writing)
         finally:
             self._busy.release()
 
-    def _write(self, stream: ReplyStream) -> Iterator[str]:
-        request, session = stream.request, self._session
+    def _write(self, writing: Writing) -> Iterator[str]:
+        request, session = writing.request, self._session
         start = time.perf_counter()
         cached = self._prefill(request.prompt_ids)
         prefill_s = time.perf_counter() - start
@@ -163,24 +164,22 @@ class Engine:
             for tokens in steps:
                 first_s = first_s or time.perf_counter() - start
                 kept = tokens if session.finish_reason != "stop" else tokens[:-1]
-                stream.token_ids += kept
+                writing.token_ids += kept
                 piece = "".join(map(detokenizer.push, kept))
                 if piece:
-                    stream.text += piece
+                    writing.text += piece
                     yield piece
             rest = detokenizer.flush()
             if rest:
-                stream.text += rest
+                writing.text += rest
                 yield rest
         finally:
             with suppress(ValueError):  # interrupted inside a step: the generator is already ending
                 steps.close()
             computed = len(request.prompt_ids) - 1 - cached
-            stream.finish(
-                self._stats(
-                    request, counts, cached, computed / prefill_s if computed else 0.0, first_s
-                )
-            )
+            writing.finish_reason = session.finish_reason
+            rate = computed / prefill_s if computed else 0.0
+            writing.stats = self._stats(request, counts, cached, rate, first_s)
 
     def _prefill(self, prompt_ids: tuple[int, ...]) -> int:
         """Commit all of the prompt but its last token; returns how many positions were cached."""
@@ -227,17 +226,26 @@ class Engine:
         )
 
 
+@dataclass(slots=True)
+class Writing:
+    """A reply while it is written; the stream and the work behind it share it.
+
+    The work holds this and not the stream, so that a stream nobody holds any more ends at once.
+    """
+
+    request: Request
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    stats: Stats | None = None
+    finish_reason: FinishReason = "cancelled"
+
+
 class ReplyStream:
     """An iterator over the pieces of one reply; `reply` is the whole once it has ended."""
 
     def __init__(self, engine: Engine, request: Request) -> None:
-        self.request = request
-        self.text = ""
-        """What has been written so far."""
-        self.token_ids: list[int] = []
-        self._stats: Stats | None = None
-        self._engine = engine
-        self._pieces = engine._run(self)
+        self._writing = Writing(request)
+        self._pieces = engine._run(self._writing)
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -249,22 +257,31 @@ class ReplyStream:
         """Stop writing; what was written stays in the cache."""
         self._pieces.close()  # type: ignore[attr-defined]
 
-    def finish(self, stats: Stats) -> None:
-        """Called by the engine when the reply has ended, however it did."""
-        self._stats = stats
+    @property
+    def request(self) -> Request:
+        return self._writing.request
+
+    @property
+    def text(self) -> str:
+        """What has been written so far."""
+        return self._writing.text
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self._writing.token_ids
 
     @property
     def started(self) -> bool:
         """Whether the reply was begun: its prompt was accepted and prefilled."""
-        return self._stats is not None
+        return self._writing.stats is not None
 
     @property
     def reply(self) -> Reply:
         """The reply; raises EdgeSpecError while it is still being written."""
-        if self._stats is None:
+        done = self._writing
+        if done.stats is None:
             raise EdgeSpecError("the reply is not finished; read the stream to its end or close it")
-        reason = self._engine._session.finish_reason
-        return Reply(self.text, self.token_ids, reason, self._stats)
+        return Reply(done.text, done.token_ids, done.finish_reason, done.stats)
 
 
 def _stage(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:

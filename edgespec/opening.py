@@ -80,6 +80,7 @@ def _open(file: ModelFile, chosen: Plan, progress: Progress | None) -> Engine:
     release_free_memory()  # the compiler's peak must be over before the weights come
     report("kernels", 1, 1)
     target = backends.open_target(file, chosen, lambda done, total: report("load", done, total))
+    report("load", 1, 1)
     release_free_memory()
     return Engine(file, chosen, target, _drafter(chosen), progress)
 

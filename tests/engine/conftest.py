@@ -1,0 +1,31 @@
+"""Engines on tiny random models, one for each module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import edgespec
+from edgespec.engine import Engine
+from tests.models.build import CHATML, write_gguf
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers, 300 tokens, a context of 512, a chat template."""
+    return write_gguf(tmp_path_factory.mktemp("engine") / "tiny.gguf", template=CHATML)
+
+
+@pytest.fixture(scope="module")
+def shared_engine(model: Path) -> Iterator[Engine]:
+    with edgespec.load(model, threads=1) as opened:
+        yield opened
+
+
+@pytest.fixture
+def engine(shared_engine: Engine) -> Engine:
+    """An engine whose cache is empty."""
+    shared_engine._target.truncate(0)
+    return shared_engine
