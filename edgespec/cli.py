@@ -158,7 +158,7 @@ Stats = Annotated[
     bool | None,
     typer.Option(
         "--stats/--no-stats",
-        help="The numbers on stderr after the reply; left out, if that is a terminal.",
+        help="The numbers on stderr after the reply, or not; by default on a terminal.",
         show_default=False,
     ),
 ]

@@ -130,5 +130,5 @@ class ModelFile:
         except KeyError:
             raise ModelFileError(
                 f"cannot read tensor {name!r} of {self.path}: there is none of that name; "
-                "`edgespec show` lists them"
+                "`edgespec show --tensors` lists them"
             ) from None
