@@ -32,6 +32,7 @@ def test_the_package_has_one_version_and_one_licence() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert "version" in project["dynamic"]
     assert project["license"] == "Apache-2.0"
+    assert (ROOT / "edgespec" / "py.typed").is_file()
     licence = (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert "Apache License" in licence
     assert "END OF TERMS AND CONDITIONS" in licence
