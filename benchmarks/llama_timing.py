@@ -19,6 +19,8 @@ from typing import Any, Self
 import numpy as np
 
 REPEATS = 5
+_ENVIRONMENT = dict(os.environ)
+"""As the user set it: EdgeSpec's own thread settings, made later, are not for llama.cpp."""
 
 
 class LlamaProcess:
@@ -31,7 +33,7 @@ class LlamaProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=_ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         self.build: str = self._answer()["build"]
 
