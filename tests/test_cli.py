@@ -150,10 +150,11 @@ def test_a_reader_that_leaves_is_no_error(model: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
-def test_ctrl_c_stops_a_reply_with_130(model: Path) -> None:
+def test_ctrl_c_stops_a_reply_with_130(tmp_path: Path) -> None:
+    model = write_gguf(tmp_path / "long.gguf", template=CHATML, context=32768)
     with subprocess.Popen(
         [sys.executable, "-m", "edgespec", "run", "-m", str(model), "--threads", "1", "--seed", "1"]
-        + ["--max-tokens", "100000", "--ignore-eos", "--backend", "reference", "hello"],
+        + ["--context", "32768", "--max-tokens", "32000", "--ignore-eos", "hello"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -168,6 +168,9 @@ def _typed() -> str | None:
     except EOFError:
         print()
         return None
+    except KeyboardInterrupt:
+        print()
+        raise
     if not text.startswith(_QUOTES):
         return text
     lines = [text[len(_QUOTES) :]]
