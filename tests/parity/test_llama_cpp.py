@@ -79,7 +79,7 @@ def test_quantised_by_the_peer(
     assert found.types == kind
     assert found.good, found
     assert found.mean(found.cosine_sum) >= 0.9995, found
-    assert found.worst_cosine >= 0.999, found
+    assert found.worst_cosine >= 0.998, found
 
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
