@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,8 @@ def test_ctrl_c_stops_a_reply_with_130(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(),
+        # A background job starts with Ctrl-C ignored, and children inherit that.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None and process.stderr is not None
         first = process.stdout.read(1)
