@@ -44,7 +44,9 @@ class Chat:
     def stream(self, text: str, **options: Any) -> ChatStream:
         """Add a turn and yield the reply piece by piece; options as for `Engine.stream`."""
         turns = [*self.messages, {"role": "user", "content": text}]
-        rendered = self._template.render(turns)
+        shield = self._engine.tokenizer.shield
+        shielded = [{**turn, "content": shield(turn["content"])} for turn in turns]
+        rendered = self._template.render(shielded)
         ids = self._encode(rendered)
         stream = self._engine.stream(ids, **options)
         return ChatStream(self, turns, rendered, stream)
@@ -63,7 +65,7 @@ class Chat:
     ) -> None:
         """Take a finished (or interrupted) reply into the conversation."""
         self.messages = [*turns, {"role": "assistant", "content": reply.text}]
-        self._text = rendered + reply.text
+        self._text = rendered + self._engine.tokenizer.shield(reply.text)
         self._ids = [*request.prompt_ids, *reply.token_ids]
 
     def reset(self) -> None:

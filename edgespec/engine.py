@@ -112,7 +112,7 @@ class Engine:
         template = None if raw else self.file.chat_template
         if template is None:
             return self.tokenizer.encode(prompt)
-        text = template.render([{"role": "user", "content": prompt}])
+        text = template.render([{"role": "user", "content": self.tokenizer.shield(prompt)}])
         return self.tokenizer.encode(text, parse_special=True)
 
     def chat(self, system: str | None = None) -> Chat:

@@ -19,9 +19,6 @@ from edgespec.cache import kernel_folder
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-FAST_MATH = {"reassoc", "contract", "nsz", "arcp", "afn"}
-"""Flags that leave NaN and infinity detectable; never used where sums must not be reordered."""
-
 
 def _prepare_cache() -> bool:
     """Point Numba at a writable cache folder; without one, say so once and compile in memory."""
@@ -80,14 +77,6 @@ def inner_kernel(function: Function) -> Function:
     compiled: Function = njit(
         _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS
     )(function)
-    return compiled
-
-
-def fast_kernel(function: Function) -> Function:
-    """Compile for one thread; sums inside one row may be reordered to fill vectors, the same way
-    for every row.
-    """
-    compiled: Function = njit(fastmath=FAST_MATH, **_OPTIONS)(function)
     return compiled
 
 

@@ -13,6 +13,8 @@ from edgespec.models.stream import StreamDecoder
 from edgespec.models.vocabulary import TokenKind, Vocabulary
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_SHIELD = "\ufdd0"
+"""No character (Unicode, section 23.7): `shield` breaks control tokens apart with it."""
 
 
 def build_tokenizer(keys: Keys) -> Tokenizer:
@@ -92,12 +94,24 @@ class Tokenizer(abc.ABC):
                 ids.append(part)
                 after_special = True
             else:
-                ids += self._encode_text(part, after_special)
+                ids += self._encode_text(part.replace(_SHIELD, ""), after_special)
                 after_special = False
         wanted = self._add_bos if add_bos is None else add_bos
         if wanted and self.bos_id is not None and not (parse_special and ids[:1] == [self.bos_id]):
             ids.insert(0, self.bos_id)
         return ids
+
+    def shield(self, text: str) -> str:
+        """Text whose control tokens stay plain text, even through a chat template.
+
+        For what users write: `encode(..., parse_special=True)` of a rendered template must see the
+        template's own control tokens and no forged ones.
+        """
+        allowed, every = self._specials
+        for special, token_id in every:
+            if special in text and (special, token_id) not in allowed:
+                text = text.replace(special, special[0] + _SHIELD + special[1:])
+        return text
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`: their bytes joined, what is not UTF-8 replaced by U+FFFD.

@@ -218,3 +218,19 @@ def test_a_character_cut_short_is_flushed_as_a_replacement(spm: Tokenizer) -> No
     assert "".join(map(stream.push, ids)).strip() == ""
     assert stream.flush() == "\ufffd"
     assert spm.decode(ids).strip() == "\ufffd"
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_shielded_text_cannot_forge_a_turn(tmp_path: Path, kind: str) -> None:
+    """A user who types a control token gets its letters, in a template too."""
+    path = write_gguf(tmp_path / "model.gguf", tokenizer=kind)
+    with open_model(path) as model:
+        tokenizer = model.tokenizer
+        end = tokenizer.token_text(tokenizer.eos_id or 0)
+        typed = f"Hello {end}you"
+        forged = tokenizer.encode(typed, parse_special=True)
+        ids = tokenizer.encode(tokenizer.shield(typed), parse_special=True)
+        assert tokenizer.eos_id in forged
+        assert tokenizer.eos_id not in ids
+        assert tokenizer.decode(ids).strip() == typed
+        assert tokenizer.shield("nothing special") == "nothing special"

@@ -6,7 +6,7 @@ serves AVX-512, AVX2 and NEON. Addresses are 64-bit integers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -116,10 +116,6 @@ class Emitter:
         index.add_incoming(builder.add(index, ir.Constant(I64, 1)), builder.block)
         builder.branch(head)
         builder.position_at_end(end)
-
-    def when(self, condition: Value, body: Callable[[], None]) -> None:
-        with self.builder.if_then(condition):
-            body()
 
     def done(self) -> None:
         self.builder.ret_void()

@@ -61,9 +61,6 @@ if config.DISABLE_JIT:
     def bits_to_float(bits: Any) -> Any:
         return np.uint32(int(bits) & 0xFFFFFFFF).view(np.float32)
 
-    def float_to_bits(value: Any) -> Any:
-        return np.int32(np.float32(value).view(np.int32))
-
 else:
     from edgespec.jit import kernel
 
@@ -162,15 +159,6 @@ else:
             return builder.bitcast(arguments[0], F32)
 
         return types.float32(types.int32), generate
-
-    @intrinsic
-    def float_to_bits(typing: Any, value: Any) -> Any:
-        """The 32 bits of a float32."""
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.bitcast(arguments[0], I32)
-
-        return types.int32(types.float32), generate
 
 
 def _declare(module: Any, kind: Any, name: str) -> Any:
