@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import BackendError
+from edgespec.jit import kernel
 
 _TIMING_VARIANCE = 0.1**2
 """Of a single pass' logarithm: timings scatter by about a tenth."""
@@ -44,15 +45,14 @@ class CostCurve:
         sizes = np.array([size for size, _ in points], np.float64)
         seconds = np.maximum.accumulate(np.array([t for _, t in points], np.float64))
         most = max_nodes or int(sizes[-1])
-        self._nodes = np.arange(1, most + 1, dtype=np.float64)
-        self._base = np.interp(self._nodes, sizes, seconds)
+        nodes = np.arange(1, most + 1, dtype=np.float64)
+        self._base = np.interp(nodes, sizes, seconds)
         if len(points) > 1:
             slope = (seconds[-1] - seconds[0]) / (sizes[-1] - sizes[0])
         else:
             slope = seconds[0]  # nothing is known of more nodes: let them cost separate passes
-        self._base += np.maximum(self._nodes - sizes[-1], 0.0) * slope
-        self._level = 0.0
-        self._level_variance = _TIMING_VARIANCE / 4
+        self._base += np.maximum(nodes - sizes[-1], 0.0) * slope
+        self._level = np.array([0.0, _TIMING_VARIANCE / 4])
         self._shape = np.zeros(most)
         self._shape_variance = np.full(most, _SHAPE_DOUBT)
         self._shape_variance[0] = 0.0  # a plain pass is the yardstick
@@ -74,23 +74,46 @@ class CostCurve:
 
     def update(self, num_nodes: int, seconds: float) -> None:
         """Take a live timing into account; one that is not a positive number is ignored."""
-        if not 0.0 < seconds < math.inf:
-            return
-        index = min(max(num_nodes, 1), self.max_nodes) - 1
-        self._level_variance += _LEVEL_DRIFT
-        self._shape_variance[1:] += _SHAPE_DRIFT
-        expected = self._base[index] * math.exp(self._level + self._shape[index])
-        surprise = math.log(seconds / expected)
-        surprise = min(max(surprise, -_LARGEST_SURPRISE), _LARGEST_SURPRISE)
-        shape_variance = float(self._shape_variance[index])
-        variance = self._level_variance + shape_variance + _TIMING_VARIANCE
-        level_gain = self._level_variance / variance
-        self._level += level_gain * surprise
-        self._level_variance *= 1.0 - level_gain
-        if index > 0:
-            closeness = np.maximum(0.0, 1.0 - np.abs(self._nodes - num_nodes) / _NEIGHBOURS)
-            closeness[0] = 0.0
-            shape_gain = shape_variance / variance * closeness
-            self._shape += shape_gain * surprise
-            self._shape_variance *= 1.0 - shape_gain
-        np.maximum.accumulate(self._base * np.exp(self._level + self._shape), out=self._seconds)
+        if 0.0 < seconds < math.inf:
+            index = min(max(num_nodes, 1), self.max_nodes) - 1
+            _follow(
+                self._base,
+                self._level,
+                self._shape,
+                self._shape_variance,
+                self._seconds,
+                index,
+                float(seconds),
+            )
+
+
+@kernel
+def _follow(
+    base: NDArray[np.float64],
+    level: NDArray[np.float64],
+    shape: NDArray[np.float64],
+    shape_variance: NDArray[np.float64],
+    table: NDArray[np.float64],
+    index: int,
+    seconds: float,
+) -> None:
+    """One step of the filter, after every pass; `level` holds its value and its variance."""
+    level[1] += _LEVEL_DRIFT
+    for size in range(1, len(base)):
+        shape_variance[size] += _SHAPE_DRIFT
+    surprise = math.log(seconds / (base[index] * math.exp(level[0] + shape[index])))
+    surprise = min(max(surprise, -_LARGEST_SURPRISE), _LARGEST_SURPRISE)
+    own_variance = shape_variance[index]
+    variance = level[1] + own_variance + _TIMING_VARIANCE
+    level_gain = level[1] / variance
+    level[0] += level_gain * surprise
+    level[1] *= 1.0 - level_gain
+    longest = 0.0
+    for size in range(len(base)):
+        if index > 0 and size > 0:
+            closeness = max(0.0, 1.0 - abs(size - index) / _NEIGHBOURS)
+            gain = own_variance / variance * closeness
+            shape[size] += gain * surprise
+            shape_variance[size] *= 1.0 - gain
+        longest = max(longest, base[size] * math.exp(level[0] + shape[size]))
+        table[size] = longest
