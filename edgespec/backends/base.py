@@ -110,7 +110,8 @@ class Target(ABC):
         the rest in place.
         """
         parents = (-1, *path[:-1])
-        if any(
+        alone = len(path) == 1 and path[0] == 0 and self._pending > 0  # plain decoding, every step
+        if not alone and any(
             not 0 <= node < self._pending or self._parents[node] != parent
             for node, parent in zip(path, parents, strict=False)
         ):

@@ -91,6 +91,7 @@ class Controller:
         self._asked = False
         self._account_s = _OPENING_PASSES * curve.seconds(1)
         self._since_plain = 0
+        self._passes = 0
 
     def draft_room(self, limit: int | None = None) -> int:
         """How many nodes besides the root a drafter may propose now; 0 means that asking it does
@@ -149,7 +150,10 @@ class Controller:
         `outcome.new_tokens` must be filled.
         """
         num_nodes = len(outcome.tree)
-        self.curve.update(num_nodes, seconds)
+        self._passes += 1
+        # Nothing is decided by a plain pass that nobody drafted for: every fourth is sample enough.
+        if num_nodes > 1 or self._proposal is not None or self._passes % 4 == 0:
+            self.curve.update(num_nodes, seconds)
         self._since_plain = self._since_plain + 1 if num_nodes > 1 else 0
         was_right = False
         if self._proposal is not None:

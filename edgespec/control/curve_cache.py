@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import edgespec.version
-from edgespec.backends.base import Progress, Target
+from edgespec.backends.base import Progress, Target, TokenTree
 from edgespec.cache import cache_folder, source_hash
 from edgespec.memory.hardware import hardware
 from edgespec.memory.plan import Plan
@@ -23,11 +24,24 @@ def measured_curve(
     sizes = target.curve_sizes()
     place = _place(path, plan, target)
     curve = _read(place)
-    if curve is not None and set(sizes) <= set(curve):
+    if curve is not None and set(sizes) <= set(curve) and _still_true(target, curve[1]):
         return {size: curve[size] for size in sizes}
     curve = target.cost_curve(progress)
     _write(place, curve)
     return curve
+
+
+def _still_true(target: Target, seconds: float) -> bool:
+    """Whether one of three plain passes takes about what is remembered.
+
+    A curve measured while the machine was busy is wrong in its shape too, not only in its level.
+    """
+    for _ in range(3):
+        start = time.perf_counter()
+        target.forward(TokenTree.chain([0]))
+        if 0.5 < (time.perf_counter() - start) / seconds < 2.0:
+            return True
+    return False
 
 
 def _place(path: Path, plan: Plan, target: Target) -> Path:
