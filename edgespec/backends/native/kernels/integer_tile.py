@@ -1,8 +1,7 @@
 """Tiles of quantised weights: int8 activations, unsigned packed weights, exact integer sums per
 block.
 
-One instruction set differs from another only in `dot`: 16 lanes of int32 += four u8 * i8 products
-per lane.
+One instruction set differs from another only in its `Operations`.
 """
 
 from __future__ import annotations
@@ -25,8 +24,18 @@ from edgespec.backends.native.kernels.machine_code import new_module
 from edgespec.models.spec import TensorType
 
 QUADS = tile.BLOCK // 4
-Dot = Callable[[Emitter, Value, Value, Value], Value]
-"""(emitter, sums, u8 weights as 16 x i32, i8 activations as 16 x i32) -> sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """What an instruction set brings of its own; all else is shared LLVM text."""
+
+    dot: Callable[[Emitter, Value, list[Value], list[Value], int], Value]
+    """(emitter, sums, quads of u8 weights, as many quads of i8 activations, largest weight) ->
+    sums: 16 lanes of int32 += four products a lane and quad, exactly. A quad is 16 x i32.
+    """
+    lookup: Callable[[Emitter, bytes, Value], Value]
+    """(emitter, 16 bytes, 64 indices 0..15 as 16 x i32) -> the 64 bytes they name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,8 @@ class Part:
     """
 
     quads: list[Value]
+    largest: int
+    """The largest weight a quad can hold."""
     start_plane: int | None
     scale: Value
 
@@ -56,7 +67,7 @@ processor's own prefetcher to run far enough ahead: measured 1.62 to 1.43 in T(8
 """
 
 
-def emit_tile(kind: TensorType, num_tokens: int, dot: Dot) -> tuple[str, str]:
+def emit_tile(kind: TensorType, num_tokens: int, operations: Operations) -> tuple[str, str]:
     """LLVM text and function name of the tile function for one type and number of tokens."""
     name = f"tile_{kind.name}_{num_tokens}"
     emitter = Emitter(new_module(name), name, tile.NUM_ARGUMENTS)
@@ -67,13 +78,13 @@ def emit_tile(kind: TensorType, num_tokens: int, dot: Dot) -> tuple[str, str]:
     sums = emitter.running(num_tokens)
     block_bytes = tile.FORMATS[kind].tile_bytes(256)[0] // 8
     with emitter.loop(num_blocks) as index:
-        block = _UNPACK[kind](emitter, weights, scales, index)
+        block = _UNPACK[kind](emitter, operations, weights, scales, index)
         ahead = emitter.address(weights, (index, block_bytes), PREFETCH_BYTES)
         emitter.prefetch(ahead, block_bytes)
         for token in range(num_tokens):
             row = emitter.address(activations, (token, activation_stride), (index, tile.BLOCK))
             meta = emitter.address(planes, (token, row_stride), (index, 4))
-            _add_block(emitter, block, dot, row, meta, plane_stride, sums[token])
+            _add_block(emitter, block, operations, row, meta, plane_stride, sums[token])
     for token in range(num_tokens):
         place = emitter.address(output, (token, output_stride))
         finish(emitter, sums[token], place, accumulate)
@@ -84,7 +95,7 @@ def emit_tile(kind: TensorType, num_tokens: int, dot: Dot) -> tuple[str, str]:
 def _add_block(
     emitter: Emitter,
     block: Block,
-    dot: Dot,
+    operations: Operations,
     row: Value,
     meta: Value,
     plane_stride: Value,
@@ -100,10 +111,12 @@ def _add_block(
             acc = emitter.constant(0)
         else:
             acc = emitter.splat_load(emitter.address(meta, (part.start_plane, plane_stride)), I32)
-        for weights in part.quads:
-            four = emitter.splat_load(emitter.address(row, 4 * quad), I32)
-            acc = dot(emitter, acc, weights, four)
-            quad += 1
+        fours = [
+            emitter.splat_load(emitter.address(row, 4 * (quad + i)), I32)
+            for i in range(len(part.quads))
+        ]
+        acc = operations.dot(emitter, acc, part.quads, fours, part.largest)
+        quad += len(part.quads)
         total = emitter.fma(builder.sitofp(acc, V16F32), builder.fmul(part.scale, scale), total)
     if block.minimum is not None:
         block_sum = emitter.splat_load(emitter.address(meta, (tile.SUM, plane_stride)), F32)
@@ -131,20 +144,26 @@ def _nibbles(emitter: Emitter, base: Value) -> list[Value]:
     return low + [builder.and_(builder.lshr(value, four), mask) for value in raw]
 
 
-def _unpack_q8_0(emitter: Emitter, weights: Value, scales: Value, index: Value) -> Block:
+def _unpack_q8_0(
+    emitter: Emitter, operations: Operations, weights: Value, scales: Value, index: Value
+) -> Block:
     base = emitter.address(weights, (index, 512))
     quads = [emitter.load(emitter.address(base, 64 * i), V16I32, 1) for i in range(QUADS)]
     scale = emitter.half_vector(emitter.address(scales, (index, 32)))
-    return Block([Part(quads, tile.START_128, scale)])
+    return Block([Part(quads, 255, tile.START_128, scale)])
 
 
-def _unpack_q4_0(emitter: Emitter, weights: Value, scales: Value, index: Value) -> Block:
+def _unpack_q4_0(
+    emitter: Emitter, operations: Operations, weights: Value, scales: Value, index: Value
+) -> Block:
     quads = _nibbles(emitter, emitter.address(weights, (index, 256)))
     scale = emitter.half_vector(emitter.address(scales, (index, 32)))
-    return Block([Part(quads, tile.START_8, scale)])
+    return Block([Part(quads, 15, tile.START_8, scale)])
 
 
-def _unpack_q4_k(emitter: Emitter, weights: Value, scales: Value, index: Value) -> Block:
+def _unpack_q4_k(
+    emitter: Emitter, operations: Operations, weights: Value, scales: Value, index: Value
+) -> Block:
     """Scales of a super-block: d, dmin (f16 x 16), then 8 x 16 scale bytes, then 8 x 16 minimum
     bytes.
     """
@@ -159,10 +178,12 @@ def _unpack_q4_k(emitter: Emitter, weights: Value, scales: Value, index: Value) 
     minimum = builder.fmul(
         emitter.half_vector(emitter.address(base, 32)), builder.uitofp(minima, V16F32)
     )
-    return Block([Part(quads, None, scale)], builder.fneg(minimum))
+    return Block([Part(quads, 15, None, scale)], builder.fneg(minimum))
 
 
-def _unpack_q6_k(emitter: Emitter, weights: Value, scales: Value, index: Value) -> Block:
+def _unpack_q6_k(
+    emitter: Emitter, operations: Operations, weights: Value, scales: Value, index: Value
+) -> Block:
     """Weights of a block: 256 bytes of nibbles, 128 of high bits; scales: d (f16 x 16), then 16 x
     16 bytes.
     """
@@ -186,7 +207,7 @@ def _unpack_q6_k(emitter: Emitter, weights: Value, scales: Value, index: Value) 
         sub = builder.and_(index, emitter.integer(7))
         place = emitter.address(base, 32 + 16 * half, (sub, 32))
         factor = builder.sitofp(emitter.load(place, V16I8, 1), V16F32)
-        parts.append(Part(quads[4 * half : 4 * half + 4], plane, builder.fmul(step, factor)))
+        parts.append(Part(quads[4 * half : 4 * half + 4], 63, plane, builder.fmul(step, factor)))
     return Block(parts)
 
 
