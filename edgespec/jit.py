@@ -41,20 +41,7 @@ def _prepare_cache() -> bool:
     return True
 
 
-def _share_processors() -> None:
-    """Let GNU OpenMP's threads, which run the kernels, wait some 0.5 milliseconds, then sleep.
-
-    By default they spin for some 15 ms at the end of each parallel region: where other programs
-    compete, each waits a time slice for the other. Measured: 2 tokens/s instead of 400. A tenth of
-    this makes a small model's passes, a chain of short regions, 1.6 times as long on a quiet
-    machine. Read when the library is loaded, at the first parallel region.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-
-
 CACHING = _prepare_cache()
-_share_processors()
 _OPTIONS: dict[str, Any] = {
     "cache": CACHING,
     "nogil": True,
@@ -77,12 +64,4 @@ def inner_kernel(function: Function) -> Function:
     compiled: Function = njit(
         _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS
     )(function)
-    return compiled
-
-
-def parallel_kernel(function: Function) -> Function:
-    """Compile with `prange` regions; each thread writes elements of its own, so the result has one
-    order.
-    """
-    compiled: Function = njit(parallel=True, _nrt=False, **_OPTIONS)(function)
     return compiled

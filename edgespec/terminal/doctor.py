@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,7 +44,7 @@ def examine() -> list[Finding]:
         *_processor(),
         *_memory(),
         *_cache(),
-        _threading(),
+        _compiler(),
         *_extras(),
         Finding("gpu", "none used: every backend of this version runs on the processor", None),
         _bundled_model(),
@@ -162,23 +161,15 @@ def _unwritable(folder: Path) -> str:
     return ""
 
 
-def _threading() -> Finding:
+def _compiler() -> Finding:
     import numba
-    from numba.np.ufunc import parallel
 
-    layers = [
-        name
-        for name, module in (("tbb", "tbbpool"), ("omp", "omppool"), ("workqueue", "workqueue"))
-        if find_spec(f"numba.np.ufunc.{module}") is not None
-    ]
-    asked = numba.config.THREADING_LAYER
-    most = parallel.get_num_threads()
-    value = {"asked": asked, "built": layers, "threads": most}
-    text = f"Numba {asked}, built with {', '.join(layers)}, at most {most} threads"
+    value = {"numba": numba.__version__, "enabled": not numba.config.DISABLE_JIT}
+    text = f"Numba {numba.__version__}"
     if numba.config.DISABLE_JIT:
         advice = "unset NUMBA_DISABLE_JIT: nothing is compiled, which is thousands of times slower"
-        return Finding("threading", text + ", compiler off", value, "problem", advice)
-    return Finding("threading", text, value)
+        return Finding("compiler", text + ", off", value, "problem", advice)
+    return Finding("compiler", text, value)
 
 
 def _extras() -> Iterator[Finding]:

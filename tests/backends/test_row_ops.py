@@ -221,3 +221,25 @@ def test_rows_of_any_size_agree() -> None:
             call(row_ops.mix(size), *places)
         np.testing.assert_array_equal(scored[size], scored[8])
         np.testing.assert_array_equal(mixed[size], mixed[8])
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize("pairs", [1, 4])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotate(interleaved: bool, pairs: int, after: int, in_place: bool) -> None:
+    """Pairs are complex numbers turned by an angle; the values after them are only scaled."""
+    half = 16 * pairs
+    values, angles = _normal(2 * half + 16 * after), _normal(half, scale=3.0, seed=1)
+    cosines, sines = np.cos(angles), np.sin(angles)
+    turned = values.astype(np.float64) * 0.125
+    real, imaginary = (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+    if not interleaved:
+        real, imaginary = slice(0, half), slice(half, 2 * half)
+    product = (turned[real] + 1j * turned[imaginary]) * (cosines + 1j * sines)
+    turned[real], turned[imaginary] = product.real, product.imag
+    output = values if in_place else np.full_like(values, np.nan)
+    pointers = (values.ctypes.data, cosines.ctypes.data, sines.ctypes.data, output.ctypes.data)
+    bits = int(np.float32(0.125).view(np.int32))
+    call(row_ops.rotate(interleaved), *pointers, pairs, after, bits, 0)
+    np.testing.assert_allclose(output, turned, rtol=1e-5, atol=1e-6)

@@ -4,6 +4,7 @@ that tells them where it all is.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -151,7 +152,8 @@ def fill_shape(c: NDArray[np.int64], spec: ModelSpec) -> None:
     c[table.BIASED] = spec.qkv_bias
     c[table.EPSILON_BITS] = np.float32(spec.norm_epsilon).view(np.int32)
     c[table.QUERY_SCALE_BITS] = np.float32(1.0 / np.sqrt(spec.head_dim)).view(np.int32)
-    c[table.OPS : table.OPS + table.NUM_OPS] = row_ops.table()
+    c[table.UNIT_HEADS] = tile.TILE_ROWS // math.gcd(tile.TILE_ROWS, spec.head_dim)
+    c[table.OPS : table.OPS + table.NUM_OPS] = row_ops.table(spec.rope_layout == "interleaved")
 
 
 def fill_arena(c: NDArray[np.int64], arena: KvArena) -> None:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.base import Capabilities, Logits, Progress, Target, TokenTree
 from edgespec.backends.native import session
-from edgespec.backends.native.kernels import attention, forward, isa, table, tile
+from edgespec.backends.native.kernels import attention, isa, table, tile
 from edgespec.backends.native.kernels.tile import FORMATS
+from edgespec.backends.native.pace import Pace
+from edgespec.backends.native.team import Team
 from edgespec.backends.native.weights import TYPE_CODES, Weights
 from edgespec.errors import BackendError, UnsupportedModelError
 from edgespec.memory.arena import KvArena
 from edgespec.memory.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.spec import ModelSpec
-
-_ONE_REGION = threading.Lock()
-"""Numba's work queue allows one parallel region at a time in a process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,6 @@ class NativeTarget(Target):
         _check_widths(spec)
         super().__init__(spec, plan.context_length, plan.max_nodes)
         self._isa = isa.chosen()
-        self._threads = plan.threads
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
         self._weights = Weights(file, progress)
         factors = file.matrix_f32("rope_freqs.weight").ravel() if spec.rope_factors else None
@@ -64,6 +61,8 @@ class NativeTarget(Target):
         self._weights.fill(self._table)
         self._table[table.FREQUENCIES] = self._frequencies.ctypes.data
         self._nodes.fill(self._table)
+        self._team = Team(self._table, plan.threads)
+        self._pace = Pace(self._team.size)
 
     @property
     def prefill_chunk(self) -> int:
@@ -86,16 +85,16 @@ class NativeTarget(Target):
         self._nodes.describe(tree)
         self._table[table.LENGTH] = self.length
         first, count = {"all": (0, num_nodes), "last": (num_nodes - 1, 1), "none": (0, 0)}[rows]
-        with _ONE_REGION:
-            numba.set_num_threads(min(self._threads, numba.config.NUMBA_NUM_THREADS))
-            self._run(self.spec.num_layers, 0, num_nodes)
-            if count:
-                self._run(0, first, count)
+        start = time.perf_counter()
+        self._run(self.spec.num_layers, 0, num_nodes)
+        if count:
+            self._run(0, first, count)
+        self._pace.observe(num_nodes, time.perf_counter() - start)
         return self._scratch.logits[:count, : self.spec.vocab_size]
 
     def _run(self, num_layers: int, first: int, num_rows: int) -> None:
         self._table[table.TILES :] = self._tiles_for(num_rows)
-        forward.run(self._table, num_layers, first, num_rows, self._threads)
+        self._team.run(num_layers, first, num_rows, self._pace.threads)
 
     def _tiles_for(self, num_nodes: int) -> NDArray[np.int64]:
         """Addresses, then sizes, of the tile functions of all types, for this many nodes."""
@@ -121,6 +120,7 @@ class NativeTarget(Target):
         self._arena.release(length)
 
     def _close(self) -> None:
+        self._team.close()
         self._arena.release(0)
         del self._weights, self._scratch, self._tiles, self._nodes
 

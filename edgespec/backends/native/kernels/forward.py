@@ -1,15 +1,16 @@
 """The transformer's layers over n nodes, in one compiled call.
 
-Each stage is one parallel region; the short row-wise stages run on the calling thread when n is
-small. All scratch is handed in through the table `c` (see `table.py`); rows are padded to the tile
-sizes, and what stands in padding rows is never read as a result. Constants are passed as
-`np.int64(...)`, because Numba compiles a function anew for every literal it is called with.
+All threads of a team run `_pass` over the same table `c` (see `table.py`), each doing its share of
+every stage, and meet between stages (see `team.py`). Work that needs no other thread's results is
+done where its input was made: heads are rotated by the thread that computed them, and gate and up
+meet while both are in the cache. Rows are padded to the tile sizes, and what stands in padding rows
+is never read as a result. Constants are passed as `np.int64(...)`, because Numba compiles a
+function anew for every literal it is called with.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import prange
 
 from edgespec.backends.native.kernels import table as t
 from edgespec.backends.native.kernels.attention import attend_share, store_kv
@@ -23,30 +24,29 @@ from edgespec.backends.native.kernels.intrinsics import (
     load_long,
     store_float,
 )
-from edgespec.jit import inner_kernel, parallel_kernel
+from edgespec.backends.native.kernels.team import (
+    barrier,
+    first_unit,
+    next_pass,
+    next_unit,
+    share_out,
+    start_pass,
+)
+from edgespec.jit import inner_kernel, kernel
 
-(ATTENTION_NORM, QKV, PLACE, ATTEND, ATTENDED, ATTENTION_OUT, FFN_NORM, GATE_UP, GATED, DOWN) = (
-    range(10)
-)
-"""Stages of a layer."""
-LAST_NORM, HEAD = 10, 11
-WHICH = np.array(
-    [[0, 0], [0, 3], [0, 0], [0, 0], [0, 0], [3, 4], [0, 0], [4, 6], [0, 0], [6, 7], [0, 0], [7, 8]]
-)
-"""By stage, the first of its matrices and the first that is not."""
-FEW = 4096
-"""Up to this many elements, row-wise stages cost less than starting a parallel region."""
+UNIT = 4
+"""Tiles of a unit of work: 64 outputs, whole blocks of what quantises them."""
 
 
 @inner_kernel
-def _quantise(c, rows, row, width):
-    """Fill a row's int8 form, when some matrix may read it."""
+def _quantise(c, rows, row, first, width):
+    """Fill columns `first` .. `first + width` of a row as int8, when some matrix may read it."""
     if c[rows + t.HAS_QUANTS] != 0:
         call_row(
             c[t.OPS + t.QUANTISE],
-            c[rows + t.FLOATS] + row * c[rows + t.FLOATS_STRIDE],
-            c[rows + t.QUANTS] + row * c[rows + t.QUANTS_STRIDE],
-            c[rows + t.PLANES] + row * c[rows + t.PLANES_STRIDE],
+            c[rows + t.FLOATS] + row * c[rows + t.FLOATS_STRIDE] + 4 * first,
+            c[rows + t.QUANTS] + row * c[rows + t.QUANTS_STRIDE] + first,
+            c[rows + t.PLANES] + row * c[rows + t.PLANES_STRIDE] + (first >> 5) * 4,
             c[rows + t.PLANE_BYTES_EACH],
             width >> 5,
             0,
@@ -69,22 +69,13 @@ def _norm_row(c, source, weight, target):
         0,
         0,
     )
-    _quantise(c, np.int64(t.NORMED), target, c[t.DIM])
+    _quantise(c, np.int64(t.NORMED), target, 0, c[t.DIM])
 
 
 @inner_kernel
-def _gate_row(c, row):
-    """silu(gate) * up in place of gate, then quantised."""
-    gate = c[t.GATED + t.FLOATS] + row * c[t.GATED + t.FLOATS_STRIDE]
-    up = c[t.UP] + row * c[t.UP_STRIDE]
-    call_row(c[t.OPS + t.GATE], gate, up, gate, (c[t.FFN_DIM] + 15) >> 4, 0, 0, 0, 0)
-    _quantise(c, np.int64(t.GATED), row, c[t.FFN_DIM])
-
-
-@inner_kernel
-def _multiply(c, thread, threads, matrix, rows, num_rows, output, output_stride, accumulate):
-    """This thread's share of output[n] = rows[n] x matrix: whole tiles of 16 outputs."""
-    kind, count = load_long(matrix + 8 * t.TYPE), load_long(matrix + 8 * t.NUM_TILES)
+def _tiles(c, matrix, rows, num_rows, first, last, output, output_stride, accumulate):
+    """Outputs of tiles `first` .. `last` of a matrix, 16 each, for all rows."""
+    kind = load_long(matrix + 8 * t.TYPE)
     tile, size, steps = c[t.TILES + kind], c[t.SIZES + kind], load_long(matrix + 8 * t.STEPS)
     tile_bytes = load_long(matrix + 8 * t.TILE_BYTES)
     scale_bytes = load_long(matrix + 8 * t.SCALE_BYTES)
@@ -93,30 +84,71 @@ def _multiply(c, thread, threads, matrix, rows, num_rows, output, output_stride,
     else:
         data, stride = c[rows + t.QUANTS], c[rows + t.QUANTS_STRIDE]
     planes, planes_stride = c[rows + t.PLANES], c[rows + t.PLANES_STRIDE]
-    for index in range(count * thread // threads, count * (thread + 1) // threads):
+    for index in range(first, min(last, load_long(matrix + 8 * t.NUM_TILES))):
         weights = load_long(matrix + 8 * t.WEIGHTS) + index * tile_bytes
         scales = load_long(matrix + 8 * t.SCALES) + index * scale_bytes
-        for first in range(0, num_rows, size):
+        for row in range(0, num_rows, size):
             call_tile(
                 tile,
                 weights,
                 scales,
-                data + first * stride,
-                planes + first * planes_stride,
-                output + first * output_stride + index * 64,
+                data + row * stride,
+                planes + row * planes_stride,
+                output + row * output_stride + index * 64,
                 steps,
                 stride,
                 planes_stride,
                 c[rows + t.PLANE_BYTES_EACH],
                 output_stride,
-                min(size, num_rows - first),
+                min(size, num_rows - row),
                 accumulate,
             )
 
 
 @inner_kernel
-def _rotate(c, row, cosines, sines):
-    """RoPE in place on the leading dimensions of one head, f32 at an address."""
+def _unit_bytes(matrix):
+    """Bytes of weights that a unit of a matrix goes through."""
+    tile = load_long(matrix + 8 * t.TILE_BYTES) + load_long(matrix + 8 * t.SCALE_BYTES)
+    return UNIT * tile
+
+
+@inner_kernel
+def _multiply(c, thread, matrix, rows, num_rows, output, output_stride, accumulate):
+    """This thread's share of output[n] = rows[n] x matrix."""
+    count = (load_long(matrix + 8 * t.NUM_TILES) + UNIT - 1) // UNIT
+    num_bytes = _unit_bytes(matrix)
+    unit = first_unit(c, thread, count, num_bytes)
+    while unit < count:
+        first, last = unit * UNIT, unit * UNIT + UNIT
+        _tiles(c, matrix, rows, num_rows, first, last, output, output_stride, accumulate)
+        unit = next_unit(c, thread, unit, count, num_bytes)
+
+
+@inner_kernel
+def _gate_up(c, thread, layer, num_rows):
+    """This thread's share of silu(gate) * up, quantised."""
+    gate = c[t.MATRICES] + (layer * 7 + t.WGATE) * 64
+    up, rows = gate + 64, np.int64(t.NORMED)
+    count = (load_long(gate + 8 * t.NUM_TILES) + UNIT - 1) // UNIT
+    num_bytes = _unit_bytes(gate) + _unit_bytes(up)
+    floats, stride = c[t.GATED + t.FLOATS], c[t.GATED + t.FLOATS_STRIDE]
+    unit = first_unit(c, thread, count, num_bytes)
+    while unit < count:
+        first, last = unit * UNIT, unit * UNIT + UNIT
+        _tiles(c, gate, rows, num_rows, first, last, floats, stride, 0)
+        _tiles(c, up, rows, num_rows, first, last, c[t.UP], c[t.UP_STRIDE], 0)
+        width = min(16 * UNIT, c[t.FFN_DIM] - 16 * first)
+        for row in range(num_rows):
+            place = floats + row * stride + 64 * first
+            other = c[t.UP] + row * c[t.UP_STRIDE] + 64 * first
+            call_row(c[t.OPS + t.GATE], place, other, place, (width + 15) >> 4, 0, 0, 0, 0)
+            _quantise(c, np.int64(t.GATED), row, 16 * first, width)
+        unit = next_unit(c, thread, unit, count, num_bytes)
+
+
+@inner_kernel
+def _rotate_pairs(c, row, cosines, sines):
+    """RoPE in place on the leading dimensions of one head, for widths that fill no vectors."""
     half = c[t.ROPE_HALF]
     for i in range(half):
         if c[t.INTERLEAVED] != 0:
@@ -130,6 +162,21 @@ def _rotate(c, row, cosines, sines):
 
 
 @inner_kernel
+def _rotate(c, node, row, target, factor_bits):
+    """RoPE of one head at `row`, multiplied by a factor, to `target` (which may be `row`)."""
+    cosines, sines = c[t.COSINES] + node * c[t.ANGLE_STRIDE], c[t.SINES] + node * c[t.ANGLE_STRIDE]
+    half, after = c[t.ROPE_HALF], c[t.HEAD_DIM] - 2 * c[t.ROPE_HALF]
+    if (half | after) & 15 == 0:
+        rotate = c[t.OPS + t.ROTATE]
+        call_row(rotate, row, cosines, sines, target, half >> 4, after >> 4, factor_bits, 0)
+        return
+    _rotate_pairs(c, row, cosines, sines)
+    factor = bits_to_float(np.int32(factor_bits))
+    for i in range(c[t.HEAD_DIM]):
+        store_float(target + 4 * i, load_float(row + 4 * i) * factor)
+
+
+@inner_kernel
 def _add(target, source, count):
     """target[count] += source[count], f32 at two addresses."""
     for i in range(count):
@@ -137,49 +184,72 @@ def _add(target, source, count):
 
 
 @inner_kernel
-def _head_norm(c, row, layer, which):
-    """RMSNorm of one head in place (Qwen3): which is 0 for queries, 1 for keys."""
-    gain = c[t.HEAD_NORMS] + (layer * 2 + which) * c[t.HEAD_DIM] * 4
-    call_row(c[t.OPS + t.NORM], row, gain, row, c[t.HEAD_DIM] >> 4, c[t.EPSILON_BITS], 0, 0, 0)
-
-
-@inner_kernel
-def _place(c, layer, node):
-    """Bias, norm, rotate and scale one node's queries; rotate and store its keys and values."""
-    dim, group = c[t.HEAD_DIM], c[t.NUM_HEADS] // c[t.NUM_KV_HEADS]
-    q_dim, kv_dim = c[t.NUM_HEADS] * dim, c[t.NUM_KV_HEADS] * dim
-    query = c[t.QUERY] + node * c[t.QUERY_STRIDE]
-    key = c[t.KEY] + node * c[t.KEY_STRIDE]
-    value = c[t.VALUE] + node * c[t.VALUE_STRIDE]
-    cosines = c[t.COSINES] + node * c[t.ANGLE_STRIDE]
-    sines = c[t.SINES] + node * c[t.ANGLE_STRIDE]
+def _refine(c, layer, row, bias, which):
+    """Bias and norm of one head in place (Qwen); which is 0 for queries, 1 for keys."""
     if c[t.BIASED] != 0:
-        bias = c[t.BIASES] + layer * (q_dim + 2 * kv_dim) * 4
-        _add(query, bias, q_dim)
-        _add(key, bias + 4 * q_dim, kv_dim)
-        _add(value, bias + 4 * (q_dim + kv_dim), kv_dim)
-    scale = bits_to_float(np.int32(c[t.QUERY_SCALE_BITS]))
-    for head in range(c[t.NUM_HEADS]):
-        row = query + 4 * head * dim
-        if c[t.QK_NORM] != 0:
-            _head_norm(c, row, layer, np.int64(0))
-        _rotate(c, row, cosines, sines)
-        target = c[t.ROTATED] + head // group * c[t.ROTATED_HEAD]
-        target += (node * group + head % group) * c[t.ROTATED_STRIDE]
-        for i in range(dim):
-            store_float(target + 4 * i, load_float(row + 4 * i) * scale)
-    for head in range(c[t.NUM_KV_HEADS]):
-        row = key + 4 * head * dim
-        if c[t.QK_NORM] != 0:
-            _head_norm(c, row, layer, np.int64(1))
-        _rotate(c, row, cosines, sines)
-        store_kv(c, layer, head, c[t.LENGTH] + node, row, value + 4 * head * dim)
+        _add(row, c[t.BIASES] + bias, c[t.HEAD_DIM])
+    if c[t.QK_NORM] != 0:
+        gain = c[t.HEAD_NORMS] + (layer * 2 + which) * c[t.HEAD_DIM] * 4
+        call_row(c[t.OPS + t.NORM], row, gain, row, c[t.HEAD_DIM] >> 4, c[t.EPSILON_BITS], 0, 0, 0)
 
 
 @inner_kernel
-def _angles(c, num_nodes):
-    """Cosines and sines of all nodes' positions, f32 [n, rope_dim / 2]."""
-    for node in range(num_nodes):
+def _place_query(c, layer, head, node):
+    """One head's query, from QUERY to ROTATED."""
+    dim, group = c[t.HEAD_DIM], c[t.NUM_HEADS] // c[t.NUM_KV_HEADS]
+    row = c[t.QUERY] + node * c[t.QUERY_STRIDE] + 4 * head * dim
+    biases = layer * (c[t.NUM_HEADS] + 2 * c[t.NUM_KV_HEADS])
+    _refine(c, layer, row, (biases + head) * dim * 4, np.int64(0))
+    target = c[t.ROTATED] + head // group * c[t.ROTATED_HEAD]
+    target += (node * group + head % group) * c[t.ROTATED_STRIDE]
+    _rotate(c, node, row, target, c[t.QUERY_SCALE_BITS])
+
+
+@inner_kernel
+def _place_key(c, layer, head, node):
+    """One head's key and value, from KEY and VALUE to the arena."""
+    dim = c[t.HEAD_DIM]
+    key = c[t.KEY] + node * c[t.KEY_STRIDE] + 4 * head * dim
+    value = c[t.VALUE] + node * c[t.VALUE_STRIDE] + 4 * head * dim
+    biases = layer * (c[t.NUM_HEADS] + 2 * c[t.NUM_KV_HEADS]) + c[t.NUM_HEADS]
+    _refine(c, layer, key, (biases + head) * dim * 4, np.int64(1))
+    if c[t.BIASED] != 0:
+        _add(value, c[t.BIASES] + (biases + c[t.NUM_KV_HEADS] + head) * dim * 4, dim)
+    _rotate(c, node, key, key, np.int64(0x3F800000))  # the bits of 1.0
+    store_kv(c, layer, head, c[t.LENGTH] + node, key, value)
+
+
+@inner_kernel
+def _project(c, thread, layer, num_rows):
+    """This thread's share of queries, keys and values: whole heads, rotated and put in place."""
+    base, rows = c[t.MATRICES] + layer * 7 * 64, np.int64(t.NORMED)
+    heads, tiles = c[t.UNIT_HEADS], c[t.UNIT_HEADS] * c[t.HEAD_DIM] + 15 >> 4
+    num_queries = (c[t.NUM_HEADS] + heads - 1) // heads
+    count = num_queries + (c[t.NUM_KV_HEADS] + heads - 1) // heads
+    num_bytes = _unit_bytes(base) * tiles // UNIT
+    unit = first_unit(c, thread, count, num_bytes)
+    while unit < count:
+        if unit < num_queries:
+            first, last = unit * tiles, unit * tiles + tiles
+            _tiles(c, base, rows, num_rows, first, last, c[t.QUERY], c[t.QUERY_STRIDE], 0)
+            for head in range(unit * heads, min(unit * heads + heads, c[t.NUM_HEADS])):
+                for node in range(num_rows):
+                    _place_query(c, layer, head, node)
+        else:
+            own = unit - num_queries
+            first, last = own * tiles, own * tiles + tiles
+            _tiles(c, base + 64, rows, num_rows, first, last, c[t.KEY], c[t.KEY_STRIDE], 0)
+            _tiles(c, base + 128, rows, num_rows, first, last, c[t.VALUE], c[t.VALUE_STRIDE], 0)
+            for head in range(own * heads, min(own * heads + heads, c[t.NUM_KV_HEADS])):
+                for node in range(num_rows):
+                    _place_key(c, layer, head, node)
+        unit = next_unit(c, thread, unit, count, num_bytes)
+
+
+@inner_kernel
+def _angles(c, thread, threads, num_nodes):
+    """Cosines and sines of the nodes' positions, f32 [n, rope_dim / 2]."""
+    for node in range(thread, num_nodes, threads):
         position = np.float64(c[t.LENGTH] + load_int(c[t.DEPTH] + 4 * node))
         for i in range(c[t.ROPE_HALF]):
             angle = position * load_double(c[t.FREQUENCIES] + 8 * i)
@@ -189,65 +259,73 @@ def _angles(c, num_nodes):
 
 
 @inner_kernel
-def _run_stage(c, stage, thread, threads, layer, first, num_rows):
-    """One thread's share of one stage; each writes only what no other thread of it reads."""
-    base = c[t.MATRICES] + layer * 7 * 64
-    if stage in (ATTENTION_NORM, FFN_NORM, LAST_NORM):
-        gain = c[t.NORMS] + (layer * 2 + stage // FFN_NORM) * c[t.DIM] * 4
-        if stage == LAST_NORM:
-            gain = c[t.LAST_NORM_WEIGHT]
-        for row in range(thread, num_rows, threads):
-            _norm_row(c, first + row, gain, row)
-    elif stage in (PLACE, ATTENDED, GATED):
-        for node in range(thread, num_rows, threads):
-            if stage == PLACE:
-                _place(c, layer, node)
-            elif stage == ATTENDED:
-                _quantise(c, np.int64(t.ATTENDED), node, c[t.NUM_HEADS] * c[t.HEAD_DIM])
-            else:
-                _gate_row(c, node)
-    elif stage == ATTEND:
-        attend_share(c, thread, threads, layer, num_rows)
-    else:
-        _multiply_stage(c, stage, thread, threads, base, num_rows)
+def _norm(c, thread, threads, gain, first, num_rows):
+    """This thread's share of NORMED, from rows `first` .. of the residual stream."""
+    for row in range(thread, num_rows, threads):
+        _norm_row(c, first + row, gain, row)
+    barrier(c, thread, threads)
 
 
 @inner_kernel
-def _multiply_stage(c, stage, thread, threads, base, num_rows):
-    """The matrices of a stage, one after the other; the loop keeps `_multiply` in one place."""
-    begin, end = WHICH[stage, 0], WHICH[stage, 1]
-    for which in range(begin, end):
-        matrix, rows, accumulate = base + 64 * which, t.NORMED, 0
-        if which == t.WQ:
-            output, stride = c[t.QUERY], c[t.QUERY_STRIDE]
-        elif which == t.WK:
-            output, stride = c[t.KEY], c[t.KEY_STRIDE]
-        elif which == t.WV:
-            output, stride = c[t.VALUE], c[t.VALUE_STRIDE]
-        elif which == t.WGATE:
-            output, stride = c[t.GATED + t.FLOATS], c[t.GATED + t.FLOATS_STRIDE]
-        elif which == t.WUP:
-            output, stride = c[t.UP], c[t.UP_STRIDE]
-        elif which == t.WHEAD:
-            matrix, output, stride = c[t.HEAD_MATRIX], c[t.LOGITS], c[t.LOGITS_STRIDE]
-        else:  # back into the residual stream
-            rows = t.ATTENDED if which == t.WO else t.GATED
-            output, stride, accumulate = c[t.STREAM], c[t.STREAM_STRIDE], 1
-        _multiply(c, thread, threads, matrix, rows, num_rows, output, stride, accumulate)
+def _layer(c, thread, threads, layer, num_rows):
+    """One layer, in place on the residual stream."""
+    base = c[t.MATRICES] + layer * 7 * 64
+    gain = c[t.NORMS] + layer * 2 * c[t.DIM] * 4
+    stream, stride = c[t.STREAM], c[t.STREAM_STRIDE]
+    attended, gated = np.int64(t.ATTENDED), np.int64(t.GATED)
+    _norm(c, thread, threads, gain, np.int64(0), num_rows)
+    _project(c, thread, layer, num_rows)
+    barrier(c, thread, threads)
+    attend_share(c, thread, threads, layer, num_rows)
+    barrier(c, thread, threads)
+    for row in range(thread, num_rows, threads):
+        _quantise(c, attended, row, 0, c[t.NUM_HEADS] * c[t.HEAD_DIM])
+    barrier(c, thread, threads)
+    _multiply(c, thread, base + 64 * t.WO, attended, num_rows, stream, stride, 1)
+    barrier(c, thread, threads)
+    _norm(c, thread, threads, gain + c[t.DIM] * 4, np.int64(0), num_rows)
+    _gate_up(c, thread, layer, num_rows)
+    barrier(c, thread, threads)
+    _multiply(c, thread, base + 64 * t.WDOWN, gated, num_rows, stream, stride, 1)
+    barrier(c, thread, threads)
 
 
-@parallel_kernel
+@inner_kernel
+def _pass(c, thread, threads):
+    """This thread's share of the job in the table."""
+    num_rows, rows = c[t.NUM_ROWS], np.int64(t.NORMED)
+    if c[t.NUM_LAYERS] > 0:
+        _angles(c, thread, threads, num_rows)
+        for layer in range(c[t.NUM_LAYERS]):
+            _layer(c, thread, threads, layer, num_rows)
+    else:
+        _norm(c, thread, threads, c[t.LAST_NORM_WEIGHT], c[t.FIRST_ROW], num_rows)
+        logits, stride = c[t.LOGITS], c[t.LOGITS_STRIDE]
+        _multiply(c, thread, c[t.HEAD_MATRIX], rows, num_rows, logits, stride, 0)
+        barrier(c, thread, threads)
+
+
+@kernel
 def run(c, num_layers, first, num_rows, threads):
     """Run `num_layers` layers over the residual stream [n, dim], in place; keys and values go to
     the arena. With no layers: the logits [rows, vocab] of the rows from `first` on.
+
+    Called by thread 0; the team's other threads are in `serve`.
     """
-    _angles(c, num_rows)
-    begin, end = (0, LAST_NORM) if num_layers > 0 else (LAST_NORM, HEAD + 1)
-    for layer in range(max(num_layers, 1)):
-        for stage in range(begin, end):
-            heavy = stage in (QKV, ATTEND, ATTENTION_OUT, GATE_UP, DOWN, HEAD)
-            if threads == 1 or (num_rows * c[t.DIM] <= FEW and not heavy):
-                _run_stage(c, stage, np.int64(0), np.int64(1), layer, first, num_rows)
-                continue
-            for thread in prange(threads):  # one region for all stages: each is compiled anew
-                _run_stage(c, stage, np.int64(thread), threads, layer, first, num_rows)
+    c[t.NUM_LAYERS], c[t.FIRST_ROW], c[t.NUM_ROWS] = num_layers, first, num_rows
+    share_out(c, threads)
+    start_pass(c, threads)
+    _pass(c, np.int64(0), threads)
+
+
+@kernel
+def serve(c, thread):
+    """Take part in every pass that has room for this thread, until told to leave."""
+    seen = np.int64(0)
+    while True:
+        seen = next_pass(c, thread, seen)
+        threads = seen & 255
+        if threads == 0:
+            return
+        if thread < threads:
+            _pass(c, thread, threads)

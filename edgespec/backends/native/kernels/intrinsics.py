@@ -39,14 +39,14 @@ if config.DISABLE_JIT:
 
     def _storer(kind: Any, source: Any = None) -> Any:
         def store(address: int, value: Any) -> None:
-            kind.from_address(address).value = value.item()
+            kind.from_address(address).value = getattr(value, "item", lambda: value)()
 
         return store
 
     load_short, store_short = _loader(ctypes.c_uint16), _storer(ctypes.c_uint16)
     load_float, store_float = _loader(ctypes.c_float), _storer(ctypes.c_float)
     load_int = _loader(ctypes.c_int32)
-    load_long = _loader(ctypes.c_int64)
+    load_long, store_long = _loader(ctypes.c_int64), _storer(ctypes.c_int64)
     load_double = _loader(ctypes.c_double)
 
     def fma(left: Any, right: Any, addend: Any) -> Any:
@@ -120,7 +120,7 @@ else:
     load_short, store_short = _loader(types.uint16, I16), _storer(types.uint16, I16)
     load_float, store_float = _loader(types.float32, F32), _storer(types.float32, F32)
     load_int = _loader(types.int64, I32)  # widened: one integer type, one compiled variant
-    load_long = _loader(types.int64, I64)
+    load_long, store_long = _loader(types.int64, I64), _storer(types.int64, I64)
     load_double = _loader(types.float64, F64)
 
     @intrinsic

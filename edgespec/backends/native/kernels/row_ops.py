@@ -8,6 +8,7 @@ operations make a row's result a function of the row alone, on every instruction
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 from llvmlite import ir
@@ -201,6 +202,62 @@ def softmax() -> int:
 
 
 @cache
+def rotate(interleaved: bool) -> int:
+    """(input, cosines, sines, output, vectors of 16 pairs, vectors after them, factor bits): RoPE.
+
+    The pairs are (i, i + half), or (2 i, 2 i + 1) where `interleaved`; every output, the values
+    after the pairs too, is multiplied by the factor.
+    """
+    emitter = _start("rotate_pairs" if interleaved else "rotate_halves")
+    builder = emitter.builder
+    source, cosines, sines, target, pairs, after, bits = emitter.arguments[:7]
+    factor = emitter.splat(builder.bitcast(builder.trunc(bits, I32), F32))
+    half = builder.mul(pairs, emitter.integer(64))
+    with emitter.loop(pairs) as index:
+        if interleaved:
+            places = [(index, 128), (index, 128)]
+            offsets = [emitter.integer(0), emitter.integer(64)]
+        else:
+            places, offsets = [(index, 64), (index, 64)], [emitter.integer(0), half]
+        ends = list(zip(places, offsets, strict=True))
+        first, second = (
+            emitter.load(emitter.address(source, place, offset), V16F32, 4)
+            for place, offset in ends
+        )
+        if interleaved:
+            first, second = _shuffle(emitter, first, second, lambda i, part: 2 * i + part)
+        cosine = emitter.load(emitter.address(cosines, (index, 64)), V16F32, 4)
+        sine = emitter.load(emitter.address(sines, (index, 64)), V16F32, 4)
+        real = builder.fsub(builder.fmul(first, cosine), builder.fmul(second, sine))
+        imaginary = builder.fadd(builder.fmul(first, sine), builder.fmul(second, cosine))
+        if interleaved:
+            real, imaginary = _shuffle(
+                emitter, real, imaginary, lambda i, part: i // 2 + 8 * part + LANES * (i % 2)
+            )
+        for value, (place, offset) in zip((real, imaginary), ends, strict=True):
+            emitter.store(builder.fmul(value, factor), emitter.address(target, place, offset))
+    start = builder.mul(pairs, emitter.integer(128))
+    with emitter.loop(after) as index:
+        value = emitter.load(emitter.address(source, start, (index, 64)), V16F32, 4)
+        emitter.store(builder.fmul(value, factor), emitter.address(target, start, (index, 64)))
+    return _finish(emitter)
+
+
+def _shuffle(
+    emitter: Emitter, left: Value, right: Value, lane: Callable[[int, int], int]
+) -> tuple[Value, Value]:
+    """Two vectors made of two: lane i of part p is lane `lane(i, p)` of both, side by side."""
+    kind = ir.VectorType(I32, LANES)
+    first, second = (
+        emitter.builder.shuffle_vector(
+            left, right, ir.Constant(kind, [ir.Constant(I32, lane(i, part)) for i in range(LANES)])
+        )
+        for part in range(2)
+    )
+    return first, second
+
+
+@cache
 def scores(num_rows: int) -> int:
     """(queries, query stride, keys f16 [head_dim, 16], head_dim, output, output stride): 16 dot
     products a row.
@@ -253,7 +310,7 @@ def mix(num_rows: int) -> int:
 
 
 @cache
-def table() -> tuple[int, ...]:
-    """All addresses in the order `forward.py` names them."""
+def table(interleaved: bool) -> tuple[int, ...]:
+    """All addresses in the order `table.py` names them."""
     attention = [function(size) for function in (scores, mix) for size in ROW_SIZES]
-    return (rms_norm(), quantise(), gate(), softmax(), *attention)
+    return (rms_norm(), quantise(), gate(), softmax(), rotate(interleaved), *attention)

@@ -33,10 +33,14 @@ NORMED, ATTENDED, GATED = range(55, 79, 8)
 (FLOATS, FLOATS_STRIDE, QUANTS, QUANTS_STRIDE, PLANES, PLANES_STRIDE, PLANE_BYTES_EACH,
  HAS_QUANTS) = range(8)
 
+# The job at hand, and the team that does it (see `team.py`): its words, and the lock functions.
+# UNIT_HEADS heads fill whole tiles: what one thread computes, rotates and stores at a time.
+NUM_LAYERS, FIRST_ROW, NUM_ROWS, UNIT_HEADS, TEAM, ACQUIRE, RELEASE = range(79, 86)
+
 # Functions: row operations (their order in `row_ops.table`), then by type: tiles and their sizes.
-OPS = 79
-NORM, QUANTISE, GATE, SOFTMAX, SCORE, MIX = 0, 1, 2, 3, 4, 8
-NUM_OPS, NUM_TYPES = 12, 8
+OPS = 86
+NORM, QUANTISE, GATE, SOFTMAX, ROTATE, SCORE, MIX = 0, 1, 2, 3, 4, 5, 9
+NUM_OPS, NUM_TYPES = 13, 8
 TILES = OPS + NUM_OPS
 SIZES = TILES + NUM_TYPES
 NUM_ENTRIES = SIZES + NUM_TYPES

@@ -1,0 +1,93 @@
+"""The threads that compute a model's passes (see `kernels/team.py` for how they work together)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+
+import numpy as np
+from numba import config
+from numpy.typing import NDArray
+
+from edgespec.backends.native.kernels import atomics, forward, table, team
+
+SPINS = 10_000
+"""Looks at a word before sleeping, some 0.5 ms: longer than the caller needs between two passes."""
+CROWDED_SPINS = 100
+"""The same where there are more threads than processors to run them."""
+
+ctypes.pythonapi.PyThread_allocate_lock.restype = ctypes.c_void_p
+ctypes.pythonapi.PyThread_allocate_lock.argtypes = []
+ctypes.pythonapi.PyThread_acquire_lock.argtypes = [ctypes.c_void_p, ctypes.c_int]
+ctypes.pythonapi.PyThread_release_lock.argtypes = [ctypes.c_void_p]
+ctypes.pythonapi.PyThread_free_lock.argtypes = [ctypes.c_void_p]
+
+
+class Team:
+    """The calling thread and `size - 1` others, which sleep until there is a pass to compute."""
+
+    def __init__(self, c: NDArray[np.int64], size: int) -> None:
+        self.size = 1 if config.DISABLE_JIT else min(size, team.MAX_THREADS)
+        self._table = c
+        self._end = self._gather()
+
+    def run(self, num_layers: int, first: int, num_rows: int, threads: int) -> None:
+        """One pass on the first `threads` of the team; see `forward.run`."""
+        if self._process != os.getpid():  # threads do not survive a fork
+            self._end.detach()
+            self._end = self._gather()
+        forward.run(self._table, num_layers, first, num_rows, min(threads, self.size))
+
+    def close(self) -> None:
+        """End the other threads."""
+        self._end()
+
+    def _gather(self) -> weakref.finalize[..., Team]:
+        """Start the other threads; returns what ends them, at the latest with the team itself."""
+        words = np.zeros((team.MEMBERS + (self.size + 1) * team.LINE) // 8, np.int64)
+        words = words[-words.ctypes.data % team.LINE // 8 :]  # on a cache line
+        locks = [_held_lock() for _ in range(self.size)]
+        words[team.SPINS // 8] = SPINS if self.size <= (os.cpu_count() or 1) else CROWDED_SPINS
+        words[team.SIZE // 8] = self.size
+        for thread, lock in enumerate(locks):
+            mine = (team.MEMBERS + thread * team.LINE) // 8
+            words[mine + team.LOCK // 8] = lock
+            words[mine + team.SHARE // 8] = (1 << team.ONE) // self.size
+        self._table[table.TEAM] = words.ctypes.data
+        self._table[table.ACQUIRE], self._table[table.RELEASE] = atomics.ACQUIRE, atomics.RELEASE
+        others = [
+            threading.Thread(
+                target=forward.serve,
+                args=(self._table, thread),
+                name=f"edgespec-{thread}",
+                daemon=True,  # an interpreter that ends does not wait for them
+            )
+            for thread in range(1, self.size)
+        ]
+        for other in others:
+            other.start()
+        self._process = os.getpid()
+        return weakref.finalize(self, _dismiss, self._table, words, locks, others)
+
+
+def _held_lock() -> int:
+    lock: int | None = ctypes.pythonapi.PyThread_allocate_lock()
+    if not lock:
+        raise MemoryError("the system has no lock left for a thread")
+    ctypes.pythonapi.PyThread_acquire_lock(lock, 1)
+    return lock
+
+
+def _dismiss(
+    c: NDArray[np.int64], words: NDArray[np.int64], locks: list[int], others: list[threading.Thread]
+) -> None:
+    """Tell all threads to leave, wait for them (they read `words`), and free their locks."""
+    team.dismiss(c, len(locks))
+    for other in others:
+        other.join()
+    for lock in locks:
+        ctypes.pythonapi.PyThread_release_lock(lock)
+        ctypes.pythonapi.PyThread_free_lock(lock)
+    del words
