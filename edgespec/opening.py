@@ -76,7 +76,7 @@ def _open(file: ModelFile, chosen: Plan, progress: Progress | None) -> Engine:
             progress(stage, done, total)
 
     report("kernels", 0, 1)
-    warm_up(chosen.backend, _kinds(file))
+    warm_up(chosen.backend, _kinds(file), chosen.budget_bytes - chosen.planned_bytes)
     release_free_memory()  # the compiler's peak must be over before the weights come
     report("kernels", 1, 1)
     target = backends.open_target(file, chosen, lambda done, total: report("load", done, total))

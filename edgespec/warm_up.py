@@ -1,8 +1,9 @@
 """Compile, or load from the cache, everything a reply needs, before any model is in memory.
 
 Compiling takes about ten seconds and leaves some 200 MiB behind that a process cannot give back. So
-a cold start compiles in a child process (`python -m edgespec.warm_up`), and then starts like any
-other: from the cache.
+a cold start compiles in child processes (`python -m edgespec.warm_up`), and then starts like any
+other: from the cache. One compiles the backend, the other what decodes; both at once where the
+memory budget has room for two.
 """
 
 from __future__ import annotations
@@ -17,15 +18,21 @@ import numpy as np
 
 from edgespec import backends
 from edgespec.cache import kernels_are_cached, remember_kernels
+from edgespec.memory.size import MIB
 from edgespec.models.spec import TensorType
 
+CHILD_BYTES = 225 * MIB
+"""Resident memory of a child while it compiles, imports included, measured."""
 
-def warm_up(backend: str, kinds: Iterable[TensorType]) -> None:
-    """Have all compiled code of a backend, for these weight types, ready in this process."""
+
+def warm_up(backend: str, kinds: Iterable[TensorType], spare_bytes: int = 0) -> None:
+    """Have all compiled code of a backend, for these weight types, ready in this process.
+
+    `spare_bytes` is what the budget has left beside a first start's one child.
+    """
     kinds = sorted(kinds, key=lambda kind: kind.type_id)
     if not kernels_are_cached(backend, kinds) and _can_have_children():
-        arguments = [backend, *(kind.name for kind in kinds)]
-        _run_child(arguments)
+        _run_children(backend, kinds, at_once=spare_bytes >= CHILD_BYTES)
     backends.warm_up(backend, kinds)
     _warm_up_decoding()
     remember_kernels(backend, kinds)
@@ -37,18 +44,30 @@ def _can_have_children() -> bool:
     return name.startswith("python") and not getattr(sys, "frozen", False)
 
 
-def _run_child(arguments: list[str]) -> None:
+def _run_children(backend: str, kinds: Iterable[TensorType], *, at_once: bool) -> None:
     """Compile into the cache; what goes wrong there happens again here and is reported."""
     package = str(Path(__file__).parent.parent)
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    subprocess.run(
-        [sys.executable, "-m", "edgespec.warm_up", *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    nothing = subprocess.DEVNULL
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        for arguments in ([backend, *(kind.name for kind in kinds)], []):
+            child = subprocess.Popen(
+                [sys.executable, "-m", "edgespec.warm_up", *arguments],
+                env=environment,
+                stdin=nothing,
+                stdout=nothing,
+                stderr=nothing,
+            )
+            children.append(child)
+            if not at_once:
+                child.wait()
+        for child in children:
+            child.wait()
+    finally:
+        for child in children:
+            child.kill()
 
 
 def _warm_up_decoding() -> None:
@@ -77,5 +96,7 @@ def _warm_up_decoding() -> None:
 
 
 if __name__ == "__main__":
-    backends.warm_up(sys.argv[1], [TensorType[name] for name in sys.argv[2:]])
-    _warm_up_decoding()
+    if sys.argv[1:]:
+        backends.warm_up(sys.argv[1], [TensorType[name] for name in sys.argv[2:]])
+    else:
+        _warm_up_decoding()
