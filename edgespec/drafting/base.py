@@ -62,6 +62,16 @@ class DraftTree:
 
 
 @dataclass(frozen=True, slots=True)
+class TopTokens:
+    """The target's likeliest next tokens at each node of a verified tree, rejected nodes too."""
+
+    tokens: NDArray[np.int32]
+    """[nodes, k], likeliest first."""
+    logits: NDArray[np.float32]
+    """[nodes, k], before temperature and penalties."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepOutcome:
     """What verification made of a tree: accepted nodes, root first, and the token after them."""
 
@@ -70,12 +80,16 @@ class StepOutcome:
     bonus: int
     new_tokens: list[int] = field(default_factory=list)
     """Accepted draft tokens, then the bonus token: what the step appends to the text."""
+    top: TopTokens | None = None
+    """Present when some drafter's `wants_top` asks for it."""
 
 
 class Drafter(ABC):
     """Proposes continuations of the text it was fed; owns its stores and nothing else."""
 
     name: str
+    wants_top = 0
+    """How many of the target's likeliest tokens per node `observe` needs to see."""
 
     @abstractmethod
     def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
