@@ -27,16 +27,16 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
-from benchmarks.llama_timing import LlamaProcess
 from edgespec.backends.base import TokenTree
+from edgespec.bench.child import PeerError
+from edgespec.bench.curve import pass_seconds
+from edgespec.bench.llamacpp import LlamaProcess
 from edgespec.memory.hardware import hardware
 from edgespec.models.file import ModelFile
 
 SIZES = (1, 2, 4, 8, 16)
 PREFILL_TOKENS = 512
 DECODE_TOKENS = 48
-REPEATS = 5
-"""Forward passes of one size in one round; the first of them is dropped."""
 _PAUSE_S = 0.02
 """For the other engine's waiting threads to go to sleep."""
 
@@ -50,8 +50,7 @@ class Ours:
 
     def forward(self, n: int, past: int) -> list[float]:
         self._fill(past)
-        tree = TokenTree.chain(_tokens(n, self.target.spec.vocab_size))
-        return [_timed(lambda: self.target.forward(tree)) for _ in range(REPEATS)][1:]
+        return pass_seconds(self.target, n)
 
     def prefill(self, n: int) -> list[float]:
         tokens = _tokens(n, self.target.spec.vocab_size)
@@ -212,4 +211,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except PeerError as error:
+        sys.exit(str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,21 @@ Ctrl-C stops a reply and keeps the conversation; at the prompt it leaves.
 def render() -> str:
     """The whole page."""
     parts = [HEAD]
-    commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    for name, command in commands.items():
+    for name, command in _commands("edgespec", typer.main.get_command(app)):
         text = "\n\n".join(" ".join(part.split()) for part in command.help.split("\n\n"))
-        rows = [f"## edgespec {name}\n\n{text}\n\n| option | default | meaning |\n|---|---|---|\n"]
+        rows = [f"## {name}\n\n{text}\n\n| option | default | meaning |\n|---|---|---|\n"]
         rows += map(_row, command.params)
         parts.append("".join(rows))
     return "\n".join(parts)
+
+
+def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """The commands of a group by their whole names, those of groups inside it too."""
+    if not hasattr(command, "commands"):
+        yield name, command
+        return
+    for part, inner in command.commands.items():
+        yield from _commands(f"{name} {part}", inner)
 
 
 def _row(option: Any) -> str:

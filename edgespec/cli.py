@@ -14,7 +14,8 @@ import typer
 from typer.core import TyperGroup
 
 from edgespec.errors import EdgeSpecError, OptionError
-from edgespec.terminal.options import LoadOptions, ReplyOptions, check_vram
+from edgespec.terminal import bench
+from edgespec.terminal.options import LoadOptions, ReplyOptions, check_vram, one_model
 from edgespec.terminal.text import printable, read_prompt, tolerate_any_encoding
 from edgespec.version import __version__
 
@@ -172,6 +173,9 @@ Version = Annotated[
 ]
 
 
+app.add_typer(bench.app, name="bench")
+
+
 @app.callback()
 def _root(version: Version = False) -> None:
     del version
@@ -286,7 +290,7 @@ def plan(
     check_vram(vram)
     chosen = "none" if no_speculation else drafters
     options = LoadOptions(
-        _one_model(model_argument, model), memory, backend, threads, context, chosen
+        one_model(model_argument, model), memory, backend, threads, context, chosen
     )
     made = options.plan()
     if as_json:
@@ -307,7 +311,7 @@ def show(
     """Tell what is in a model file."""
     from edgespec.terminal.about import about
 
-    facts = about(_one_model(model_argument, model), tensors=tensors)
+    facts = about(one_model(model_argument, model), tensors=tensors)
     if as_json:
         _print_json(facts)
         return
@@ -335,12 +339,6 @@ def doctor(as_json: Json = False) -> None:
         print_findings(findings)
     if problems:
         raise typer.Exit(1)
-
-
-def _one_model(argument: str | None, option: str | None) -> str | None:
-    if argument is not None and option is not None and argument != option:
-        raise OptionError(f"two models were given, {argument} and {option}; name one")
-    return option if argument is None else argument
 
 
 def _print_json(values: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ def run_json(*arguments: object, stdin: bytes | None = None) -> dict[str, Any]:
 def test_help_names_every_command() -> None:
     found = edgespec("--help")
     assert (found.code, found.err) == (0, "")
-    for name in ("run", "chat", "plan", "show", "doctor"):
+    for name in ("run", "chat", "plan", "show", "doctor", "bench"):
         assert f"\n  {name} " in found.out
     assert "130 interrupted" in found.out
 
@@ -52,9 +52,10 @@ def test_no_command_shows_the_help() -> None:
     assert "Commands:" in found.out + found.err
 
 
-def test_help_imports_nothing_heavy() -> None:
+@pytest.mark.parametrize("command", ["run", "bench kernels"])
+def test_help_imports_nothing_heavy(command: str) -> None:
     program = (
-        "import sys; sys.argv = ['edgespec', 'run', '--help']\n"
+        f"import sys; sys.argv = ['edgespec', *{command.split()}, '--help']\n"
         "from edgespec.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"

@@ -19,7 +19,7 @@ from edgespec.version import __version__
 
 Status = Literal["ok", "note", "problem"]
 _PACKAGES = ("numpy", "numba", "llvmlite", "tokenizers", "jinja2", "psutil", "typer", "rich")
-_EXTRAS = {"llama": "llama-cpp-python", "onnx": "onnxruntime"}
+_EXTRAS = {"llama": "llama-cpp-python", "onnx": "onnxruntime", "bench": "matplotlib"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def _extras() -> Iterator[Finding]:
     for extra, package in _EXTRAS.items():
         version = _version(package)
         text = f"{package} {version}" if version else f"{package} is not installed"
-        yield Finding(f"extra {extra}", f"{text} (no backend of this version needs it)", version)
+        yield Finding(f"extra {extra}", f"{text} (only `edgespec bench` uses it)", version)
 
 
 def _bundled_model() -> Finding:

@@ -77,3 +77,10 @@ def check_vram(size: str) -> None:
     raise OptionError(
         f"--vram {size} was asked for, but no backend of this version uses a GPU; leave --vram out"
     )
+
+
+def one_model(argument: str | None, option: str | None) -> str | None:
+    """The model of a command that takes it with and without `--model`."""
+    if argument is not None and option is not None and argument != option:
+        raise OptionError(f"two models were given, {argument} and {option}; name one")
+    return option if argument is None else argument

@@ -16,6 +16,7 @@ _STAGES = {
     "load": "loading the model",
     "measure": "measuring this machine",
     "prefill": "reading the prompt",
+    "peers": "starting the other engines",
 }
 
 

@@ -1,0 +1,155 @@
+"""The report as a picture: how T(n) grows, and how near it comes to this machine's limits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgespec.bench.report import KernelReport
+from edgespec.bench.spread import Spread
+from edgespec.errors import EdgeSpecError, OptionError
+
+_SUFFIXES = (".png", ".svg")
+_STYLES = (("#111111", "o", "-"), ("#b3462c", "s", "--"), ("#4f7cac", "^", "-."))
+"""Colour, marker and line of each engine: told apart in grey by the latter two."""
+_ROOF = "#777777"
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One engine's curve."""
+
+    label: str
+    times: Mapping[int, Spread]
+    read_bytes: int
+
+
+class Plotter:
+    """Draws to one file; raises OptionError when that cannot work, before anything is measured."""
+
+    def __init__(self, path: Path) -> None:
+        if path.suffix.lower() not in _SUFFIXES:
+            raise OptionError(
+                f"--plot draws {' or '.join(_SUFFIXES)} files, and {path} is neither; "
+                f"type for example --plot {path.stem or 'kernels'}.png"
+            )
+        if not path.parent.is_dir():
+            raise OptionError(f"--plot {path}: there is no folder {path.parent}; make it first")
+        if find_spec("matplotlib") is None:
+            raise EdgeSpecError(
+                "--plot needs matplotlib, which is not installed: pip install 'edgespec[bench]'"
+            )
+        self._path = path
+
+    def draw(self, report: KernelReport) -> None:
+        """Write the picture; raises EdgeSpecError when the file cannot be written."""
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of its font cache
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(9.0, 4.4), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        lines = list(_lines(report))
+        _draw_growth(left, lines)
+        _draw_rates(right, lines, report)
+        for axes in (left, right):
+            _finish(axes, list(report.curve))
+        figure.suptitle(_title(report), fontsize=9)
+        handles, labels = right.get_legend_handles_labels()
+        order = sorted(range(len(labels)), key=lambda place: "limit" in labels[place])
+        figure.legend(
+            [handles[place] for place in order], [labels[place] for place in order],
+            loc="outside lower center", ncols=3, frameon=False, fontsize=9,
+        )  # fmt: skip
+        try:
+            figure.savefig(self._path, dpi=160)
+        except OSError as error:
+            raise EdgeSpecError(
+                f"cannot write the plot to {self._path} ({error.strerror}); choose another place"
+            ) from None
+
+
+def _lines(report: KernelReport) -> Iterator[_Line]:
+    yield _Line("EdgeSpec", report.curve, report.model.read_bytes)
+    for peer in report.peers:
+        if peer.times:
+            matmuls = " (matmuls only)" if peer.name == "onnx" else ""
+            yield _Line(f"{peer.title}{matmuls}", peer.times, peer.read_bytes)
+
+
+def _draw_growth(axes: Any, lines: list[_Line]) -> None:
+    """T(n)/T(1)."""
+    highest = 1.0
+    for line, style in zip(lines, _STYLES, strict=False):
+        single = line.times[1].median
+        points = {n: _scaled(time, 1 / single) for n, time in line.times.items()}
+        _draw(axes, line, points, style)
+        highest = max(highest, *(point.median for point in points.values()))
+    axes.set_ylabel("T(n) / T(1)")
+    axes.set_title("What a pass over n tokens costs, in passes over one", fontsize=10)
+    axes.set_ylim(0, 1.15 * highest)  # a single slow pass must not flatten all curves
+
+
+def _draw_rates(axes: Any, lines: list[_Line], report: KernelReport) -> None:
+    """Bytes read per second, under what memory and multiplication allow."""
+    highest = read = report.roofs.read.median / 1e9
+    for line, style in zip(lines, _STYLES, strict=False):
+        rates = {n: time.rate(line.read_bytes / 1e9) for n, time in line.times.items()}
+        _draw(axes, line, rates, style)
+        highest = max(highest, *(rate.median for rate in rates.values()))
+    top = 1.15 * highest
+    axes.axhline(
+        read, color=_ROOF, linewidth=1.2, linestyle=":", label=f"memory's limit, {read:.1f} GB/s"
+    )
+    per_second = report.roofs.multiply.median / report.model.multiplications
+    sizes = np.geomspace(1, max(report.curve), 100)
+    multiplying = report.model.read_bytes / 1e9 * per_second / sizes
+    if multiplying[-1] < top:
+        label = f"multiplying's limit, {report.roofs.multiply.median / 1e9:.0f} GMAC/s"
+        axes.plot(sizes, multiplying, color=_ROOF, linewidth=1.2, label=label)
+    axes.set_ylabel("weights and KV read, GB/s")
+    axes.set_title("How near that is to this machine's limits", fontsize=10)
+    axes.set_ylim(0, top)
+
+
+def _draw(axes: Any, line: _Line, points: Mapping[int, Spread], style: tuple[str, ...]) -> None:
+    """A curve through the medians, with thin bars from the lowest to the highest."""
+    colour, marker, stroke = style
+    medians = [point.median for point in points.values()]
+    ends = [
+        [point.median - point.low for point in points.values()],
+        [point.high - point.median for point in points.values()],
+    ]
+    axes.errorbar(
+        list(points), medians, ends, color=colour, marker=marker, markersize=5, linestyle=stroke,
+        linewidth=1.6, elinewidth=0.7, capsize=2, label=line.label,
+    )  # fmt: skip
+
+
+def _scaled(spread: Spread, factor: float) -> Spread:
+    return Spread(spread.median * factor, spread.low * factor, spread.high * factor)
+
+
+def _finish(axes: Any, sizes: list[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(n) for n in sizes])
+    axes.minorticks_off()
+    axes.set_xlabel("n, tokens in one pass")
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _title(report: KernelReport) -> str:
+    threads = f"{report.threads} thread{'' if report.threads == 1 else 's'}"
+    return (
+        f"{report.model.name} ({report.model.quantisation}), {report.context} tokens in the cache\n"
+        f"{report.machine.processor}, {threads}, {report.isa}, "
+        f"EdgeSpec {report.machine.versions['edgespec']}; medians of {report.rounds} rounds, "
+        "bars from lowest to highest"
+    )
