@@ -19,6 +19,7 @@ _SUFFIXES = (".png", ".svg")
 _STYLES = (("#111111", "o", "-"), ("#b3462c", "s", "--"), ("#4f7cac", "^", "-."))
 """Colour, marker and line of each engine: told apart in grey by the latter two."""
 _ROOF = "#777777"
+_SHIFT = 1.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Plotter:
     def draw(self, report: KernelReport) -> None:
         """Write the picture; raises EdgeSpecError when the file cannot be written."""
         logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of its font cache
+        from matplotlib import rc_context
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(9.0, 4.4), layout="constrained")
@@ -60,14 +62,14 @@ class Plotter:
         for axes in (left, right):
             _finish(axes, list(report.curve))
         figure.suptitle(_title(report), fontsize=9)
-        handles, labels = right.get_legend_handles_labels()
-        order = sorted(range(len(labels)), key=lambda place: "limit" in labels[place])
+        handles, labels = left.get_legend_handles_labels()
         figure.legend(
-            [handles[place] for place in order], [labels[place] for place in order],
-            loc="outside lower center", ncols=3, frameon=False, fontsize=9,
+            handles, labels, loc="outside lower center", ncols=len(labels), frameon=False,
+            fontsize=9,
         )  # fmt: skip
         try:
-            figure.savefig(self._path, dpi=160)
+            with rc_context({"svg.fonttype": "none"}):  # text stays text: smaller, and found
+                figure.savefig(self._path, dpi=160)
         except OSError as error:
             raise EdgeSpecError(
                 f"cannot write the plot to {self._path} ({error.strerror}); choose another place"
@@ -85,10 +87,10 @@ def _lines(report: KernelReport) -> Iterator[_Line]:
 def _draw_growth(axes: Any, lines: list[_Line]) -> None:
     """T(n)/T(1)."""
     highest = 1.0
-    for line, style in zip(lines, _STYLES, strict=False):
+    for place, line in enumerate(lines):
         single = line.times[1].median
         points = {n: _scaled(time, 1 / single) for n, time in line.times.items()}
-        _draw(axes, line, points, style)
+        _draw(axes, line, points, place)
         highest = max(highest, *(point.median for point in points.values()))
     axes.set_ylabel("T(n) / T(1)")
     axes.set_title("What a pass over n tokens costs, in passes over one", fontsize=10)
@@ -98,36 +100,40 @@ def _draw_growth(axes: Any, lines: list[_Line]) -> None:
 def _draw_rates(axes: Any, lines: list[_Line], report: KernelReport) -> None:
     """Bytes read per second, under what memory and multiplication allow."""
     highest = read = report.roofs.read.median / 1e9
-    for line, style in zip(lines, _STYLES, strict=False):
+    for place, line in enumerate(lines):
         rates = {n: time.rate(line.read_bytes / 1e9) for n, time in line.times.items()}
-        _draw(axes, line, rates, style)
+        _draw(axes, line, rates, place)
         highest = max(highest, *(rate.median for rate in rates.values()))
-    top = 1.15 * highest
-    axes.axhline(
-        read, color=_ROOF, linewidth=1.2, linestyle=":", label=f"memory's limit, {read:.1f} GB/s"
-    )
+    top = 1.3 * highest
+    style: dict[str, Any] = {"color": _ROOF, "linewidth": 1.2}
+    limits = [axes.axhline(read, linestyle=":", label=f"memory's limit, {read:.1f} GB/s", **style)]
     per_second = report.roofs.multiply.median / report.model.multiplications
     sizes = np.geomspace(1, max(report.curve), 100)
     multiplying = report.model.read_bytes / 1e9 * per_second / sizes
     if multiplying[-1] < top:
         label = f"multiplying's limit, {report.roofs.multiply.median / 1e9:.0f} GMAC/s"
-        axes.plot(sizes, multiplying, color=_ROOF, linewidth=1.2, label=label)
+        limits += axes.plot(sizes, multiplying, label=label, **style)
+    axes.legend(handles=limits, loc="upper right", fontsize=8, edgecolor="none", framealpha=0.9)
     axes.set_ylabel("weights and KV read, GB/s")
     axes.set_title("How near that is to this machine's limits", fontsize=10)
     axes.set_ylim(0, top)
 
 
-def _draw(axes: Any, line: _Line, points: Mapping[int, Spread], style: tuple[str, ...]) -> None:
-    """A curve through the medians, with thin bars from the lowest to the highest."""
-    colour, marker, stroke = style
+def _draw(axes: Any, line: _Line, points: Mapping[int, Spread], place: int) -> None:
+    """A curve through the medians, with thin bars from the lowest to the highest.
+
+    Each engine's points stand a little to the right of the one's before, so that bars do not hide
+    each other.
+    """
+    colour, marker, stroke = _STYLES[place % len(_STYLES)]
     medians = [point.median for point in points.values()]
     ends = [
         [point.median - point.low for point in points.values()],
         [point.high - point.median for point in points.values()],
     ]
     axes.errorbar(
-        list(points), medians, ends, color=colour, marker=marker, markersize=5, linestyle=stroke,
-        linewidth=1.6, elinewidth=0.7, capsize=2, label=line.label,
+        [n * _SHIFT**place for n in points], medians, ends, color=colour, marker=marker,
+        markersize=5, linestyle=stroke, linewidth=1.6, elinewidth=0.7, capsize=2, label=line.label,
     )  # fmt: skip
 
 

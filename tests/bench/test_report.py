@@ -97,7 +97,6 @@ def test_a_plot_is_drawn(suffix: str, tmp_path: Path) -> None:
 
 
 def test_what_stands_in_a_plot(tmp_path: Path) -> None:
-    """SVG text is drawn as paths, each with the text as a comment."""
     pytest.importorskip("matplotlib")
     place = tmp_path / "kernels.svg"
     Plotter(place).draw(made_up())
