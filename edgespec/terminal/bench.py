@@ -74,8 +74,10 @@ def kernels(
     """
     from edgespec.bench.kernels import KernelOptions, measure
     from edgespec.bench.plot import Plotter
+    from edgespec.bench.text import lines
     from edgespec.terminal.options import one_model
     from edgespec.terminal.progress import ProgressLine
+    from edgespec.terminal.text import printable
 
     options = KernelOptions.parse(
         one_model(model_argument, model), threads, context, nodes, rounds, peers
@@ -90,7 +92,7 @@ def kernels(
             json.dumps(report.as_dict() | {"plot": None if plot is None else str(plot)}, indent=2)
         )
         return
-    for line in report.lines():
-        print(line)
+    for line in lines(report):
+        print(printable(line))
     if plot is not None:
         print(f"\nplot: {plot}")

@@ -13,6 +13,7 @@ from edgespec.bench.machine import Machine
 from edgespec.bench.plot import Plotter
 from edgespec.bench.report import KernelReport, Model, PeerCurve, RoofRates
 from edgespec.bench.spread import Spread
+from edgespec.bench.text import lines as text_lines
 from edgespec.errors import EdgeSpecError, OptionError
 
 MACHINE = Machine("A processor", 4, "Linux 6", {"edgespec": "0.1.0", "python": "3.11.7"}, 0.5)
@@ -54,9 +55,9 @@ def test_passes_are_held_against_the_limits() -> None:
 
 
 def test_the_text_says_everything_in_80_columns() -> None:
-    lines = list(made_up().lines())
-    text = "\n".join(lines)
-    assert max(map(len, lines)) <= 80
+    found = list(text_lines(made_up()))
+    text = "\n".join(found)
+    assert max(map(len, found)) <= 80
     for word in (
         "some.gguf, Q8_0", "90.0 MB of weights", "10.0 MB of keys and values (256 tokens)",
         "50.0 million times", "A processor, 4 cores", "load average 0.5", "python 3.11.7",
@@ -71,7 +72,7 @@ def test_the_text_says_everything_in_80_columns() -> None:
 def test_a_busy_machine_is_warned_of() -> None:
     busy = replace(made_up(), others_processors=1.3)
     assert "1.3 of 4 processors" in busy.warning
-    assert "1.3 of 4 processors" in " ".join(busy.lines())
+    assert "1.3 of 4 processors" in " ".join(text_lines(busy))
     assert busy.as_dict()["machine"]["warning"] == busy.warning
 
 
