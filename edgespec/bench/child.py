@@ -18,8 +18,6 @@ from typing import Any, Self
 
 from edgespec.errors import EdgeSpecError
 
-_ENVIRONMENT = dict(os.environ)
-"""As the user set it: EdgeSpec's own thread settings, made later, are not for other engines."""
 _END_S = 5.0
 
 
@@ -42,7 +40,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=_ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         try:
             self.greeting = self.ask(request)
