@@ -16,7 +16,6 @@ from typing import Any
 from edgespec.bench.child import Child, serve
 from edgespec.bench.curve import token_at, turn
 
-PACKAGE = "llama-cpp-python"
 CRASH_ADVICE = (
     "; builds compiled for AMX do where the system refuses it: build llama-cpp-python from source "
     "with CFLAGS and CXXFLAGS set to -mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
@@ -56,7 +55,7 @@ class _Server:
         import llama_cpp as llama
 
         self.llama: Any = llama
-        self._silence = llama.llama_log_callback(lambda level, text, data: None)
+        self._silence = llama.llama_log_callback(lambda *_: None)
         llama.llama_log_set(self._silence, ctypes.c_void_p(0))
         llama.llama_backend_init()
         params = llama.llama_model_default_params()

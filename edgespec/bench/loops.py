@@ -86,8 +86,9 @@ def multiply_of(isa: str, *, floats: bool) -> Multiply:
 
     An instruction set this table does not know is held to plain 32-bit multiplications.
     """
+    lanes = _lanes(isa)
     if floats:
-        return _fused(_lanes())
+        return _fused(lanes)
     known = {
         "avx512vnni": _vpdpbusd(16),
         "avxvnni": _vpdpbusd(8),
@@ -95,11 +96,13 @@ def multiply_of(isa: str, *, floats: bool) -> Multiply:
         "dotprod": _neon("sdot", 16),
         "i8mm": _neon("smmla", 32),
     }
-    return known.get(isa.removeprefix("neon-"), _plain(_lanes()))
+    return known.get(isa.removeprefix("neon-"), _plain(lanes))
 
 
-def _lanes() -> int:
-    """32-bit lanes of this processor's vectors."""
+def _lanes(isa: str) -> int:
+    """32-bit lanes of an instruction set's vectors; this processor's for one that does not tell."""
+    if isa in ("avx2", "avxvnni"):
+        return 8
     features = host_features()
     return 16 if "avx512f" in features else 8 if "avx2" in features else 4
 

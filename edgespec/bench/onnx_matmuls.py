@@ -22,7 +22,6 @@ from edgespec.bench.child import Child, serve
 from edgespec.bench.curve import timed, turn
 from edgespec.models.spec import TensorInfo, TensorType
 
-PACKAGE = "onnxruntime"
 BLOCK = 32
 """Columns that share a scale, as in the file."""
 _WEIGHTS = "weights.bin"
