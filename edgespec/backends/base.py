@@ -24,6 +24,8 @@ from edgespec.models.spec import ModelSpec
 
 _CURVE_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 Logits = NDArray[np.float32]
+TILE = 16
+"""Neighbouring logits that share one maximum; the last tile of a row may be shorter."""
 Progress = Callable[[int, int], None]
 """Called with (tokens done, tokens in all) while a prompt is prefilled."""
 
@@ -104,6 +106,16 @@ class Target(ABC):
         logits = self._forward(tree, rows)
         self._pending, self._parents = num_nodes, tree.parents.copy()
         return logits
+
+    @property
+    def maxima(self) -> Logits | None:
+        """The largest of each tile of the logits that `forward` returned last, so that the best
+        ones are found without reading the rest.
+
+        [rows, ceil(vocab / TILE)] f32, NaN for a tile that holds one; the target's own, as the
+        logits are. None from a backend that does not find them.
+        """
+        return None
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep the KV of these nodes of the last forward pass, a path from the root down, and drop

@@ -16,61 +16,22 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from edgespec.backends.base import TILE, Logits
 from edgespec.errors import BackendError
-from edgespec.jit import inner_kernel, kernel
+from edgespec.jit import kernel
 from edgespec.verification.noise import position_key
 from edgespec.verification.nucleus import NUM_BUCKETS
+from edgespec.verification.penalty import penalise, unpenalise
 from edgespec.verification.rows import sample
 from edgespec.verification.sampling import SamplingParams
-from edgespec.verification.selection import BLOCK, NOT_A_NUMBER
-
-
-@inner_kernel
-def penalise(
-    row: NDArray[np.float32],
-    window: NDArray[np.int32],
-    start: int,
-    stop: int,
-    penalty: np.float32,
-    saved: NDArray[np.float32],
-) -> None:
-    """Penalise each distinct token of window[start:stop] once, in place, keeping the old values in
-    `saved`.
-    """
-    for i in range(start, stop):
-        token = window[i]
-        if token < 0 or token >= len(row):
-            continue
-        saved[i] = row[token]
-        seen = False
-        for j in range(start, i):
-            if window[j] == token:
-                seen = True
-                break
-        if not seen:
-            logit = row[token]
-            row[token] = logit / penalty if logit > 0.0 else logit * penalty
-
-
-@inner_kernel
-def unpenalise(
-    row: NDArray[np.float32],
-    window: NDArray[np.int32],
-    start: int,
-    stop: int,
-    saved: NDArray[np.float32],
-) -> None:
-    """Undo `penalise`, backwards, so that a repeated token ends with its first saved value."""
-    for i in range(stop - 1, start - 1, -1):
-        token = window[i]
-        if 0 <= token < len(row):
-            row[token] = saved[i]
+from edgespec.verification.selection import BLOCK, NOT_A_NUMBER, find_maxima
 
 
 @kernel
 def walk(
     logits: NDArray[np.float32],
     bits: NDArray[np.int32],
+    maxima: NDArray[np.int32],
     vocab_size: int,
     tokens: NDArray[np.int32],
     parents: NDArray[np.int16],
@@ -84,7 +45,7 @@ def walk(
     window_size: int,
     seed: np.uint64,
     window: NDArray[np.int32],
-    saved: NDArray[np.float32],
+    saved: NDArray[np.int32],
     block_max: NDArray[np.int32],
     heap: NDArray[np.int64],
     histogram: NDArray[np.float64],
@@ -99,13 +60,14 @@ def walk(
     path[0] = 0
     while True:
         start = max(0, end - window_size)
-        row = logits[node][:vocab_size]
+        row, row_bits = logits[node][:vocab_size], bits[node][:vocab_size]
         if penalty != 1.0:
-            penalise(row, window, start, end, penalty, saved)
+            penalise(row, row_bits, maxima[node], window, start, end, penalty, saved)
         key = position_key(seed, root_position + depth + 1)
         token = sample(
             row,
-            bits[node][:vocab_size],
+            row_bits,
+            maxima[node],
             temperature,
             top_k,
             top_p,
@@ -116,7 +78,7 @@ def walk(
             histogram,
         )
         if penalty != 1.0:
-            unpenalise(row, window, start, end, saved)
+            unpenalise(row_bits, maxima[node], window, start, end, saved)
         child = node + 1
         while child < len(tokens) and (parents[child] != node or tokens[child] != token):
             child += 1
@@ -142,6 +104,7 @@ class Verifier:
     def __init__(self, vocab_size: int, params: SamplingParams, max_nodes: int) -> None:
         self.params = params
         self.vocab_size = vocab_size
+        self._num_tiles = -(-vocab_size // TILE)
         self.max_nodes = max_nodes
         """Most nodes of a tree, the root included."""
         whole_row = params.top_k == 0 or params.top_k >= vocab_size
@@ -151,8 +114,8 @@ class Verifier:
         self._path = np.zeros(max_nodes, np.int32)
         self._scratch = (
             self._window,
-            np.zeros(width, np.float32),
-            np.zeros(-(-vocab_size // BLOCK), np.int32),
+            np.zeros((2, width), np.int32),
+            np.zeros(-(-self._num_tiles // BLOCK), np.int32),
             np.zeros(0 if params.greedy else heap_size, np.int64),
             np.zeros(NUM_BUCKETS if whole_row else 0, np.float64),
             self._path,
@@ -179,16 +142,22 @@ class Verifier:
         parents: NDArray[np.int16],
         recent: Sequence[int] | NDArray[np.int32],
         position: int,
+        maxima: NDArray[np.float32] | None = None,
     ) -> Verdict:
         """The accepted path of a tree and the token after it.
 
         logits [n, vocab] f32 (read; penalised in place and put back), tokens int32 [n], parents
         int16 [n]; `recent` are the text's last tokens up to and including the root, at least
-        `repetition_window` of them if there are as many; `position` is the root's. Raises
-        BackendError when a visited row holds NaN or has no finite maximum.
+        `repetition_window` of them if there are as many; `position` is the root's. `maxima` are
+        those of the rows (`Target.maxima`), treated as they are, and found here when there are
+        none. Raises BackendError when a visited row holds NaN or has no finite maximum.
         """
-        self._check(logits, len(tokens))
+        self._check(logits, maxima, len(tokens))
         logits = _whole_rows(logits)
+        if maxima is None:
+            maxima = np.empty((len(tokens), self._num_tiles), np.float32)
+            find_maxima(logits.view(np.int32), self.vocab_size, maxima.view(np.int32))
+        maxima = _whole_rows(maxima)
         num_recent = min(len(recent), self.params.repetition_window)
         if num_recent and self.params.repetition_penalty != 1.0:
             self._window[:num_recent] = recent[-num_recent:]
@@ -196,6 +165,7 @@ class Verifier:
             num_path, bonus = walk(
                 logits,
                 logits.view(np.int32),
+                maxima.view(np.int32),
                 self.vocab_size,
                 tokens,
                 parents,
@@ -208,11 +178,16 @@ class Verifier:
             raise _bad_row(position + num_path - 1, bonus)
         return Verdict(self._path[:num_path].tolist(), int(bonus))
 
-    def _check(self, logits: NDArray[np.float32], num_nodes: int) -> None:
+    def _check(self, logits: Logits, maxima: Logits | None, num_nodes: int) -> None:
         if num_nodes > min(len(logits), self.max_nodes) or logits.shape[1] != self.vocab_size:
             raise BackendError(
                 f"verification got {num_nodes} nodes and logits of shape {logits.shape}; it takes "
                 f"at most {self.max_nodes} nodes and one row of {self.vocab_size} logits for each"
+            )
+        if maxima is not None and maxima.shape != (len(logits), self._num_tiles):
+            raise BackendError(
+                f"verification got maxima of shape {maxima.shape} with logits of shape "
+                f"{logits.shape}; it takes {self._num_tiles} for each row, or none"
             )
 
     def sample(

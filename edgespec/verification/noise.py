@@ -46,12 +46,33 @@ def position_key(seed: np.uint64, position: int) -> np.uint64:
 
 
 @kernel
-def uniform(key: np.uint64, token: int) -> float:
-    """A number strictly between 0 and 1, with 52 random bits."""
-    bits = mix(key + (np.uint64(token) + _ONE) * _GAMMA)
+def token_bits(key: np.uint64, token: int) -> np.uint64:
+    """64 random bits of one token."""
+    return mix(key + (np.uint64(token) + _ONE) * _GAMMA)
+
+
+@kernel
+def to_uniform(bits: np.uint64) -> float:
+    """A number strictly between 0 and 1, from 52 of the bits."""
     # 52 bits and a half: the sum is exact, so neither end of the interval can be reached by
     # rounding.
     return (np.float64(bits >> _SHIFT_12) + 0.5) * _TWO_TO_MINUS_52
+
+
+@kernel
+def uniform(key: np.uint64, token: int) -> float:
+    """A token's number strictly between 0 and 1."""
+    return to_uniform(token_bits(key, token))
+
+
+@kernel
+def highest_uniform(key: np.uint64, start: int, count: int) -> float:
+    """The highest `uniform` of the `count` tokens from `start` on."""
+    highest = np.uint64(0)
+    for i in range(count):
+        bits = token_bits(key, start + i)
+        highest = bits if bits > highest else highest
+    return to_uniform(highest)
 
 
 @kernel

@@ -8,18 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.jit import inner_kernel
-from edgespec.verification.noise import gumbel, uniform
-from edgespec.verification.nucleus import nucleus_cut
+from edgespec.verification.noise import gumbel
 from edgespec.verification.selection import (
-    BLOCK,
-    KEY_SHIFT,
     WORST,
-    pack,
+    best_of_row,
+    lowest_candidate,
     packed_token,
-    scan,
     select_top,
-    sort_key,
 )
+from edgespec.verification.whole_row import draw_from_nucleus, draw_from_row
 
 
 @inner_kernel
@@ -59,48 +56,10 @@ def draw_from_top(
 
 
 @inner_kernel
-def draw_from_row(
-    row: NDArray[np.float32],
-    bits: NDArray[np.int32],
-    block_max: NDArray[np.int32],
-    best_token: int,
-    cut: int,
-    temperature: float,
-    min_p: float,
-    key: np.uint64,
-) -> int:
-    """Draw from all candidates from `cut` up, block by block."""
-    top = np.float64(row[best_token])
-    floor = -math.inf
-    if min_p > 0.0:
-        floor = top + math.log(min_p) - 1e-9  # a quick test; the exact one follows
-    winner = best_token
-    best = top / temperature + gumbel(key, best_token)
-    lowest_key = cut >> KEY_SHIFT
-    for block in range((len(row) + BLOCK - 1) // BLOCK):
-        if block_max[block] < lowest_key:
-            continue
-        start = block * BLOCK
-        for token in range(start, min(start + BLOCK, len(row))):
-            logit = np.float64(row[token])
-            if logit < floor or pack(sort_key(bits[token]), token) < cut:
-                continue
-            # -log(-log u) is at most -log(1 - u): most tokens are ruled out without a logarithm.
-            gap = best - logit / temperature
-            rest = 1.0 - uniform(key, token)
-            if (gap > 5.0 and rest > 0.0068) or (gap > 2.5 and rest > 0.083):
-                continue
-            score = logit / temperature + gumbel(key, token)
-            if score > best and (min_p == 0.0 or math.exp(logit - top) >= min_p):
-                best = score
-                winner = token
-    return winner
-
-
-@inner_kernel
 def sample(
     row: NDArray[np.float32],
     bits: NDArray[np.int32],
+    maxima: NDArray[np.int32],
     temperature: float,
     top_k: int,
     top_p: float,
@@ -112,17 +71,22 @@ def sample(
 ) -> int:
     """Draw a token from a penalised row, or return a negative status.
 
-    row [vocab] f32 and `bits`, the same memory as int32; block_max int32 [ceil(vocab / BLOCK)];
-    heap int64 [top_k], or [vocab] when top_k is off and top_p is not; histogram f64 [NUM_BUCKETS],
-    read only in that case.
+    row [vocab] f32 and `bits`, the same memory as int32; maxima [tiles], bits of f32; block_max
+    int32 [ceil(tiles / BLOCK)]; heap int64 [top_k], or [vocab] when top_k is off and top_p is not;
+    histogram f64 [NUM_BUCKETS], read only in that case.
     """
-    best_token = scan(bits, block_max)
+    best_token = best_of_row(bits, maxima, block_max)
     if best_token < 0 or temperature == 0.0:
         return best_token
     if 0 < top_k < len(row):
-        size = select_top(bits, block_max, top_k, heap)
+        size = select_top(bits, maxima, block_max, top_k, heap)
         return draw_from_top(row, heap, size, temperature, top_p, min_p, key)
     cut = WORST
+    if min_p > 0.0:  # a quick test; the exact one follows
+        cut = lowest_candidate(np.float64(row[best_token]) + math.log(min_p) - 1e-9)
+    options = (temperature, min_p, key)
     if top_p < 1.0:
-        cut = nucleus_cut(row, bits, best_token, top_p, histogram, heap)
-    return draw_from_row(row, bits, block_max, best_token, cut, temperature, min_p, key)
+        return draw_from_nucleus(
+            row, bits, maxima, block_max, best_token, cut, top_p, options, heap, histogram
+        )
+    return draw_from_row(row, bits, maxima, block_max, best_token, cut, options)

@@ -1,10 +1,13 @@
-"""Finding the best tokens of a row: one pass, then only the blocks that matter.
+"""Finding the best tokens of a row: the tiles' maxima first, then only the tiles that matter.
 
 Logits are compared as integers: a float32's bits, sign-magnitude turned into two's complement, sort
-as the floats do, and integer maxima vectorise without floating-point liberties. The pass keeps the
-maximum of every block; a block below the threshold is never read again. Candidates are ordered by
-logit, then by lowest id, and one int64 holds both: the sort key above, the complement of the id
-below.
+as the floats do, and integer maxima vectorise without floating-point liberties. Candidates are
+ordered by logit, then by lowest id, and one int64 holds both: the sort key above, the complement of
+the id below.
+
+The backend gives the maximum of every tile of 16 logits (`Target.maxima`), or `find_maxima` does. A
+pass over them keeps the maximum of every block of tiles; a block, or a tile, below the threshold is
+never read again.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.jit import inner_kernel
+from edgespec.backends.base import TILE
+from edgespec.jit import inner_kernel, kernel
 
-BLOCK = 64
+BLOCK = 32
+"""Tiles of a block."""
 NOT_A_NUMBER = -1
 NO_FINITE_MAXIMUM = -2
 WORST = -(2**63)
@@ -25,7 +30,9 @@ KEY_SHIFT = np.int64(32)
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _SIGN_SHIFT = np.int32(31)
 _INFINITY = np.int32(0x7F800000)
-_LOWEST = np.int32(-0x7FFFFFFF)
+_NAN = np.int32(0x7FC00000)
+LOWEST = np.int32(-0x7FFFFFFF)
+"""A sort key below all others."""
 _LOW_WORD = np.int64(0xFFFFFFFF)
 _MAX_ID = np.int64(0x7FFFFFFF)
 
@@ -50,11 +57,17 @@ def packed_token(candidate: int) -> int:
 
 
 @inner_kernel
-def block_extremes(bits: NDArray[np.int32], start: int, stop: int) -> tuple[np.int32, np.int32]:
-    """The largest sort key and the largest magnitude of bits[start:stop]."""
-    top = _LOWEST
+def lowest_candidate(logit: float) -> int:
+    """A packed candidate below all tokens whose logits are at least `logit`."""
+    return int(np.int64(sort_key(np.float32(logit).view(np.int32)) - 1) << KEY_SHIFT)
+
+
+@inner_kernel
+def extremes(bits: NDArray[np.int32]) -> tuple[np.int32, np.int32]:
+    """The largest sort key and the largest magnitude."""
+    top = LOWEST
     largest = np.int32(0)
-    for i in range(start, stop):
+    for i in range(len(bits)):
         magnitude = np.int32(bits[i] & _MAGNITUDE)
         key = sort_key(bits[i])
         top = key if key > top else top
@@ -63,17 +76,32 @@ def block_extremes(bits: NDArray[np.int32], start: int, stop: int) -> tuple[np.i
 
 
 @inner_kernel
-def scan(bits: NDArray[np.int32], block_max: NDArray[np.int32]) -> int:
-    """Fill every block's largest sort key; return the best token, or a negative status."""
-    best, best_block = _LOWEST, 0
+def tile_maximum(bits: NDArray[np.int32], tile: int) -> np.int32:
+    """The bits of the largest float of a tile, or of a NaN when it holds one."""
+    top, largest = extremes(bits[tile * TILE : tile * TILE + TILE])
+    if largest > _INFINITY:
+        return _NAN
+    sign = np.int32(top >> _SIGN_SHIFT)  # back to sign and magnitude
+    return np.int32(np.int32(np.int32(top ^ sign) - sign) | np.int32(sign & ~_MAGNITUDE))
+
+
+@kernel
+def find_maxima(rows: NDArray[np.int32], vocab_size: int, maxima: NDArray[np.int32]) -> None:
+    """Fill maxima [n, ceil(vocab / TILE)] from n rows [vocab, or more], both the bits of f32."""
+    for row in range(len(maxima)):
+        for tile in range(maxima.shape[1]):
+            maxima[row, tile] = tile_maximum(rows[row][:vocab_size], tile)
+
+
+@inner_kernel
+def scan(maxima: NDArray[np.int32], block_max: NDArray[np.int32]) -> int:
+    """Fill every block's largest sort key; return the first tile with the best one, or a negative
+    status.
+    """
+    best, best_block = LOWEST, 0
     largest = np.int32(0)
-    num_whole = len(bits) // BLOCK
-    for block in range((len(bits) + BLOCK - 1) // BLOCK):
-        start = block * BLOCK
-        if block < num_whole:  # a constant length makes straight vector code
-            top, magnitude = block_extremes(bits, start, start + BLOCK)
-        else:
-            top, magnitude = block_extremes(bits, start, len(bits))
+    for block in range(len(block_max)):
+        top, magnitude = extremes(maxima[block * BLOCK : block * BLOCK + BLOCK])
         block_max[block] = top
         largest = max(largest, magnitude)
         if top > best:
@@ -82,8 +110,23 @@ def scan(bits: NDArray[np.int32], block_max: NDArray[np.int32]) -> int:
         return NOT_A_NUMBER
     if best <= -_INFINITY or best >= _INFINITY:
         return NO_FINITE_MAXIMUM
-    token = best_block * BLOCK
-    while sort_key(bits[token]) != best:
+    tile = best_block * BLOCK
+    while sort_key(maxima[tile]) != best:
+        tile += 1
+    return tile
+
+
+@inner_kernel
+def best_of_row(
+    bits: NDArray[np.int32], maxima: NDArray[np.int32], block_max: NDArray[np.int32]
+) -> int:
+    """The best token, the lowest of equals, or a negative status; fills `block_max`."""
+    tile = scan(maxima, block_max)
+    if tile < 0:
+        return tile
+    best = sort_key(maxima[tile])
+    token, last = tile * TILE, min(tile * TILE + TILE, len(bits)) - 1
+    while token < last and sort_key(bits[token]) != best:
         token += 1
     return token
 
@@ -132,28 +175,42 @@ def sort_descending(heap: NDArray[np.int64], size: int) -> None:
 
 
 @inner_kernel
-def select_top(
-    bits: NDArray[np.int32], block_max: NDArray[np.int32], limit: int, heap: NDArray[np.int64]
-) -> int:
-    """Put the `limit` best candidates into `heap`, best first; return how many there are."""
-    num_blocks = (len(bits) + BLOCK - 1) // BLOCK
-    threshold = np.int64(_LOWEST)
-    if num_blocks > limit:
-        # `limit` blocks hold a key this high, so the limit-th best key cannot be lower.
-        size = 0
-        for block in range(num_blocks):
-            size = push_bounded(heap, size, limit, block_max[block])
-        threshold = heap[0]
+def lowest_of_top(
+    maxima: NDArray[np.int32], block_max: NDArray[np.int32], limit: int, heap: NDArray[np.int64]
+) -> np.int64:
+    """A sort key that at least `limit` tokens reach: the `limit`-th best of the tiles' maxima."""
     size = 0
-    for block in range(num_blocks):
-        if block_max[block] < threshold:
+    for block in range(len(block_max)):
+        if size == limit and block_max[block] <= heap[0]:
             continue
         start = block * BLOCK
-        for token in range(start, min(start + BLOCK, len(bits))):
-            key = sort_key(bits[token])
-            if key >= threshold:
-                size = push_bounded(heap, size, limit, pack(key, token))
-                if size == limit:  # later ids lose ties, so only a better key can enter
-                    threshold = max(threshold, (heap[0] >> KEY_SHIFT) + 1)
+        for tile in range(start, min(start + BLOCK, len(maxima))):
+            size = push_bounded(heap, size, limit, np.int64(sort_key(maxima[tile])))
+    return heap[0] if size == limit else np.int64(LOWEST)
+
+
+@inner_kernel
+def select_top(
+    bits: NDArray[np.int32],
+    maxima: NDArray[np.int32],
+    block_max: NDArray[np.int32],
+    limit: int,
+    heap: NDArray[np.int64],
+) -> int:
+    """Put the `limit` best candidates into `heap`, best first; return how many there are."""
+    threshold = lowest_of_top(maxima, block_max, limit, heap)
+    size = 0
+    for block in range(len(block_max)):
+        if block_max[block] < threshold:
+            continue
+        for tile in range(block * BLOCK, min(block * BLOCK + BLOCK, len(maxima))):
+            if sort_key(maxima[tile]) < threshold:
+                continue
+            for token in range(tile * TILE, min(tile * TILE + TILE, len(bits))):
+                key = sort_key(bits[token])
+                if key >= threshold:
+                    size = push_bounded(heap, size, limit, pack(key, token))
+                    if size == limit:  # later ids lose ties, so only a better key can enter
+                        threshold = max(threshold, (heap[0] >> KEY_SHIFT) + 1)
     sort_descending(heap, size)
     return size
