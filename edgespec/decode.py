@@ -59,7 +59,9 @@ def decode(
             drafted = time.perf_counter()
             logits = target.forward(TokenTree(tree.tokens, tree.parents))
             recent = ids[-request.sampling.repetition_window :]
-            verdict = verifier.verify(logits, tree.tokens, tree.parents, recent, len(ids) - 1)
+            verdict = verifier.verify(
+                logits, tree.tokens, tree.parents, recent, len(ids) - 1, target.maxima
+            )
             target.commit(verdict.path)
             tokens = [*tree.tokens[verdict.path[1:]].tolist(), verdict.bonus]
             new, ended = _until_end(tokens, end_ids)

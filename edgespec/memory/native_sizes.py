@@ -75,10 +75,13 @@ def kv_bytes(spec: ModelSpec, positions: int) -> int:
 
 
 def logits_bytes(spec: ModelSpec, max_nodes: int) -> int:
-    """Rows of f32 logits: (max_nodes to a tile size) x (vocabulary to 16) x 4 bytes."""
+    """Rows of f32 logits and of their maxima: (max_nodes to a tile size) x (vocabulary to 16) x
+    (4 + 4 / 16) bytes.
+    """
     fitting = (size for size in TILE_SIZES if size >= max_nodes)
     rows = next(fitting, round_up(max_nodes, TILE_SIZES[-1]))
-    return rows * round_up(spec.vocab_size, 16) * 4
+    tiles = -(-spec.vocab_size // TILE_ROWS)
+    return rows * tiles * (TILE_ROWS + 1) * 4
 
 
 def activation_bytes(

@@ -204,6 +204,46 @@ def test_mix(num_rows: int, num_keys: int, width: int) -> None:
     np.testing.assert_array_equal(output[:, width:], before[:, width:])
 
 
+def _maxima(logits: Floats, num_tiles: int, valid: int) -> Floats:
+    output = np.full((len(logits) + 1, num_tiles + 1), np.float32(7))
+    source, target = logits.ctypes.data, output.ctypes.data
+    places = (logits.strides[0], len(logits), num_tiles, valid, target, output.strides[0], 0)
+    call(row_ops.maxima(), source, *places)
+    assert np.all(output[-1] == 7)
+    assert np.all(output[:, -1] == 7)
+    return output[:-1, :-1]
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 3])
+@pytest.mark.parametrize("valid", [640, 639, 625, 512, 511, 96, 1])
+def test_maxima(num_rows: int, valid: int) -> None:
+    """Of what counts: beyond it stand larger logits, and nothing at all."""
+    logits = _normal(num_rows, 640)
+    logits[:, valid:] = 99
+    logits[:, :16] = -np.inf
+    found = _maxima(logits, 40, valid)
+    logits[:, valid:] = -np.inf
+    np.testing.assert_array_equal(found, logits.reshape(num_rows, 40, 16).max(axis=2))
+
+
+def test_maxima_are_found_wherever_they_are() -> None:
+    logits = np.zeros((256, 256), np.float32)
+    np.fill_diagonal(logits, 1)
+    found = _maxima(logits, 16, 256)
+    np.testing.assert_array_equal(found, np.repeat(np.eye(16), 16, axis=0))
+
+
+@pytest.mark.parametrize("place", [16, 23, 31, 272])
+@pytest.mark.parametrize("bad", [np.nan, -np.nan], ids=["nan", "negative nan"])
+def test_maxima_show_what_is_not_a_number(place: int, bad: float) -> None:
+    logits = _normal(1, 320)
+    logits[0, place - 1], logits[0, place] = np.inf, bad
+    expected = logits.reshape(1, 20, 16).max(axis=2)
+    assert np.isnan(expected).sum() == 1
+    np.testing.assert_array_equal(_maxima(logits, 20, 320), expected)
+    assert not np.any(np.isnan(_maxima(logits, 20, place)))
+
+
 def test_rows_of_any_size_agree() -> None:
     """One row's scores and mixture are bit-equal alone and among eight."""
     queries, keys = _normal(8, 64), _normal(64, 16, seed=1).astype(np.float16)

@@ -65,9 +65,9 @@ def test_formulas_by_hand() -> None:
     tables = 4 * (32 + 32 + 33 + 64)
     scratch = fp.activation_bytes(spec, 1024, 8, 30, 2)
     assert scratch == 32 * (4 * floats + inputs) + attention + tables - 4 * 6
-    assert fp.logits_bytes(spec, 8) == 8 * 8000 * 4
-    assert fp.logits_bytes(spec, 5) == 8 * 8000 * 4
-    assert fp.logits_bytes(spec, 33) == 48 * 8000 * 4
+    assert fp.logits_bytes(spec, 8) == 8 * (8000 + 500) * 4
+    assert fp.logits_bytes(spec, 5) == 8 * (8000 + 500) * 4
+    assert fp.logits_bytes(spec, 33) == 48 * (8000 + 500) * 4
 
 
 def test_tied_embeddings_are_held_once() -> None:

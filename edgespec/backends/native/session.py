@@ -81,6 +81,8 @@ class Scratch:
     inverse: NDArray[np.float32]
     """[threads, 16]: one over the softmax's sums."""
     logits: NDArray[np.float32]
+    maxima: NDArray[np.float32]
+    """[rows, tiles]: of each tile of logits."""
     normed: Rows
     attended: Rows
     gated: Rows
@@ -117,6 +119,7 @@ class Scratch:
             mixed=floats(threads, ROWS_PER_ITEM, head_pad),
             inverse=floats(threads, ROWS_PER_ITEM),
             logits=floats(logits_rows(max_nodes), round_up(spec.vocab_size, 16)),
+            maxima=floats(logits_rows(max_nodes), round_up(spec.vocab_size, 16) // 16),
             normed=Rows.allocate(num_rows, spec.dim),
             attended=Rows.allocate(num_rows, q_dim),
             gated=Rows.allocate(num_rows, spec.ffn_dim),
@@ -124,8 +127,9 @@ class Scratch:
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes of everything but the logits."""
-        parts = (getattr(self, field.name) for field in fields(self) if field.name != "logits")
+        """Bytes of everything but the logits and their maxima."""
+        names = {field.name for field in fields(self)} - {"logits", "maxima"}
+        parts = (getattr(self, name) for name in names)
         return sum(part.size_bytes if isinstance(part, Rows) else part.nbytes for part in parts)
 
 
@@ -145,6 +149,7 @@ def fill_shape(c: NDArray[np.int64], spec: ModelSpec) -> None:
     c[table.HEAD_DIM] = spec.head_dim
     c[table.HEAD_PAD] = round_up(spec.head_dim, 16)
     c[table.DIM] = spec.dim
+    c[table.VOCAB_SIZE] = spec.vocab_size
     c[table.FFN_DIM] = spec.ffn_dim
     c[table.ROPE_HALF] = spec.rope_dim // 2
     c[table.INTERLEAVED] = spec.rope_layout == "interleaved"
@@ -181,6 +186,8 @@ def fill_scratch(c: NDArray[np.int64], scratch: Scratch) -> None:
     c[table.INVERSE_THREAD] = scratch.inverse.strides[0]
     c[table.LOGITS] = scratch.logits.ctypes.data
     c[table.LOGITS_STRIDE] = scratch.logits.strides[0]
+    c[table.MAXIMA] = scratch.maxima.ctypes.data
+    c[table.MAXIMA_STRIDE] = scratch.maxima.strides[0]
     for place, rows in zip(
         (table.NORMED, table.ATTENDED, table.GATED),
         (scratch.normed, scratch.attended, scratch.gated),

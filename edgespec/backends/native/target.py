@@ -63,6 +63,7 @@ class NativeTarget(Target):
         self._nodes.fill(self._table)
         self._team = Team(self._table, plan.threads)
         self._pace = Pace(self._team.size)
+        self._num_rows = 0
 
     @property
     def prefill_chunk(self) -> int:
@@ -73,7 +74,7 @@ class NativeTarget(Target):
         return {
             "weights": self._weights.size_bytes,
             "KV cache": self._arena.size_bytes,
-            "logits": self._scratch.logits.nbytes,
+            "logits": self._scratch.logits.nbytes + self._scratch.maxima.nbytes,
             "activations": self._scratch.activation_bytes + self._nodes.size_bytes,
         }
 
@@ -90,7 +91,13 @@ class NativeTarget(Target):
         if count:
             self._run(0, first, count)
         self._pace.observe(num_nodes, time.perf_counter() - start)
+        self._num_rows = count
         return self._scratch.logits[:count, : self.spec.vocab_size]
+
+    @property
+    def maxima(self) -> Logits:
+        self._check_open()
+        return self._scratch.maxima[: self._num_rows]
 
     def _run(self, num_layers: int, first: int, num_rows: int) -> None:
         self._table[table.TILES :] = self._tiles_for(num_rows)

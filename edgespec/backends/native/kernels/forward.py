@@ -106,6 +106,22 @@ def _tiles(c, matrix, rows, num_rows, first, last, output, output_stride, accumu
 
 
 @inner_kernel
+def _tile_maxima(c, first, last, num_rows):
+    """The largest of every 16 logits of the head's tiles, while they are in the cache."""
+    call_row(
+        c[t.OPS + t.TILE_MAXIMA],
+        c[t.LOGITS] + 64 * first,
+        c[t.LOGITS_STRIDE],
+        num_rows,
+        min(last, load_long(c[t.HEAD_MATRIX] + 8 * t.NUM_TILES)) - first,
+        c[t.VOCAB_SIZE] - 16 * first,
+        c[t.MAXIMA] + 4 * first,
+        c[t.MAXIMA_STRIDE],
+        0,
+    )
+
+
+@inner_kernel
 def _unit_bytes(matrix):
     """Bytes of weights that a unit of a matrix goes through."""
     tile = load_long(matrix + 8 * t.TILE_BYTES) + load_long(matrix + 8 * t.SCALE_BYTES)
@@ -121,6 +137,8 @@ def _multiply(c, thread, matrix, rows, num_rows, output, output_stride, accumula
     while unit < count:
         first, last = unit * UNIT, unit * UNIT + UNIT
         _tiles(c, matrix, rows, num_rows, first, last, output, output_stride, accumulate)
+        if output == c[t.LOGITS]:
+            _tile_maxima(c, first, last, num_rows)
         unit = next_unit(c, thread, unit, count, num_bytes)
 
 

@@ -25,6 +25,7 @@ from edgespec.backends.native.kernels.emit import (
     Value,
 )
 from edgespec.backends.native.kernels.machine_code import compile_function, new_module
+from edgespec.backends.native.kernels.maxima import maxima
 
 NUM_ARGUMENTS = 8
 ROW_SIZES = (8, 4, 2, 1)
@@ -313,4 +314,5 @@ def mix(num_rows: int) -> int:
 def table(interleaved: bool) -> tuple[int, ...]:
     """All addresses in the order `table.py` names them."""
     attention = [function(size) for function in (scores, mix) for size in ROW_SIZES]
-    return (rms_norm(), quantise(), gate(), softmax(), rotate(interleaved), *attention)
+    first = (rms_norm(), quantise(), gate(), softmax(), rotate(interleaved))
+    return (*first, *attention, maxima())
