@@ -185,7 +185,7 @@ def lowest_of_top(
             continue
         start = block * BLOCK
         for tile in range(start, min(start + BLOCK, len(maxima))):
-            size = push_bounded(heap, size, limit, np.int64(sort_key(maxima[tile])))
+            size = push_bounded(heap, size, limit, int(sort_key(maxima[tile])))
     return heap[0] if size == limit else np.int64(LOWEST)
 
 

@@ -101,14 +101,15 @@ def test_same_text_is_compiled_once() -> None:
     assert machine_code.compile_function(text, name) == machine_code.compile_function(text, name)
 
 
+@pytest.mark.parametrize("place", ["kernels/loop.py", "backends/base.py"])
 def test_source_hash_notices_an_edited_kernel(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Numba looks at a function's own file only; the folder's name looks at all of them."""
     from edgespec import cache
 
     package = tmp_path / "edgespec"
-    kernel = package / "kernels" / "loop.py"
+    kernel = package / place
     kernel.parent.mkdir(parents=True)
     monkeypatch.setattr(cache, "__file__", str(package / "cache.py"))
     hashes = []

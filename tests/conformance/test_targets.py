@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.base import TILE, Target, TokenTree
 from edgespec.backends.native.kernels import isa
 from tests.conformance.targets import (
     BACKENDS,
@@ -26,6 +27,7 @@ from tests.conformance.targets import (
     tokens,
 )
 from tests.conformance.trees import path_to, token_trees
+from tests.models.build import write_gguf
 
 EVERY = [(backend, model) for backend in BACKENDS for model in FEW_MODELS]
 IDS = [f"{backend}-{model}" for backend, model in EVERY]
@@ -193,3 +195,21 @@ def test_abandoned_pass_leaves_no_trace(target: Target) -> None:
     score(target, tokens(17, 2))
     assert target.length == 6
     assert_same(target, score(target, tokens(3, 1)), expected)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("vocab", [16, 289, 4_993])
+def test_maxima_are_those_of_the_logits(vocab: int, threads: int, tmp_path: Path) -> None:
+    """Of the rows that were asked for, in every thread's share, and without padding: that is 0,
+    and the last tile's only logit is often below it.
+    """
+    path = write_gguf(tmp_path / "model.gguf", vocab=vocab, type="Q8_0", ffn=128)
+    with open_target("native", path, threads=threads) as target:
+        tree = TokenTree.chain(np.arange(7, dtype=np.int32))
+        for rows, count in (("all", 7), ("last", 1), ("none", 0)):
+            logits = target.forward(tree, rows=rows)
+            assert target.maxima is not None
+            assert target.maxima.shape == (count, -(-vocab // TILE))
+            for start in range(0, vocab, TILE):
+                largest = logits[:, start : start + TILE].max(axis=1)
+                np.testing.assert_array_equal(target.maxima[:, start // TILE], largest)

@@ -25,3 +25,9 @@ def make_rows(kind: str, num_rows: int, vocab_size: int, seed: int) -> NDArray[n
     elif kind == "ascending":
         rows = np.sort(rows, axis=1)
     return rows.astype(np.float32)
+
+
+def maxima_of(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The largest of every 16 logits, [rows, ceil(vocab / 16)], as a backend may give them."""
+    starts = range(0, rows.shape[1], 16)
+    return np.stack([rows[:, start : start + 16].max(axis=1) for start in starts], axis=1)

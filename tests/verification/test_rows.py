@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rows_of_logits import KINDS, make_rows
+from rows_of_logits import KINDS, make_rows, maxima_of
 
 from edgespec.errors import BackendError
 from edgespec.verification import SamplingParams, Verifier, gumbel_noise, verify
+from edgespec.verification.selection import find_maxima
 
 ROOT = np.zeros(1, np.int32)
 NO_PARENT = np.full(1, -1, np.int16)
@@ -29,7 +30,7 @@ params_of_any_kind = st.builds(
 @given(
     params=params_of_any_kind,
     kind=st.sampled_from(KINDS),
-    vocab_size=st.sampled_from([1, 2, 63, 64, 65, 200, 600]),
+    vocab_size=st.sampled_from([1, 2, 15, 16, 17, 65, 200, 600, 1040]),
     seed=st.integers(0, 2**32),
     position=st.integers(0, 10**6),
 )
@@ -42,16 +43,39 @@ def test_a_sample_equals_the_oracles(
     assert token == naive.sample(row, recent, params, position)
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    params=params_of_any_kind,
+    kind=st.sampled_from(KINDS),
+    vocab_size=st.sampled_from([5_000, 8_199]),
+    seed=st.integers(0, 2**32),
+)
+def test_a_sample_of_a_large_vocabulary_equals_the_oracles(
+    params: SamplingParams, kind: str, vocab_size: int, seed: int
+) -> None:
+    """More tiles than a block has, and more blocks than the top holds."""
+    row = make_rows(kind, 1, vocab_size, seed)[0]
+    verifier = Verifier(vocab_size, params, 1)
+    for position in range(4):
+        assert verifier.sample(row, [1, 2], position) == naive.sample(row, [1, 2], params, position)
+
+
 @settings(max_examples=120, deadline=None)
 @given(
     params=params_of_any_kind,
     kind=st.sampled_from(KINDS),
     vocab_size=st.sampled_from([1, 3, 8, 100]),
     num_nodes=st.integers(1, 24),
+    given_maxima=st.booleans(),
     seed=st.integers(0, 2**32),
 )
 def test_a_walk_equals_the_oracles(
-    params: SamplingParams, kind: str, vocab_size: int, num_nodes: int, seed: int
+    params: SamplingParams,
+    kind: str,
+    vocab_size: int,
+    num_nodes: int,
+    given_maxima: bool,
+    seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
     logits = make_rows(kind, num_nodes, vocab_size, seed)
@@ -59,9 +83,38 @@ def test_a_walk_equals_the_oracles(
     parents = np.array([-1] + [rng.integers(0, i) for i in range(1, num_nodes)], np.int16)
     recent = rng.integers(0, vocab_size, rng.integers(1, 40)).tolist()
     before = logits.copy()
-    verdict = verify(logits, tokens, parents, recent, params, 17)
+    maxima = maxima_of(logits) if given_maxima else None
+    verifier = Verifier(vocab_size, params, num_nodes)
+    verdict = verifier.verify(logits, tokens, parents, recent, 17, maxima)
     assert verdict == naive.verify(logits, tokens.tolist(), parents.tolist(), recent, params, 17)
     np.testing.assert_array_equal(logits.view(np.int32), before.view(np.int32))
+    if maxima is not None:
+        np.testing.assert_array_equal(maxima, maxima_of(before))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "nan"])
+@pytest.mark.parametrize("vocab_size", [1, 16, 100])
+def test_maxima_that_are_not_given_are_found(kind: str, vocab_size: int) -> None:
+    rows = make_rows("normal" if kind == "nan" else kind, 5, vocab_size, 3)
+    if kind == "nan":
+        rows[[1, 2], [0, -1]] = [-np.nan, np.nan]
+    found = np.empty((5, -(-vocab_size // 16)), np.float32)
+    find_maxima(rows.view(np.int32), vocab_size, found.view(np.int32))
+    np.testing.assert_array_equal(found, maxima_of(rows))
+
+
+def test_a_row_of_which_only_the_maxima_are_read() -> None:
+    """What cannot win is not looked at: it may as well not be there."""
+    row = make_rows("normal", 1, 5_000, 1)
+    maxima = maxima_of(row)
+    shown = np.full_like(row, np.nan)
+    for tile in np.argsort(-maxima[0])[:40]:
+        shown[:, tile * 16 : tile * 16 + 16] = row[:, tile * 16 : tile * 16 + 16]
+    for temperature in (0.0, 0.8):
+        params = SamplingParams(temperature=temperature, seed=4)
+        verifier = Verifier(5_000, params, 1)
+        token = verifier.verify(shown, ROOT, NO_PARENT, [1], 3, maxima).bonus
+        assert token == naive.sample(row[0], [1], params, 3)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -117,6 +170,10 @@ def test_padded_rows_are_read_where_they_lie(padding: int) -> None:
     assert len(expected.path) == 2
     assert verify(padded[:, :100], tokens, parents, [5], params, 3) == expected
     assert verify(np.asfortranarray(logits), tokens, parents, [5], params, 3) == expected
+    maxima = maxima_of(logits)
+    maxima.setflags(write=False)
+    verifier = Verifier(100, params, 2)
+    assert verifier.verify(padded[:, :100], tokens, parents, [5], 3, maxima) == expected
 
 
 def test_the_drawn_token_is_the_argmax_of_logits_and_published_noise() -> None:
@@ -125,6 +182,22 @@ def test_the_drawn_token_is_the_argmax_of_logits_and_published_noise() -> None:
     noise = gumbel_noise(99, 42, np.arange(50))
     expected = int(np.argmax(row.astype(np.float64) / 0.9 + noise))
     assert Verifier(50, params, 1).sample(row, [0], 41) == expected
+
+
+@pytest.mark.parametrize("top_p", [0.125, 0.25, 0.5, 0.875])
+def test_the_edge_of_top_p_is_exact(top_p: float) -> None:
+    """Equal probabilities add up to the line exactly: the set ends there and not one token later.
+
+    The winner then stands where rough sums cannot tell.
+    """
+    params = SamplingParams(temperature=0.7, top_k=0, top_p=top_p, min_p=0.0, seed=5)
+    row, verifier = np.full(40, 1.5, np.float32), Verifier(40, params, 1)
+    drawn = set()
+    for position in range(400):
+        token = verifier.sample(row, [0], position)
+        assert token == naive.sample(row, [0], params, position)
+        drawn.add(token)
+    assert drawn == set(range(int(40 * top_p)))
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
@@ -138,6 +211,13 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
                 [1],
                 0,
             )
+
+
+def test_maxima_that_do_not_fit_are_refused() -> None:
+    logits, verifier = np.zeros((1, 17), np.float32), Verifier(17, SamplingParams(seed=1), 1)
+    for shape in [(1, 1), (2, 2)]:
+        with pytest.raises(BackendError, match=r"maxima of shape .* it takes 2 for each row"):
+            verifier.verify(logits, ROOT, NO_PARENT, [1], 0, np.zeros(shape, np.float32))
 
 
 def test_scratch_is_small_unless_the_whole_row_must_be_sorted() -> None:
