@@ -57,7 +57,9 @@ SESSION_BYTES = 16 * MIB
 """
 
 SAMPLING_BYTES_PER_TOKEN = 24
-"""Sorting and masking one row of logits: two f32, one f64 and an index array of the vocabulary."""
+"""What choosing a token holds at most: top-k's heap, 8 bytes each when it takes nearly all tokens,
+and the maxima of 64 rows for a backend that has none.
+"""
 
 SLACK = 0.01
 """Allocator rounding and fragmentation, as a share of everything else that is not weights."""

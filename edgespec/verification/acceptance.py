@@ -4,7 +4,8 @@ Every draft here is a function of the text so far, so lossless verification need
 probabilities: at each node the target's own token is drawn from its logits with that position's
 noise; a child that holds it is accepted, else it is the bonus token and the walk ends ("Fast
 Inference from Transformers via Speculative Decoding", section 2, with a deterministic draft; trees
-as in "SpecInfer", section 4). Only visited rows are looked at.
+as in "SpecInfer", section 4). Only visited rows are looked at, and of them, where the backend gives
+maxima, only what can win.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ from edgespec.backends.base import TILE, Logits
 from edgespec.errors import BackendError
 from edgespec.jit import kernel
 from edgespec.verification.noise import position_key
-from edgespec.verification.nucleus import NUM_BUCKETS
 from edgespec.verification.penalty import penalise, unpenalise
 from edgespec.verification.rows import sample
 from edgespec.verification.sampling import SamplingParams
-from edgespec.verification.selection import BLOCK, NOT_A_NUMBER, find_maxima
+from edgespec.verification.selection import BLOCK, NOT_A_NUMBER
 
 
 @kernel
@@ -48,7 +48,6 @@ def walk(
     saved: NDArray[np.int32],
     block_max: NDArray[np.int32],
     heap: NDArray[np.int64],
-    histogram: NDArray[np.float64],
     path: NDArray[np.int32],
 ) -> tuple[int, int]:
     """Fill `path` with the accepted nodes; return its length and the bonus token (or a negative
@@ -75,7 +74,6 @@ def walk(
             key,
             block_max,
             heap,
-            histogram,
         )
         if penalty != 1.0:
             unpenalise(row_bits, maxima[node], window, start, end, saved)
@@ -107,8 +105,7 @@ class Verifier:
         self._num_tiles = -(-vocab_size // TILE)
         self.max_nodes = max_nodes
         """Most nodes of a tree, the root included."""
-        whole_row = params.top_k == 0 or params.top_k >= vocab_size
-        heap_size = (vocab_size if params.top_p < 1.0 else 0) if whole_row else params.top_k
+        heap_size = params.top_k if params.top_k < vocab_size and not params.greedy else 0
         width = params.repetition_window + max_nodes
         self._window = np.zeros(width, np.int32)
         self._path = np.zeros(max_nodes, np.int32)
@@ -116,8 +113,7 @@ class Verifier:
             self._window,
             np.zeros((2, width), np.int32),
             np.zeros(-(-self._num_tiles // BLOCK), np.int32),
-            np.zeros(0 if params.greedy else heap_size, np.int64),
-            np.zeros(NUM_BUCKETS if whole_row else 0, np.float64),
+            np.zeros(heap_size, np.int64),
             self._path,
         )
         self._options = (
@@ -148,16 +144,14 @@ class Verifier:
 
         logits [n, vocab] f32 (read; penalised in place and put back), tokens int32 [n], parents
         int16 [n]; `recent` are the text's last tokens up to and including the root, at least
-        `repetition_window` of them if there are as many; `position` is the root's. `maxima` are
-        those of the rows (`Target.maxima`), treated as they are, and found here when there are
-        none. Raises BackendError when a visited row holds NaN or has no finite maximum.
+        `repetition_window` of them if there are as many; `position` is the root's. `maxima` belong
+        to the logits (`Target.maxima`) and are treated like them; without, they are found here.
+        Raises BackendError when a visited row holds NaN or has no finite maximum.
         """
         self._check(logits, maxima, len(tokens))
-        logits = _whole_rows(logits)
         if maxima is None:
-            maxima = np.empty((len(tokens), self._num_tiles), np.float32)
-            find_maxima(logits.view(np.int32), self.vocab_size, maxima.view(np.int32))
-        maxima = _whole_rows(maxima)
+            maxima = find_maxima(logits[: len(tokens)])
+        logits, maxima = _whole_rows(logits), _whole_rows(maxima)
         num_recent = min(len(recent), self.params.repetition_window)
         if num_recent and self.params.repetition_penalty != 1.0:
             self._window[:num_recent] = recent[-num_recent:]
@@ -200,6 +194,13 @@ class Verifier:
         root = np.zeros(1, np.int32)
         parents = np.full(1, -1, np.int16)
         return self.verify(row.reshape(1, -1), root, parents, recent, position).bonus
+
+
+def find_maxima(logits: Logits) -> Logits:
+    """The largest of each tile of logits, as `Target.maxima`, for backends that have none."""
+    starts = np.arange(0, logits.shape[1], TILE)
+    found: Logits = np.maximum.reduceat(logits, starts, axis=1)
+    return found
 
 
 def _whole_rows(logits: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.jit import kernel
+from edgespec.jit import inner_kernel, kernel
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
@@ -31,7 +31,7 @@ _SHIFT_31 = np.uint64(31)
 _TWO_TO_MINUS_52 = 2.0**-52
 
 
-@kernel
+@inner_kernel
 def mix(value: np.uint64) -> np.uint64:
     """SplitMix64's finaliser: every input bit flips about half of the output bits."""
     value = (value ^ (value >> _SHIFT_30)) * _MIX_A
@@ -39,19 +39,19 @@ def mix(value: np.uint64) -> np.uint64:
     return value ^ (value >> _SHIFT_31)
 
 
-@kernel
+@inner_kernel
 def position_key(seed: np.uint64, position: int) -> np.uint64:
     """The key of all tokens' noise at one position of the text."""
     return mix(mix(seed + _GAMMA) + (np.uint64(position) + _ONE) * _GAMMA)
 
 
-@kernel
+@inner_kernel
 def token_bits(key: np.uint64, token: int) -> np.uint64:
     """64 random bits of one token."""
     return mix(key + (np.uint64(token) + _ONE) * _GAMMA)
 
 
-@kernel
+@inner_kernel
 def to_uniform(bits: np.uint64) -> float:
     """A number strictly between 0 and 1, from 52 of the bits."""
     # 52 bits and a half: the sum is exact, so neither end of the interval can be reached by
@@ -59,13 +59,13 @@ def to_uniform(bits: np.uint64) -> float:
     return (np.float64(bits >> _SHIFT_12) + 0.5) * _TWO_TO_MINUS_52
 
 
-@kernel
+@inner_kernel
 def uniform(key: np.uint64, token: int) -> float:
     """A token's number strictly between 0 and 1."""
     return to_uniform(token_bits(key, token))
 
 
-@kernel
+@inner_kernel
 def highest_uniform(key: np.uint64, start: int, count: int) -> float:
     """The highest `uniform` of the `count` tokens from `start` on."""
     highest = np.uint64(0)
@@ -75,7 +75,7 @@ def highest_uniform(key: np.uint64, start: int, count: int) -> float:
     return to_uniform(highest)
 
 
-@kernel
+@inner_kernel
 def gumbel(key: np.uint64, token: int) -> float:
     """A standard Gumbel variate for one token at the position that `key` stands for."""
     return -math.log(-math.log(uniform(key, token)))

@@ -16,7 +16,7 @@ from edgespec.verification.selection import (
     packed_token,
     select_top,
 )
-from edgespec.verification.whole_row import draw_from_nucleus, draw_from_row
+from edgespec.verification.whole_row import draw_from_nucleus
 
 
 @inner_kernel
@@ -67,13 +67,11 @@ def sample(
     key: np.uint64,
     block_max: NDArray[np.int32],
     heap: NDArray[np.int64],
-    histogram: NDArray[np.float64],
 ) -> int:
     """Draw a token from a penalised row, or return a negative status.
 
     row [vocab] f32 and `bits`, the same memory as int32; maxima [tiles], bits of f32; block_max
-    int32 [ceil(tiles / BLOCK)]; heap int64 [top_k], or [vocab] when top_k is off and top_p is not;
-    histogram f64 [NUM_BUCKETS], read only in that case.
+    int32 [ceil(tiles / BLOCK)]; heap int64 [top_k].
     """
     best_token = best_of_row(bits, maxima, block_max)
     if best_token < 0 or temperature == 0.0:
@@ -85,8 +83,4 @@ def sample(
     if min_p > 0.0:  # a quick test; the exact one follows
         cut = lowest_candidate(np.float64(row[best_token]) + math.log(min_p) - 1e-9)
     options = (temperature, min_p, key)
-    if top_p < 1.0:
-        return draw_from_nucleus(
-            row, bits, maxima, block_max, best_token, cut, top_p, options, heap, histogram
-        )
-    return draw_from_row(row, bits, maxima, block_max, best_token, cut, options)
+    return draw_from_nucleus(row, bits, maxima, block_max, best_token, cut, top_p, options)

@@ -5,9 +5,8 @@ as the floats do, and integer maxima vectorise without floating-point liberties.
 ordered by logit, then by lowest id, and one int64 holds both: the sort key above, the complement of
 the id below.
 
-The backend gives the maximum of every tile of 16 logits (`Target.maxima`), or `find_maxima` does. A
-pass over them keeps the maximum of every block of tiles; a block, or a tile, below the threshold is
-never read again.
+There are the maxima of all tiles of 16 logits (`Target.maxima`). A pass over them keeps the maximum
+of every block of tiles; a block, or a tile, below the threshold is not read.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.base import TILE
-from edgespec.jit import inner_kernel, kernel
+from edgespec.jit import inner_kernel
 
 BLOCK = 32
 """Tiles of a block."""
@@ -83,14 +82,6 @@ def tile_maximum(bits: NDArray[np.int32], tile: int) -> np.int32:
         return _NAN
     sign = np.int32(top >> _SIGN_SHIFT)  # back to sign and magnitude
     return np.int32(np.int32(np.int32(top ^ sign) - sign) | np.int32(sign & ~_MAGNITUDE))
-
-
-@kernel
-def find_maxima(rows: NDArray[np.int32], vocab_size: int, maxima: NDArray[np.int32]) -> None:
-    """Fill maxima [n, ceil(vocab / TILE)] from n rows [vocab, or more], both the bits of f32."""
-    for row in range(len(maxima)):
-        for tile in range(maxima.shape[1]):
-            maxima[row, tile] = tile_maximum(rows[row][:vocab_size], tile)
 
 
 @inner_kernel
@@ -179,13 +170,13 @@ def lowest_of_top(
     maxima: NDArray[np.int32], block_max: NDArray[np.int32], limit: int, heap: NDArray[np.int64]
 ) -> np.int64:
     """A sort key that at least `limit` tokens reach: the `limit`-th best of the tiles' maxima."""
-    size = 0
+    size = int(np.int64(0))  # of a literal, all that it is given to would be compiled twice
     for block in range(len(block_max)):
         if size == limit and block_max[block] <= heap[0]:
             continue
         start = block * BLOCK
         for tile in range(start, min(start + BLOCK, len(maxima))):
-            size = push_bounded(heap, size, limit, int(sort_key(maxima[tile])))
+            size = push_bounded(heap, size, limit, int(np.int64(sort_key(maxima[tile]))))
     return heap[0] if size == limit else np.int64(LOWEST)
 
 
@@ -199,7 +190,7 @@ def select_top(
 ) -> int:
     """Put the `limit` best candidates into `heap`, best first; return how many there are."""
     threshold = lowest_of_top(maxima, block_max, limit, heap)
-    size = 0
+    size = int(np.int64(0))
     for block in range(len(block_max)):
         if block_max[block] < threshold:
             continue

@@ -1,4 +1,8 @@
-"""Drawing from a row that top-k does not cut: tile by tile, past those that cannot win."""
+"""Drawing from a row that top-k does not cut: tile by tile, past those that cannot win.
+
+Top-p needs neither a sorted row nor its edge: only whether the token that was drawn is in the set
+("The Curious Case of Neural Text Degeneration", section 3.1, defines the set).
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,13 @@ from numpy.typing import NDArray
 from edgespec.backends.base import TILE
 from edgespec.jit import inner_kernel
 from edgespec.verification.noise import gumbel, highest_uniform, uniform
-from edgespec.verification.nucleus import nucleus_cut
+from edgespec.verification.nucleus import cut_below, is_inside, share_above, share_sum, slack
 from edgespec.verification.selection import (
     BLOCK,
     KEY_SHIFT,
-    lowest_candidate,
     pack,
     sort_key,
 )
-from edgespec.verification.shares import ONE, share_above, share_sum, slack
 
 
 @inner_kernel
@@ -87,30 +89,25 @@ def draw_from_nucleus(
     cut: int,
     top_p: float,
     options: tuple[float, float, np.uint64],
-    heap: NDArray[np.int64],
-    histogram: NDArray[np.float64],
 ) -> int:
     """Draw from the smallest set of best candidates with probability `top_p`.
 
     The best of many is the best of any part that it is in: so the winner is drawn as if there were
     no such set, and then looked for in it. If it is outside, so is all below it, and the next try
-    leaves that out. Rough sums tell the two apart; next to the edge, the exact edge is found.
+    leaves that out. Rough sums nearly always tell the two apart, the maxima's alone often.
     """
     top, size = row[best_token], len(row)
     total = share_sum(maxima, top)  # every maximum is one of the logits, so this is too little
     least = total - slack(total, len(maxima))
-    # All below it together have less than this share of the least total.
-    rest = 1.0 - top_p - 1e-9
-    if rest > 0.0:
-        floor = math.log(rest * least / (ONE * size)) - 1e-6
-        cut = max(cut, lowest_candidate(np.float64(top) + floor))
+    if top_p < 1.0:
+        cut = max(cut, cut_below(top, size, least, top_p))
     complete = False
     while True:
         winner = draw_from_row(row, bits, maxima, block_max, best_token, cut, options)
-        if winner == best_token:
+        if top_p >= 1.0 or winner == best_token:
             return winner
-        place = pack(sort_key(bits[winner]), winner)
-        above = share_above(row, block_max, sort_key(bits[winner]), top, winner)
+        key = sort_key(bits[winner])
+        above = share_above(row, block_max, key, top, winner)
         wrong = slack(above, size)
         if not complete and above + wrong >= top_p * least:
             complete = True
@@ -118,7 +115,7 @@ def draw_from_nucleus(
             least = total - slack(total, size)
         if above + wrong < top_p * least:
             return winner
-        cut = place + 1
-        if above - wrong < top_p * (total + slack(total, size)):
-            cut = nucleus_cut(row, bits, best_token, top_p, histogram, heap)
-            return draw_from_row(row, bits, maxima, block_max, best_token, cut, options)
+        most = total + slack(total, size)
+        if above - wrong < top_p * most and is_inside(row, top, winner, top_p):
+            return winner
+        cut = pack(key, winner) + 1

@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 @pytest.mark.skipif(bool(config.DISABLE_JIT), reason="is what this test starts")
 def test_suite_passes_with_the_jit_off() -> None:
     """The tests of rows and sums once more, uncompiled."""
-    tests = [str(HERE / name) for name in ("test_rows.py", "test_shares.py")]
+    tests = [str(HERE / name) for name in ("test_rows.py", "test_nucleus.py")]
     found = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
         capture_output=True,

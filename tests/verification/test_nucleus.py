@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from rows_of_logits import KINDS, make_rows, maxima_of
 
 from edgespec.jit import kernel
+from edgespec.verification.nucleus import ONE, share, share_above, share_sum, slack
 from edgespec.verification.selection import best_of_row, sort_key
-from edgespec.verification.shares import ONE, share, share_above, share_sum, slack
 
 
 @kernel
