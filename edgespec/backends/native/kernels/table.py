@@ -8,6 +8,8 @@ points to.
 
 from __future__ import annotations
 
+from edgespec.backends.native.kernels.tile import FORMATS
+
 # fmt: off
 # The model's shape.
 (NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, HEAD_PAD, DIM, FFN_DIM, ROPE_HALF, INTERLEAVED, QK_NORM, BIASED,
@@ -40,7 +42,7 @@ NUM_LAYERS, FIRST_ROW, NUM_ROWS, UNIT_HEADS, TEAM, ACQUIRE, RELEASE = range(79, 
 # Functions: row operations (their order in `row_ops.table`), then by type: tiles and their sizes.
 OPS = 86
 NORM, QUANTISE, GATE, SOFTMAX, ROTATE, SCORE, MIX = 0, 1, 2, 3, 4, 5, 9
-NUM_OPS, NUM_TYPES = 13, 8
+NUM_OPS, NUM_TYPES = 13, len(FORMATS)
 TILES = OPS + NUM_OPS
 SIZES = TILES + NUM_TYPES
 NUM_ENTRIES = SIZES + NUM_TYPES
