@@ -65,3 +65,15 @@ def inner_kernel(function: Function) -> Function:
         _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS
     )(function)
     return compiled
+
+
+def inlined_kernel(function: Function) -> Function:
+    """Compile into its callers: what is constant there, such as a layout, is constant here.
+
+    For functions without loops only: LLVM optimises them before they are inlined and once more
+    after, and llvmlite 0.50 makes an endless loop of some that it has unrolled the first time.
+    """
+    compiled: Function = njit(
+        _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, **_OPTIONS
+    )(function)
+    return compiled

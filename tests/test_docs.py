@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from edgespec.models.dequantise import SUPPORTED_TYPES
 from edgespec.version import __version__
 from tests.cli_runs import ROOT, edgespec, environment
 
@@ -49,6 +50,11 @@ def test_the_readme_python_runs(bundled_model: Path) -> None:
     assert found.returncode == 0, found.stderr
     assert "budget" in found.stdout
     assert "tokens/s" in found.stdout
+
+
+def test_the_readme_names_every_type() -> None:
+    words = set(re.findall(r"\w+", readme()))
+    assert words >= {kind.name for kind in SUPPORTED_TYPES}
 
 
 def test_the_readme_commands_are_made() -> None:

@@ -67,9 +67,9 @@ def test_a_truncated_file_is_refused_wherever_it_ends(model: Path, tmp_path: Pat
 
 
 def test_an_unsupported_type_is_named(tmp_path: Path) -> None:
-    """Q5_0 blocks: 22 bytes for 32 values."""
-    path = write_gguf(tmp_path / "q5.gguf", type="Q5_0")
-    edgespec("run", "-m", path, "hello").assert_refused(1, "Q5_0", "Q8_0")
+    """Q3_K blocks: 110 bytes for 256 values."""
+    path = write_gguf(tmp_path / "q3.gguf", type="Q3_K", dim=256, ffn=256)
+    edgespec("run", "-m", path, "hello").assert_refused(1, "Q3_K", "Q8_0")
 
 
 def test_an_unsupported_architecture_is_named(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ TILE_SIZES = (1, 2, 4, 8, 16)
 """Rows that passes are padded up to, whatever the weights' type."""
 ATTENTION_ROWS = 16
 """Query rows one thread scores at a time."""
-BLOCK, NUM_PLANES = 32, 6
+BLOCK, NUM_PLANES = 32, 7
 """Columns that share an activation scale, and 4-byte values kept for each such block."""
 READ_CHUNK_BYTES = 4 * 1024**2
 """Bytes of the file in memory at a time while weights are packed."""
@@ -33,10 +33,15 @@ PACKED: dict[TensorType, tuple[int, int]] = {
     TensorType.BF16: (1, 2),
     TensorType.Q8_0: (32, 34),
     TensorType.Q4_0: (32, 18),
+    TensorType.Q4_1: (32, 20),
+    TensorType.Q5_0: (32, 22),
+    TensorType.Q5_1: (32, 24),
+    TensorType.IQ4_NL: (32, 18),
     TensorType.Q4_K: (256, 148),
+    TensorType.Q5_K: (256, 180),
     TensorType.Q6_K: (256, 210),
 }
-"""(elements, bytes) of a group once repacked; Q4_K's 6-bit scales and minima become bytes."""
+"""(elements, bytes) of a group once repacked; 6-bit scales and minima become bytes."""
 
 _NOT_HELD = frozenset({"rope_freqs.weight"})
 
@@ -103,7 +108,7 @@ def activation_bytes(
 def _row_bytes(spec: ModelSpec) -> int:
     """One node's f32 stream, q, k, v, up, rotated queries and angles, and its three matmul inputs.
 
-    A matmul input is kept as f32 and, when it has whole blocks of 32, as int8 with six 4-byte
+    A matmul input is kept as f32 and, when it has whole blocks of 32, as int8 with seven 4-byte
     values per block.
     """
     q_dim = spec.num_heads * spec.head_dim

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import UnsupportedModelError
-from edgespec.models.spec import TensorType
+from edgespec.models.spec import IQ4_NL_VALUES, TensorType
 
 Blocks = NDArray[np.uint8]
 Values = NDArray[np.float32]
@@ -46,18 +46,62 @@ def _q8_0(blocks: Blocks) -> Values:
 
 
 def _q4_0(blocks: Blocks) -> Values:
-    quants = np.concatenate([blocks[:, 2:] & 15, blocks[:, 2:] >> 4], axis=1)
+    quants = _nibbles(blocks[:, 2:])
     return _half(blocks[:, :2]) * (quants.astype(np.int8) - np.int8(8)).astype(np.float32)
 
 
+def _q4_1(blocks: Blocks) -> Values:
+    quants = _nibbles(blocks[:, 4:]).astype(np.float32)
+    return _half(blocks[:, :2]) * quants + _half(blocks[:, 2:4])
+
+
+def _q5_0(blocks: Blocks) -> Values:
+    quants = _nibbles(blocks[:, 6:]) | _bits(blocks[:, 2:6]) << 4
+    return _half(blocks[:, :2]) * (quants.astype(np.int8) - np.int8(16)).astype(np.float32)
+
+
+def _q5_1(blocks: Blocks) -> Values:
+    quants = _nibbles(blocks[:, 8:]) | _bits(blocks[:, 4:8]) << 4
+    return _half(blocks[:, :2]) * quants.astype(np.float32) + _half(blocks[:, 2:4])
+
+
+def _iq4_nl(blocks: Blocks) -> Values:
+    values = np.array(IQ4_NL_VALUES, np.float32)[_nibbles(blocks[:, 2:])]
+    return _half(blocks[:, :2]) * values
+
+
+def _nibbles(packed: Blocks) -> NDArray[np.uint8]:
+    """Low halves of all bytes, then high halves."""
+    return np.concatenate([packed & 15, packed >> 4], axis=1)
+
+
+def _bits(packed: Blocks) -> NDArray[np.uint8]:
+    """Bits of all bytes, lowest first."""
+    return np.unpackbits(packed, axis=1, bitorder="little")
+
+
 def _q4_k(blocks: Blocks) -> Values:
+    return _super_block(blocks, _nibbles_of_pairs(blocks[:, 16:]))
+
+
+def _q5_k(blocks: Blocks) -> Values:
+    """Bit g of byte c is the high bit of column c of group g."""
+    high = np.unpackbits(blocks[:, 16:48, None], axis=2, bitorder="little").transpose(0, 2, 1)
+    return _super_block(blocks, _nibbles_of_pairs(blocks[:, 48:]) | high << np.uint8(4))
+
+
+def _nibbles_of_pairs(packed: Blocks) -> NDArray[np.uint8]:
+    """Eight groups of 32 from 128 bytes: each 32 bytes hold two groups."""
+    pairs = packed.reshape(-1, 4, 1, 32)
+    return np.concatenate([pairs & 15, pairs >> 4], axis=2).reshape(-1, 8, 32)
+
+
+def _super_block(blocks: Blocks, quants: NDArray[np.uint8]) -> Values:
     """Eight groups of 32: `d * scale * q - dmin * min`, scales and mins packed in 6 bits."""
     packed = blocks[:, 4:16]
     low, middle, high = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scales = np.concatenate([low & 63, (high & 15) | (low >> 6 << 4)], axis=1)
     mins = np.concatenate([middle & 63, (high >> 4) | (middle >> 6 << 4)], axis=1)
-    pairs = blocks[:, 16:].reshape(-1, 4, 1, 32)
-    quants = np.concatenate([pairs & 15, pairs >> 4], axis=2).reshape(-1, 8, 32)
     scale = _half(blocks[:, :2]) * scales.astype(np.float32)
     offset = _half(blocks[:, 2:4]) * mins.astype(np.float32)
     return (scale[..., None] * quants.astype(np.float32) - offset[..., None]).reshape(-1, 256)
@@ -84,7 +128,12 @@ _TABLE: dict[TensorType, Callable[[Blocks], Values]] = {
     TensorType.BF16: _bf16,
     TensorType.Q8_0: _q8_0,
     TensorType.Q4_0: _q4_0,
+    TensorType.Q4_1: _q4_1,
+    TensorType.Q5_0: _q5_0,
+    TensorType.Q5_1: _q5_1,
+    TensorType.IQ4_NL: _iq4_nl,
     TensorType.Q4_K: _q4_k,
+    TensorType.Q5_K: _q5_k,
     TensorType.Q6_K: _q6_k,
 }
 SUPPORTED_TYPES: tuple[TensorType, ...] = tuple(_TABLE)

@@ -8,6 +8,9 @@ from typing import Literal
 
 RopeLayout = Literal["interleaved", "halves"]
 
+IQ4_NL_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+"""What the 16 quantised values of IQ4_NL stand for."""
+
 
 class TensorType(enum.Enum):
     """A tensor element type as GGUF numbers it: (id, elements per block, bytes per block).

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numba import config
 
-from edgespec.backends.native.kernels import intrinsics, plain, tile
+from edgespec.backends.native.kernels import intrinsics, plain
 from edgespec.models.spec import TensorType
 from tests.backends.tiles import KINDS, Activations, Tile, dequantised, name, raw_rows
 
@@ -21,26 +21,14 @@ COLUMNS = 256
 
 @pytest.mark.parametrize("kind", KINDS, ids=name)
 def test_plain_tiles(kind: TensorType) -> None:
-    """Called as functions, compiled or not."""
+    """Compiled or not."""
     raw = raw_rows(kind, 16, COLUMNS)
     packed, activations = Tile.pack(kind, raw, COLUMNS), Activations.random(2, COLUMNS)
-    is_float = tile.FORMATS[kind].is_float
-    source = activations.values if is_float else activations.quants
     output = np.zeros((2, 16), np.float32)
-    plain.PLAIN_TILES[kind](
-        packed.weights.ctypes.data,
-        packed.scales.ctypes.data,
-        source.ctypes.data,
-        activations.planes.ctypes.data,
-        output.ctypes.data,
-        COLUMNS // (2 if is_float else tile.BLOCK),
-        source.strides[0],
-        activations.planes.strides[1],
-        activations.planes.strides[0],
-        output.strides[0],
-        2,
-        0,
-    )
+    if config.DISABLE_JIT:
+        plain.plain_tile(kind)(*activations.arguments(packed, output))
+    else:
+        activations.run(plain.address(kind), packed, output=output)
     exact = activations.values.astype(np.float64) @ dequantised(kind, raw).astype(np.float64).T
     np.testing.assert_allclose(output, exact, rtol=1e-4, atol=1e-4)
 

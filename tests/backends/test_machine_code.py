@@ -71,6 +71,26 @@ def test_nothing_half_written_is_left(first_run: tuple[Path, str]) -> None:
     assert not list(first_run[0].rglob("*.part"))
 
 
+RUN_NUMBA = """
+import numpy as np
+from edgespec.backends.native.kernels import plain, tile, unpack
+from edgespec.models.spec import TensorType
+for kind in (TensorType.F16, TensorType.Q8_0, TensorType.Q5_K):
+    plain.address(kind)
+    unpack.unpack_row(tile.FORMATS[kind].layout, 0, 0, 0, 0, np.zeros(0, np.float32))
+"""
+
+
+def test_numba_compiles_once(tmp_path: Path) -> None:
+    """Its cache also finds tiles that are closures, each by the layout it is made for."""
+    states = []
+    for _ in range(2):
+        _run(tmp_path, RUN_NUMBA)
+        states.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nb?")})
+    assert sum("integer_tile" in path.name for path in states[0]) == 3  # an index and two entries
+    assert states[0] == states[1]
+
+
 def test_no_cache_folder_costs_one_line(first_run: tuple[Path, str], tmp_path: Path) -> None:
     """A folder that cannot be made (even by root): its parent is a file."""
     file = tmp_path / "file"

@@ -16,6 +16,7 @@ from tests.backends.tiles import (
     name,
     planes_of,
     raw_rows,
+    set_halves,
 )
 
 ISAS = isa.available()
@@ -99,9 +100,7 @@ def test_largest_integers_do_not_saturate(used: str, kind: TensorType) -> None:
     """All weights' bits set and all activations 127 or -127, over many blocks."""
     columns = 2048
     raw = np.full((16, kind.row_bytes(columns)), 0xFF, np.uint8)
-    starts = {TensorType.Q4_K: (0, 2), TensorType.Q6_K: (208,)}.get(kind, (0,))
-    for start in starts:
-        raw.reshape(16, -1, kind.block_bytes)[..., start : start + 2] = (0x00, 0x3C)  # 1.0
+    set_halves(kind, raw, 1.0)
     quants = np.full((2, columns), 127, np.int8)
     quants[1] = -127
     scales = np.ones((2, columns // tile.BLOCK), np.float32)

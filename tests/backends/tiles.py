@@ -12,8 +12,9 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from edgespec.backends.native.kernels import tile
-from edgespec.backends.native.kernels.pack import PACK
+from edgespec.backends.native.weights import PackedMatrix
 from edgespec.models.spec import TensorType
+from tests.models.build import HALVES
 
 KINDS = tuple(tile.FORMATS)
 
@@ -33,12 +34,19 @@ def raw_rows(kind: TensorType, num_rows: int, num_columns: int, seed: int = 0) -
         return floats.astype(np.float16).view(np.uint8)
     if kind is TensorType.BF16:
         return (floats.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
-    num_blocks = num_columns // kind.block_size
-    blocks = rng.integers(0, 256, (num_rows, num_blocks, kind.block_bytes), dtype=np.uint8)
-    for start in {TensorType.Q4_K: (0, 2), TensorType.Q6_K: (208,)}.get(kind, (0,)):
-        scales = rng.standard_normal((num_rows, num_blocks, 1)) / 100
-        blocks[..., start : start + 2] = scales.astype(np.float16).view(np.uint8)
-    return blocks.reshape(num_rows, -1)
+    raw = rng.integers(0, 256, (num_rows, kind.row_bytes(num_columns)), dtype=np.uint8)
+    scales = rng.standard_normal((num_rows, num_columns // kind.block_size)) / 100
+    set_halves(kind, raw, scales)
+    return raw
+
+
+def set_halves(kind: TensorType, raw: NDArray[np.uint8], value: Any) -> None:
+    """Make every f16 scale and minimum of the raw rows a number, or those of [rows, blocks]."""
+    blocks = raw.reshape(len(raw), -1, kind.block_bytes)
+    halves = np.broadcast_to(np.float16(value), blocks.shape[:2])
+    halves = np.ascontiguousarray(halves)[..., None].view(np.uint8)
+    for place in HALVES.get(kind.name, (0,)):
+        blocks[..., place : place + 2] = halves
 
 
 def dequantised(kind: TensorType, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -53,16 +61,18 @@ class Tile:
 
     kind: TensorType
     num_columns: int
-    weights: NDArray[np.uint32]
+    weights: NDArray[np.uint8]
     scales: NDArray[np.uint8]
 
     @classmethod
     def pack(cls, kind: TensorType, raw: NDArray[np.uint8], num_columns: int) -> Tile:
-        weight_bytes, scale_bytes = tile.FORMATS[kind].tile_bytes(num_columns)
-        weights, scales = np.zeros(weight_bytes // 4, np.uint32), np.zeros(scale_bytes, np.uint8)
-        packed = cls(kind, num_columns, weights, scales)
-        PACK[kind](raw, packed.weights, packed.scales, num_columns)
-        return packed
+        matrix = PackedMatrix.allocate(tile.FORMATS[kind], len(raw), num_columns)
+        matrix.pack_rows(0, raw)
+        return cls(kind, num_columns, matrix.weights, matrix.scales)
+
+    @property
+    def addresses(self) -> tuple[int, int]:
+        return self.weights.ctypes.data, self.scales.ctypes.data
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +98,14 @@ class Activations:
         values = np.ascontiguousarray(values[:, :num_columns])
         return cls(values, quants, planes_of(quants, scales))
 
-    def run(
-        self, address: int, packed: Tile, *, output: NDArray[np.float32], accumulate: bool = False
-    ) -> None:
-        """Call a tile function for all tokens; results go to output [tokens, >= 16]."""
+    def arguments(
+        self, packed: Tile, output: NDArray[np.float32], accumulate: bool = False
+    ) -> tuple[int, ...]:
+        """The twelve integers of a tile function; results go to output [tokens, >= 16]."""
         is_float = tile.FORMATS[packed.kind].is_float
         source: NDArray[Any] = self.values if is_float else self.quants
-        call(
-            address,
-            packed.weights.ctypes.data,
-            packed.scales.ctypes.data,
+        return (
+            *packed.addresses,
             source.ctypes.data,
             self.planes.ctypes.data,
             output.ctypes.data,
@@ -110,6 +118,12 @@ class Activations:
             int(accumulate),
         )
 
+    def run(
+        self, address: int, packed: Tile, *, output: NDArray[np.float32], accumulate: bool = False
+    ) -> None:
+        """Call a tile function for all tokens."""
+        call(address, *self.arguments(packed, output, accumulate))
+
 
 def planes_of(quants: NDArray[np.int8], scales: NDArray[np.float32]) -> NDArray[np.int32]:
     """What tiles need to know of each block, [planes, tokens, blocks] (see `tile.py`)."""
@@ -120,6 +134,7 @@ def planes_of(quants: NDArray[np.int8], scales: NDArray[np.float32]) -> NDArray[
     planes[tile.SCALE] = scales.view(np.int32)
     planes[tile.START_128] = -128 * sums
     planes[tile.START_8] = -8 * sums
+    planes[tile.START_16] = -16 * sums
     planes[tile.START_32_LOW] = -32 * halves[..., 0]
     planes[tile.START_32_HIGH] = -32 * halves[..., 1]
     planes[tile.SUM] = (scales * sums.astype(np.float32)).view(np.int32)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.native.kernels.tile import FORMATS
 from edgespec.backends.native.target import NativeTarget
 from edgespec.backends.reference import ReferenceTarget
 from edgespec.memory.plan import Footprint, Plan
@@ -21,7 +22,7 @@ from tests.models.build import write_gguf
 BACKENDS: dict[str, Any] = {"native": NativeTarget, "reference": ReferenceTarget}
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 FLOAT_TYPES = ("F32", "F16", "BF16")
-TYPES = (*FLOAT_TYPES, "Q8_0", "Q4_0", "Q4_K", "Q6_K")
+TYPES = tuple(kind.name for kind in FORMATS)
 MODELS = tuple(f"{arch}-{kind}" for arch in ARCHITECTURES for kind in TYPES)
 """Names of all tiny models: `llama-F32`, ..."""
 FEW_MODELS = (*(f"llama-{kind}" for kind in TYPES), "qwen2-Q8_0", "qwen3-Q4_0")

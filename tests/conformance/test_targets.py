@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,16 @@ from hypothesis import strategies as st
 
 from edgespec.backends.base import TILE, Target, TokenTree
 from edgespec.backends.native.kernels import isa
+from edgespec.backends.native.kernels.tile import FORMATS
+from edgespec.models.spec import TensorType
 from tests.conformance.targets import (
     BACKENDS,
     FEW_MODELS,
     FLOAT_TYPES,
     MAX_NODES,
     MODELS,
+    TYPES,
+    VOCAB,
     assert_same,
     cosines,
     decode,
@@ -61,6 +66,43 @@ def test_batch_equals_single_rows(target: Target) -> None:
     target.truncate(0)
     for count in range(1, len(ids) + 1):
         assert_same(target, score(target, ids[:count]), single[:count])
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("used", isa.available())
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_rows_of_any_shape_equal_single_rows(kind: str, used: str, data: st.DataObject) -> None:
+    """Random widths and vocabularies, 1 to 33 rows, 1 to 4 threads, every instruction set."""
+    count = data.draw(st.integers(1, 33), label="rows")
+    threads = data.draw(st.integers(1, 4), label="threads")
+    shape = data.draw(model_shapes(kind), label="shape")
+    ids = tokens(count, data.draw(st.integers(0, 99), label="tokens"))
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        patch.setenv("EDGESPEC_ISA", used)
+        path = write_gguf(Path(folder) / "m.gguf", type=kind, layers=1, **shape)
+        with open_target("native", path, max_nodes=33, threads=threads) as many:
+            batch = score(many, ids)
+        with open_target("native", path) as one:
+            assert_same(one, batch, decode(one, ids))
+
+
+@st.composite
+def model_shapes(draw: st.DrawFn, kind: str) -> dict[str, int]:
+    """Widths that a type can have: whole blocks, or any even number for floats."""
+    form = FORMATS[TensorType[kind]]
+    unit = form.group if form.group < 256 else 256
+    heads = draw(st.sampled_from([1, 2, 4]))
+    most = 2 if unit == 256 else 4
+    head_dim = draw(st.integers(1, most)) * unit * (8 if form.is_float else 1) // heads
+    return {
+        "dim": draw(st.integers(1, most)) * max(unit, 16),
+        "heads": heads,
+        "kv_heads": draw(st.sampled_from([count for count in (1, 2) if count <= heads])),
+        "head_dim": head_dim,
+        "ffn": draw(st.integers(1, most * 16 if form.is_float else most)) * unit,
+        "vocab": draw(st.integers(VOCAB, VOCAB + 40)),
+    }
 
 
 @pytest.mark.parametrize(("backend", "model"), EVERY, ids=IDS)

@@ -34,7 +34,12 @@ def native(**changes: Any) -> Footprint:
         (TensorType.BF16, (1, 64), 16 * 64 * 2),
         (TensorType.Q8_0, (32, 64), 32 * 2 * 34),
         (TensorType.Q4_0, (30, 64), 32 * 2 * 18),
+        (TensorType.Q4_1, (30, 64), 32 * 2 * 20),
+        (TensorType.Q5_0, (30, 64), 32 * 2 * 22),
+        (TensorType.Q5_1, (30, 64), 32 * 2 * 24),
+        (TensorType.IQ4_NL, (30, 64), 32 * 2 * 18),
         (TensorType.Q4_K, (16, 512), 16 * 2 * 148),
+        (TensorType.Q5_K, (16, 512), 16 * 2 * 180),
         (TensorType.Q6_K, (16, 256), 16 * 210),
         (TensorType.F32, (300,), 1200),
     ],
@@ -50,8 +55,8 @@ def test_a_half_vector_becomes_f32() -> None:
 
 
 def test_a_type_that_is_never_packed_is_named() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"blk\.0 has type Q5_K.*Q4_0"):
-        fp.packed_bytes(tensor("blk.0", (16, 256), TensorType.Q5_K))
+    with pytest.raises(UnsupportedModelError, match=r"blk\.0 has type Q3_K.*Q4_0"):
+        fp.packed_bytes(tensor("blk.0", (16, 256), TensorType.Q3_K))
 
 
 def test_formulas_by_hand() -> None:
@@ -60,7 +65,7 @@ def test_formulas_by_hand() -> None:
     assert fp.kv_bytes(spec, 257) == 2 * fp.kv_bytes(spec, 256)
     assert fp.kv_bytes(spec, 0) == 0
     floats = 256 + 256 + 128 + 128 + 768 + 256 + 64
-    inputs = sum(4 * width + width + width // 32 * 24 for width in (256, 256, 768))
+    inputs = sum(4 * width + width + width // 32 * 28 for width in (256, 256, 768))
     attention = 2 * 16 * (1024 + 32 + 64 + 1) * 4
     tables = 4 * (32 + 32 + 33 + 64)
     scratch = fp.activation_bytes(spec, 1024, 8, 30, 2)

@@ -19,6 +19,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen2 q4_0 with biases": {"arch": "qwen2", "type": "Q4_0", "ffn": 128},
     "qwen3 with head norms": {"arch": "qwen3", "type": "F16", "head_dim": 32},
     "narrow heads, rope factors": {"heads": 8, "kv_heads": 4, "rope_factors": True},
+    "five bits, mixed": {"type": "Q5_0", "types": {"ffn_down.weight": "Q5_1"}},
+    "four bits, mixed": {"type": "IQ4_NL", "types": {"ffn_down.weight": "Q4_1"}},
+    "q5_k": {"type": "Q5_K", "dim": 256, "ffn": 256},
     "k-quants": {"type": "Q4_K", "dim": 256, "ffn": 256, "types": {"ffn_down.weight": "Q6_K"}},
 }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType, GGUFWriter
 from gguf.quants import quantize
 from numpy.typing import NDArray
 
@@ -57,10 +57,10 @@ def write_gguf(
 ) -> Path:
     """Write a random `llama`, `qwen2` (biases) or `qwen3` (qk norms) model and return its path.
 
-    `type` is that of every matrix (F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K; columns a multiple of
-    its block) and `types` overrides it for tensor names by suffix, e.g. `{"ffn_down.weight":
-    "Q6_K"}`. `metadata` adds or replaces keys (None removes one), `shapes` replaces the shape of
-    named tensors (None leaves one out), so that damaged models are one argument away.
+    `type` is that of every matrix (any that is computed, and Q3_K; columns a multiple of its block)
+    and `types` overrides it for tensor names by suffix, e.g. `{"ffn_down.weight": "Q6_K"}`.
+    `metadata` adds or replaces keys (None removes one), `shapes` replaces the shape of named
+    tensors (None leaves one out), so that damaged models are one argument away.
     """
     rng = np.random.default_rng(seed)
     head_dim = dim // heads if head_dim is None else head_dim
@@ -204,7 +204,7 @@ def _add_tensor(
         noise = 0.1 * rng.standard_normal(shape, dtype=np.float32)
         offset = 0.0 if name.endswith(".bias") else 1.0
         writer.add_tensor(name, (noise + offset).astype(np.float32))
-    elif kind in ("Q4_K", "Q6_K"):
+    elif kind in SPREADS:
         raw = random_blocks(rng, shape, kind)
         writer.add_tensor(name, raw, raw_dtype=GGMLQuantizationType[kind])
     else:
@@ -213,20 +213,29 @@ def _add_tensor(
         writer.add_tensor(name, quantised, raw_dtype=GGMLQuantizationType[kind])
 
 
-def random_blocks(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> NDArray[np.uint8]:
-    """Random but valid Q4_K or Q6_K blocks, `[rows, row_bytes]`, about as large as real weights.
+HALVES = {
+    "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
+    "Q3_K": (108,),
+}  # fmt: skip
+"""Bytes of a block where its f16 scale and minimum stand; in all other types it is (0,)."""
+SPREADS = {"Q3_K": 42.0, "Q4_K": 258.0, "Q5_K": 516.0, "Q6_K": 1366.0, "IQ4_NL": 71.0}
+"""Types that the gguf package cannot quantise to: deviation of random blocks whose scale is 1."""
+_MINIMA = {"Q4_K": 7.5, "Q5_K": 15.5}
+"""What their minimum is times the scale, so that they are centred."""
 
-    The gguf package cannot quantise to these types: all bytes are noise but the f16 scales.
+
+def random_blocks(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> NDArray[np.uint8]:
+    """Random but valid blocks of SPREADS' types, `[rows, row_bytes]`, about as large as weights.
+
+    All bytes are noise but the f16 scales and minima.
     """
-    if shape[-1] % 256:
-        raise ValueError(f"{kind} needs columns in multiples of 256, got {shape[-1]}")
-    num_blocks = shape[0] * shape[-1] // 256
-    spread = rng.uniform(0.8, 1.2, num_blocks) * 0.6 / shape[-1] ** 0.5
-    raw = rng.integers(0, 256, (num_blocks, {"Q4_K": 144, "Q6_K": 210}[kind]), dtype=np.uint8)
-    if kind == "Q4_K":
-        # d * scale * q - dmin * min: dmin = 7.5 d centres it, and 258 d is its deviation.
-        scales = np.stack([spread / 258, spread / 258 * 7.5], axis=1).astype(np.float16)
-        raw[:, :4] = scales.view(np.uint8)
-    else:
-        raw[:, 208:] = (spread / 1366).astype(np.float16)[:, None].view(np.uint8)
+    block_size, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    if shape[-1] % block_size:
+        raise ValueError(f"{kind} needs columns in multiples of {block_size}, got {shape[-1]}")
+    num_blocks = shape[0] * shape[-1] // block_size
+    spread = rng.uniform(0.8, 1.2, num_blocks) * 0.6 / shape[-1] ** 0.5 / SPREADS[kind]
+    raw = rng.integers(0, 256, (num_blocks, block_bytes), dtype=np.uint8)
+    for place, factor in zip(HALVES.get(kind, (0,)), (1.0, _MINIMA.get(kind, 0.0)), strict=False):
+        halves = (spread * factor).astype(np.float16)
+        raw[:, place : place + 2] = halves[:, None].view(np.uint8)
     return raw.reshape(shape[0], -1)

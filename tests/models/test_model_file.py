@@ -23,6 +23,15 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama Q4_K_M": {
         "type": "Q4_K", "dim": 256, "ffn": 512, "types": {"ffn_down.weight": "Q6_K"},
     },
+    "llama Q5_K": {"type": "Q5_K", "dim": 256, "ffn": 256},
+    "llama Q4_K_M, widths no multiple of 256": {
+        "type": "Q5_0", "ffn": 160, "types": {"ffn_down.weight": "Q8_0"},
+    },
+    "llama Q5_K_M, widths no multiple of 256": {
+        "type": "Q5_1", "ffn": 160, "types": {"ffn_down.weight": "Q8_0"},
+    },
+    "llama Q4_1": {"type": "Q4_1"},
+    "llama IQ4_NL": {"type": "IQ4_NL"},
     "qwen2 Q6_K": {"arch": "qwen2", "type": "Q6_K", "dim": 256, "ffn": 256, "tokenizer": "gpt2"},
     "qwen3 BF16": {"arch": "qwen3", "type": "BF16", "head_dim": 32, "tokenizer": "gpt2"},
 }  # fmt: skip
@@ -112,9 +121,9 @@ def bad(**options: Any) -> dict[str, Any]:
 UNSUPPORTED = {
     "architecture": (bad(metadata={"general.architecture": "mamba"}), "'mamba'; the native"),
     "type": (
-        bad(shapes={"blk.0.ffn_up.weight": (96, 64)}, types={"ffn_up.weight": "Q5_0"}),
-        r"2 tensors of type Q5_0 \(first 'blk.0.ffn_up.weight'\); supported are F32, F16, BF16, "
-        r"Q8_0, Q4_0, Q4_K, Q6_K.*llama-quantize",
+        bad(dim=256, types={"ffn_up.weight": "Q3_K"}),
+        r"2 tensors of type Q3_K \(first 'blk.0.ffn_up.weight'\); supported are F32, F16, BF16, "
+        r"Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q4_K, Q5_K, Q6_K.*llama-quantize",
     ),
     "split": (bad(metadata={"split.count": 3, "split.no": 1}), "part 2 of 3; merge"),
     "experts": (bad(metadata={"llama.expert_count": 8}), "mixes 8 experts"),

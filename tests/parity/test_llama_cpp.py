@@ -22,7 +22,11 @@ LENGTHS = [
     pytest.param(SHORT, id="short"),
     pytest.param(FULL, id="full", marks=pytest.mark.slow),
 ]
-QUANTISED = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
+QUANTISED = {
+    kind: kind
+    for kind in ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q4_K", "Q5_K", "Q6_K")
+} | {"Q4_K_M": "Q4_K+Q6_K", "Q5_K_M": "Q5_K+Q6_K"}
+"""What the peer's quantiser is asked for, and the types of the file's matrices."""
 
 
 def _compare(path: Path, **settings: Any) -> Parity:
@@ -76,10 +80,26 @@ def test_quantised_by_the_peer(
     except llama_peer.PeerMissing as error:
         pytest.skip(str(error))
     found = _compare(path, exact=True, **settings)
-    assert found.types == kind
+    assert found.types == QUANTISED[kind]
     assert found.good, found
     assert found.mean(found.cosine_sum) >= 0.9995, found
     assert found.worst_cosine >= 0.998, found
+
+
+@pytest.mark.parametrize(
+    ("kind", "types"), [("Q4_K_M", "Q5_0+Q8_0"), ("Q5_K_M", "Q5_1+Q8_0"), ("IQ4_NL", "IQ4_NL")]
+)
+def test_widths_that_are_no_multiple_of_256(kind: str, types: str, tmp_path: Path) -> None:
+    """The peer's quantiser falls back to types with blocks of 32."""
+    path = write_gguf(tmp_path / "f16.gguf", dim=96, ffn=160, heads=3, kv_heads=1, type="F16")
+    try:
+        llama_peer.quantise(path, tmp_path / "small.gguf", kind)
+    except llama_peer.PeerMissing as error:
+        pytest.skip(str(error))
+    found = _compare(tmp_path / "small.gguf", **SHORT)
+    assert found.types == types
+    assert found.num_different == 0, found
+    assert found.worst_cosine >= 0.999, found
 
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {

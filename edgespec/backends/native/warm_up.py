@@ -8,8 +8,9 @@ from contextlib import closing
 import numpy as np
 
 from edgespec.backends.native.kernels import attention, isa, row_ops, table
-from edgespec.backends.native.kernels.pack import PACK, UNPACK
+from edgespec.backends.native.kernels.pack import packer
 from edgespec.backends.native.kernels.tile import FORMATS
+from edgespec.backends.native.kernels.unpack import unpack_row
 from edgespec.backends.native.team import Team
 from edgespec.models.spec import TensorType
 
@@ -27,11 +28,9 @@ def warm_up(kinds: Iterable[TensorType]) -> None:
         team.run(0, 0, 0, 1)
     attention.move_kv(empty, 0, 0, 0)
     name = isa.chosen()
-    raw, scales = np.zeros((0, 0), np.uint8), np.zeros(0, np.uint8)
-    weights, out = np.zeros(0, np.uint32), np.zeros(0, np.float32)
     for kind in kinds:
         if kind in FORMATS:
-            PACK[kind](raw, weights, scales, 0)
-            UNPACK[kind](weights, scales, 0, 0, out)
+            packer(kind)
+            unpack_row(FORMATS[kind].layout, 0, 0, 0, 0, np.zeros(0, np.float32))
             for size in FORMATS[kind].sizes:
                 isa.tile_address(name, kind, size)

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from edgespec.backends.base import Progress
 from edgespec.backends.native.kernels import table
-from edgespec.backends.native.kernels.pack import PACK, UNPACK
+from edgespec.backends.native.kernels.pack import packer
 from edgespec.backends.native.kernels.tile import FORMATS, TILE_ROWS, TileFormat
+from edgespec.backends.native.kernels.unpack import unpack_row
 from edgespec.errors import UnsupportedModelError
 from edgespec.models.file import ModelFile
 from edgespec.models.spec import ModelSpec, TensorType
@@ -40,6 +41,13 @@ class PackedMatrix:
     weights: NDArray[np.uint8]
     scales: NDArray[np.uint8]
 
+    @classmethod
+    def allocate(cls, form: TileFormat, num_rows: int, num_columns: int) -> PackedMatrix:
+        """Zeroed tiles; the system hands out their pages when they are filled."""
+        num_tiles = -(-num_rows // TILE_ROWS)
+        weights, scales = (_aligned(num_tiles * size) for size in form.tile_bytes(num_columns))
+        return cls(form, num_rows, num_columns, weights, scales)
+
     @property
     def size_bytes(self) -> int:
         return self.weights.nbytes + self.scales.nbytes
@@ -66,18 +74,29 @@ class PackedMatrix:
     def unpack_row(self, row: int, out: NDArray[np.float32]) -> None:
         """Write one row as f32 [columns]."""
         index, lane = divmod(row, TILE_ROWS)
-        weights, scales = self._tile(index)
-        UNPACK[self.format.type](weights, scales, lane, self.num_columns, out)
+        unpack_row(self.format.layout, *self._tile(index), lane, self.num_columns, out)
 
-    def pack_tile(self, index: int, raw: NDArray[np.uint8]) -> None:
-        """Fill one tile from up to 16 raw rows of the file."""
-        weights, scales = self._tile(index)
-        PACK[self.format.type](raw, weights, scales, self.num_columns)
+    def pack_rows(self, first: int, raw: NDArray[np.uint8]) -> None:
+        """Fill tiles from raw rows of the file [rows, row_bytes]; `first` is a multiple of 16."""
+        num_tiles, rest = divmod(len(raw), TILE_ROWS)
+        if rest:
+            last = np.zeros((TILE_ROWS, raw.shape[1]), np.uint8)
+            last[:rest] = raw[-rest:]
+            self._pack_tiles(first // TILE_ROWS + num_tiles, 1, last)
+        self._pack_tiles(first // TILE_ROWS, num_tiles, raw)
 
-    def _tile(self, index: int) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
+    def _pack_tiles(self, index: int, count: int, raw: NDArray[np.uint8]) -> None:
+        num_groups = self.num_columns // self.format.group
+        pack = packer(self.format.type)
+        pack(raw.ctypes.data, raw.strides[0], count, num_groups, *self._tile(index))
+
+    def _tile(self, index: int) -> tuple[int, int]:
+        """Addresses of one tile's weights and scales."""
         weight_bytes, scale_bytes = self.format.tile_bytes(self.num_columns)
-        weights = self.weights[index * weight_bytes : (index + 1) * weight_bytes]
-        return weights.view(np.uint32), self.scales[index * scale_bytes : (index + 1) * scale_bytes]
+        return (
+            self.weights.ctypes.data + index * weight_bytes,
+            self.scales.ctypes.data + index * scale_bytes,
+        )
 
 
 def load_matrix(file: ModelFile, name: str, progress: Progress | None = None) -> PackedMatrix:
@@ -91,22 +110,11 @@ def load_matrix(file: ModelFile, name: str, progress: Progress | None = None) ->
             f"{', '.join(kind.name for kind in FORMATS)} with whole blocks and an even number of "
             "columns: requantise the model to one of these"
         )
-    num_tiles = -(-num_rows // TILE_ROWS)
-    weight_bytes, scale_bytes = form.tile_bytes(num_columns)
-    matrix = PackedMatrix(
-        form,
-        num_rows,
-        num_columns,
-        _aligned(num_tiles * weight_bytes),
-        _aligned(num_tiles * scale_bytes),
-    )
-    step = max(1, CHUNK_BYTES // (TILE_ROWS * info.type.row_bytes(num_columns)))
-    for first in range(0, num_tiles, step):
-        last = min(first + step, num_tiles)
-        raw = file.rows(name, first * TILE_ROWS, min(last * TILE_ROWS, num_rows))
-        for index in range(first, last):
-            start = (index - first) * TILE_ROWS
-            matrix.pack_tile(index, raw[start : start + TILE_ROWS])
+    matrix = PackedMatrix.allocate(form, num_rows, num_columns)
+    step = max(1, CHUNK_BYTES // (TILE_ROWS * info.type.row_bytes(num_columns))) * TILE_ROWS
+    for first in range(0, num_rows, step):
+        raw = file.rows(name, first, min(first + step, num_rows))
+        matrix.pack_rows(first, raw)
         if progress is not None:
             progress(raw.nbytes, info.size_bytes)
     return matrix

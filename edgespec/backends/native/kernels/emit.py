@@ -98,6 +98,13 @@ class Emitter:
             self.builder.store(self.zero(), slot)
         return slots
 
+    def stack_bytes(self, count: int) -> Value:
+        """The address of this much memory that the function has for itself."""
+        with self.builder.goto_entry_block():
+            space = self.builder.alloca(ir.ArrayType(I8, count))
+            space.align = 64
+            return self.builder.ptrtoint(space, I64)
+
     @contextmanager
     def loop(self, count: Value) -> Iterator[Value]:
         """`for index in range(count)`: the body is what the `with` block emits."""

@@ -21,7 +21,7 @@ from edgespec.backends.native.kernels.emit import (
     Value,
 )
 from edgespec.backends.native.kernels.machine_code import new_module
-from edgespec.models.spec import TensorType
+from edgespec.models.spec import IQ4_NL_VALUES, TensorType
 
 QUADS = tile.BLOCK // 4
 
@@ -76,9 +76,10 @@ def emit_tile(kind: TensorType, num_tokens: int, operations: Operations) -> tupl
         6:
     ]
     sums = emitter.running(num_tokens)
-    block_bytes = tile.FORMATS[kind].tile_bytes(256)[0] // 8
+    layout = tile.FORMATS[kind].layout
+    block_bytes = 64 * layout.bits
     with emitter.loop(num_blocks) as index:
-        block = _UNPACK[kind](emitter, operations, weights, scales, index)
+        block = _unpack(emitter, operations, layout, weights, scales, index)
         ahead = emitter.address(weights, (index, block_bytes), PREFETCH_BYTES)
         emitter.prefetch(ahead, block_bytes)
         for token in range(num_tokens):
@@ -135,6 +136,63 @@ def finish(emitter: Emitter, slot: Value, place: Value, accumulate: Value) -> No
             emitter.store(result, place)
 
 
+def _unpack(
+    emitter: Emitter,
+    operations: Operations,
+    layout: tile.Layout,
+    weights: Value,
+    scales: Value,
+    index: Value,
+) -> Block:
+    """The block at an index: its quads as unsigned bytes, its scales and minimum as floats."""
+    builder = emitter.builder
+    base = emitter.address(weights, (index, 64 * layout.bits))
+    if layout.bits == 8:
+        quads = [emitter.load(emitter.address(base, 64 * i), V16I32, 1) for i in range(QUADS)]
+    else:
+        quads = _with_high_bits(emitter, layout.bits - 4, _nibbles(emitter, base), base)
+    largest = (1 << layout.bits) - 1
+    if layout.codebook:
+        table = bytes(value + layout.offset for value in IQ4_NL_VALUES)
+        quads, largest = [operations.lookup(emitter, table, quad) for quad in quads], max(table)
+
+    # f16 first; in super-blocks, they are multiplied by bytes of each part or block
+    group = builder.udiv(index, emitter.integer(layout.blocks))
+    sub = builder.urem(index, emitter.integer(layout.blocks))
+    base = emitter.address(scales, (group, layout.scale_bytes))
+    factors = emitter.address(base, 64 if layout.minimum else 32)
+
+    def multiplied(half: Value, place: Value) -> Value:
+        if layout.blocks == 1:
+            return half
+        convert = builder.uitofp if layout.minimum else builder.sitofp
+        return builder.fmul(half, convert(emitter.load(place, V16I8, 1), V16F32))
+
+    step = emitter.half_vector(base)
+    planes = _START_PLANES[layout.offset, layout.parts]
+    width = QUADS // layout.parts
+    parts = []
+    for part, plane in enumerate(planes):
+        place = emitter.address(factors, (sub, 16 * layout.parts), 16 * part)
+        some = quads[width * part : width * (part + 1)]
+        parts.append(Part(some, largest, plane, multiplied(step, place)))
+    if not layout.minimum:
+        return Block(parts)
+    place = emitter.address(factors, 16 * layout.blocks, (sub, 16))
+    minimum = multiplied(emitter.half_vector(emitter.address(base, 32)), place)
+    return Block(parts, builder.fneg(minimum))
+
+
+_START_PLANES: dict[tuple[int, int], tuple[int | None, ...]] = {
+    (0, 1): (None,),
+    (8, 1): (tile.START_8,),
+    (16, 1): (tile.START_16,),
+    (128, 1): (tile.START_128,),
+    (32, 2): (tile.START_32_LOW, tile.START_32_HIGH),
+}
+"""Where the integer sums of a block's parts start, by the weights' offset and number of parts."""
+
+
 def _nibbles(emitter: Emitter, base: Value) -> list[Value]:
     """8 quads from 4 loads: low nibbles are quads 0..3, high nibbles quads 4..7."""
     builder = emitter.builder
@@ -144,76 +202,25 @@ def _nibbles(emitter: Emitter, base: Value) -> list[Value]:
     return low + [builder.and_(builder.lshr(value, four), mask) for value in raw]
 
 
-def _unpack_q8_0(
-    emitter: Emitter, operations: Operations, weights: Value, scales: Value, index: Value
-) -> Block:
-    base = emitter.address(weights, (index, 512))
-    quads = [emitter.load(emitter.address(base, 64 * i), V16I32, 1) for i in range(QUADS)]
-    scale = emitter.half_vector(emitter.address(scales, (index, 32)))
-    return Block([Part(quads, 255, tile.START_128, scale)])
-
-
-def _unpack_q4_0(
-    emitter: Emitter, operations: Operations, weights: Value, scales: Value, index: Value
-) -> Block:
-    quads = _nibbles(emitter, emitter.address(weights, (index, 256)))
-    scale = emitter.half_vector(emitter.address(scales, (index, 32)))
-    return Block([Part(quads, 15, tile.START_8, scale)])
-
-
-def _unpack_q4_k(
-    emitter: Emitter, operations: Operations, weights: Value, scales: Value, index: Value
-) -> Block:
-    """Scales of a super-block: d, dmin (f16 x 16), then 8 x 16 scale bytes, then 8 x 16 minimum
-    bytes.
-    """
+def _with_high_bits(
+    emitter: Emitter, num_bits: int, quads: list[Value], base: Value
+) -> list[Value]:
+    """Quads with the bits above their nibbles, which lie `num_bits` for a quad in a byte."""
+    if num_bits == 0:
+        return quads
     builder = emitter.builder
-    quads = _nibbles(emitter, emitter.address(weights, (index, 256)))
-    three = emitter.integer(3)
-    base = emitter.address(scales, (builder.lshr(index, three), 320))
-    sub = builder.and_(index, emitter.integer(7))
-    steps = emitter.load(emitter.address(base, 64, (sub, 16)), V16I8, 1)
-    minima = emitter.load(emitter.address(base, 64 + 128, (sub, 16)), V16I8, 1)
-    scale = builder.fmul(emitter.half_vector(base), builder.uitofp(steps, V16F32))
-    minimum = builder.fmul(
-        emitter.half_vector(emitter.address(base, 32)), builder.uitofp(minima, V16F32)
-    )
-    return Block([Part(quads, 15, None, scale)], builder.fneg(minimum))
-
-
-def _unpack_q6_k(
-    emitter: Emitter, operations: Operations, weights: Value, scales: Value, index: Value
-) -> Block:
-    """Weights of a block: 256 bytes of nibbles, 128 of high bits; scales: d (f16 x 16), then 16 x
-    16 bytes.
-    """
-    builder = emitter.builder
-    base = emitter.address(weights, (index, 384))
-    low = _nibbles(emitter, base)
-    high = [emitter.load(emitter.address(base, 256 + 64 * i), V16I32, 1) for i in range(2)]
-    mask = emitter.constant(0x30303030)
-    quads = []
-    for quad in range(QUADS):
-        bits, pair = high[quad // 4], quad % 4
-        if pair < 2:  # the pair of bits moves to places 4 and 5
-            bits = builder.shl(bits, emitter.constant(4 - 2 * pair))
-        elif pair == 3:
-            bits = builder.lshr(bits, emitter.constant(2))
-        quads.append(builder.or_(low[quad], builder.and_(bits, mask)))
-    base = emitter.address(scales, (builder.lshr(index, emitter.integer(3)), 288))
-    step = emitter.half_vector(base)
-    parts = []
-    for half, plane in ((0, tile.START_32_LOW), (1, tile.START_32_HIGH)):
-        sub = builder.and_(index, emitter.integer(7))
-        place = emitter.address(base, 32 + 16 * half, (sub, 32))
-        factor = builder.sitofp(emitter.load(place, V16I8, 1), V16F32)
-        parts.append(Part(quads[4 * half : 4 * half + 4], 63, plane, builder.fmul(step, factor)))
-    return Block(parts)
-
-
-_UNPACK = {
-    TensorType.Q8_0: _unpack_q8_0,
-    TensorType.Q4_0: _unpack_q4_0,
-    TensorType.Q4_K: _unpack_q4_k,
-    TensorType.Q6_K: _unpack_q6_k,
-}
+    in_word = 8 // num_bits
+    words = [
+        emitter.load(emitter.address(base, 256 + 64 * i), V16I32, 1)
+        for i in range(QUADS // in_word)
+    ]
+    mask = emitter.constant(((1 << num_bits) - 1) * 0x10101010)
+    found = []
+    for index, quad in enumerate(quads):
+        bits, up = words[index // in_word], 4 - num_bits * (index % in_word)
+        if up > 0:
+            bits = builder.shl(bits, emitter.constant(up))
+        elif up < 0:
+            bits = builder.lshr(bits, emitter.constant(-up))
+        found.append(builder.or_(quad, builder.and_(bits, mask)))
+    return found

@@ -12,29 +12,15 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, config, types
+from numba import config, types
 from numba.extending import intrinsic
 
-from edgespec.backends.native.kernels.emit import F16, F32, F64, I16, I32, I64, VOID
-
-NUM_TILE_ARGUMENTS = 12
-NUM_ROW_ARGUMENTS = 8
+from edgespec.backends.native.kernels import row_ops, tile
+from edgespec.backends.native.kernels.emit import F16, F32, F64, I8, I16, I32, I64, VOID
 
 if config.DISABLE_JIT:
 
-    def bytes_at(address: int, count: int) -> Any:
-        return np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(address))
-
-    def shorts_at(address: int, count: int) -> Any:
-        return np.ctypeslib.as_array((ctypes.c_uint16 * count).from_address(address))
-
-    def ints_at(address: int, count: int) -> Any:
-        return np.ctypeslib.as_array((ctypes.c_int32 * count).from_address(address))
-
-    def floats_at(address: int, count: int) -> Any:
-        return np.ctypeslib.as_array((ctypes.c_float * count).from_address(address))
-
-    def _loader(kind: Any, source: Any = None) -> Any:
+    def _loader(kind: Any, source: Any = None, widen: str = "") -> Any:
         return lambda address: kind.from_address(address).value
 
     def _storer(kind: Any, source: Any = None) -> Any:
@@ -43,6 +29,7 @@ if config.DISABLE_JIT:
 
         return store
 
+    load_byte = _loader(ctypes.c_uint8)
     load_short, store_short = _loader(ctypes.c_uint16), _storer(ctypes.c_uint16)
     load_float, store_float = _loader(ctypes.c_float), _storer(ctypes.c_float)
     load_int = _loader(ctypes.c_int32)
@@ -62,43 +49,15 @@ if config.DISABLE_JIT:
         return np.uint32(int(bits) & 0xFFFFFFFF).view(np.float32)
 
 else:
-    from edgespec.jit import kernel
 
-    @intrinsic
-    def _pointer(typing: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
-
-        return types.voidptr(types.intp), generate
-
-    @kernel
-    def bytes_at(address: int, count: int) -> Any:
-        """uint8 [count] at an address."""
-        return carray(_pointer(address), (count,), np.uint8)
-
-    @kernel
-    def shorts_at(address: int, count: int) -> Any:
-        """uint16 [count] at an address."""
-        return carray(_pointer(address), (count,), np.uint16)
-
-    @kernel
-    def ints_at(address: int, count: int) -> Any:
-        """int32 [count] at an address."""
-        return carray(_pointer(address), (count,), np.int32)
-
-    @kernel
-    def floats_at(address: int, count: int) -> Any:
-        """float32 [count] at an address."""
-        return carray(_pointer(address), (count,), np.float32)
-
-    def _loader(kind: Any, source: Any = None) -> Any:
+    def _loader(kind: Any, source: Any = None, widen: str = "") -> Any:
         """An intrinsic that reads one value of an LLVM type at an address."""
 
         @intrinsic
         def load(typing: Any, address: Any) -> Any:
             def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
                 value = builder.load(builder.inttoptr(arguments[0], source.as_pointer()))
-                return builder.sext(value, I64) if source is I32 else value
+                return getattr(builder, widen)(value, I64) if widen else value
 
             return kind(types.intp), generate
 
@@ -119,7 +78,8 @@ else:
 
     load_short, store_short = _loader(types.uint16, I16), _storer(types.uint16, I16)
     load_float, store_float = _loader(types.float32, F32), _storer(types.float32, F32)
-    load_int = _loader(types.int64, I32)  # widened: one integer type, one compiled variant
+    # Widened: one integer type, one compiled variant.
+    load_byte, load_int = _loader(types.int64, I8, "zext"), _loader(types.int64, I32, "sext")
     load_long, store_long = _loader(types.int64, I64), _storer(types.int64, I64)
     load_double = _loader(types.float64, F64)
 
@@ -194,7 +154,7 @@ def call_tile(
     a11: Any,
 ) -> Any:
     """Call the tile function at `address`; the twelve integers are those of `tile.py`."""
-    return types.void(*[types.intp] * (NUM_TILE_ARGUMENTS + 1)), _caller(NUM_TILE_ARGUMENTS)
+    return types.void(*[types.intp] * (tile.NUM_ARGUMENTS + 1)), _caller(tile.NUM_ARGUMENTS)
 
 
 @intrinsic
@@ -211,4 +171,4 @@ def call_row(
     a7: Any,
 ) -> Any:
     """Call a row operation at `address`; the eight integers are those of `row_ops.py`."""
-    return types.void(*[types.intp] * (NUM_ROW_ARGUMENTS + 1)), _caller(NUM_ROW_ARGUMENTS)
+    return types.void(*[types.intp] * (row_ops.NUM_ARGUMENTS + 1)), _caller(row_ops.NUM_ARGUMENTS)

@@ -1,224 +1,221 @@
-"""Repack weights from a file's own blocks into tiles, and read single rows back (embeddings).
+"""Repack weights from a file's own blocks into tiles (see `tile.py`).
 
-No value changes: every quantised integer and every scale keeps its bits; only their places do (see
-`tile.py`).
+No value changes: every quantised integer and every scale keeps its bits; only their places do. The
+16 rows of a tile are the 16 lanes of a vector, so that four bytes of each row become one word of 64
+bytes. The file's blocks are those of ggml: scales first (in Q6_K last), high bits before low ones
+(in Q6_K after them), and two nibbles of a byte 16 columns apart (in super-blocks 32, in Q6_K 64).
 """
 
 from __future__ import annotations
 
-import numpy as np
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-from edgespec.backends.native.kernels.intrinsics import bits_to_float, half_to_float
-from edgespec.jit import kernel
+from llvmlite import ir
+
+from edgespec.backends.native.kernels import tile
+from edgespec.backends.native.kernels.emit import (
+    I16,
+    I32,
+    V16I8,
+    V16I16,
+    V16I32,
+    Emitter,
+    Value,
+)
+from edgespec.backends.native.kernels.machine_code import compile_function, new_module
 from edgespec.models.spec import TensorType
 
-
-@kernel
-def _word(raw, row, place):
-    """Four bytes as one little-endian integer; file blocks are not aligned."""
-    return (
-        np.uint32(raw[row, place])
-        | np.uint32(raw[row, place + 1]) << np.uint32(8)
-        | np.uint32(raw[row, place + 2]) << np.uint32(16)
-        | np.uint32(raw[row, place + 3]) << np.uint32(24)
-    )
+NUM_ARGUMENTS = 6
+_NIBBLES, _PAIRS, _BITS = 0x0F0F0F0F, 0x03030303, 0x01010101
 
 
-@kernel
-def pack_wide(raw, weights, scales, columns):
-    """F32 tile: raw u8 [rows, 4 * columns] -> weights u32 [columns, 16]."""
-    for row in range(raw.shape[0]):
-        for column in range(columns):
-            weights[column * 16 + row] = _word(raw, row, 4 * column)
+@cache
+def packer(kind: TensorType) -> Callable[[int, int, int, int, int, int], None]:
+    """The function that fills tiles of a type.
 
-
-@kernel
-def pack_narrow(raw, weights, scales, columns):
-    """F16 or BF16 tile: raw u8 [rows, 2 * columns] -> weights u16 [columns, 16], two columns a
-    word.
+    It takes the address of the first raw row, the bytes from one row to the next, the number of
+    tiles (of 16 rows each), that of groups of columns in a row, and the addresses of the first
+    tile's weights and scales.
     """
-    halves = weights.view(np.uint16)
-    for row in range(raw.shape[0]):
-        for column in range(columns):
-            low = np.uint16(raw[row, 2 * column])
-            high = np.uint16(raw[row, 2 * column + 1])
-            halves[column * 16 + row] = low | high << np.uint16(8)
+    address = compile_function(*emit_packer(kind))
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * NUM_ARGUMENTS)(address)
 
 
-@kernel
-def pack_q8_0(raw, weights, scales, columns):
-    halves = scales.view(np.uint16)
-    flip = np.uint32(0x80808080)  # int8 to unsigned with an offset of 128
-    for row in range(raw.shape[0]):
-        for block in range(columns // 32):
-            place = block * 34
-            low, high = np.uint16(raw[row, place]), np.uint16(raw[row, place + 1])
-            halves[block * 16 + row] = low | high << np.uint16(8)
-            for quad in range(8):
-                word = _word(raw, row, place + 2 + 4 * quad)
-                weights[(block * 8 + quad) * 16 + row] = word ^ flip
+def emit_packer(kind: TensorType) -> tuple[str, str]:
+    """LLVM text and name of the function."""
+    form, name = tile.FORMATS[kind], f"pack_{kind.name}"
+    emitter = Emitter(new_module(name), name, NUM_ARGUMENTS)
+    source, row_bytes, num_tiles, num_groups, weights, scales = emitter.arguments
+    group_bytes = form.group // kind.block_size * kind.block_bytes
+    rows = _Rows(emitter, row_bytes, emitter.stack_bytes(64 * (group_bytes // 4)))
+    with emitter.loop(num_tiles) as index:
+        row = emitter.builder.mul(index, emitter.integer(tile.TILE_ROWS))
+        first = emitter.address(source, (row, row_bytes))
+        done = emitter.builder.mul(index, num_groups)
+        with emitter.loop(num_groups) as group:
+            start = emitter.address(first, (group, group_bytes))
+            place = emitter.builder.add(done, group)
+            quads = emitter.address(weights, (place, form.weight_bytes))
+            steps = emitter.address(scales, (place, form.scale_bytes))
+            if form.is_float:
+                _pack_floats(rows, start, form.layout.bits, quads)
+            elif form.layout.blocks == 1:
+                _pack_block(rows, start, form.layout, quads, steps)
+            elif kind is TensorType.Q6_K:
+                _pack_q6_k(rows, start, quads, steps)
+            else:
+                _pack_super_block(rows, start, form.layout, quads, steps)
+    emitter.done()
+    return str(emitter.module), name
 
 
-@kernel
-def pack_q4_0(raw, weights, scales, columns):
-    halves = scales.view(np.uint16)
-    for row in range(raw.shape[0]):
-        for block in range(columns // 32):
-            place = block * 18
-            low, high = np.uint16(raw[row, place]), np.uint16(raw[row, place + 1])
-            halves[block * 16 + row] = low | high << np.uint16(8)
-            for quad in range(4):  # the file's nibbles already pair column c with c + 16
-                weights[(block * 4 + quad) * 16 + row] = _word(raw, row, place + 2 + 4 * quad)
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """16 rows of the file, a lane for each."""
+
+    emitter: Emitter
+    row_bytes: Value
+    space: Value
+    """Address of 64 bytes for each word of a block."""
+
+    def shorts(self, start: Value) -> Value:
+        """Two bytes of each row."""
+        return self._gather(I16, start)
+
+    def words(self, start: Value, count: int) -> list[Value]:
+        """Consecutive words of each row.
+
+        They go through memory, in a loop: compiling is slow in the number of loads.
+        """
+        with self.emitter.loop(self.emitter.integer(count)) as index:
+            word = self._gather(I32, self.emitter.address(start, (index, 4)))
+            self.emitter.store(word, self.emitter.address(self.space, (index, 64)), 1)
+        places = [self.emitter.address(self.space, 64 * i) for i in range(count)]
+        return [self.emitter.load(place, V16I32) for place in places]
+
+    def _gather(self, kind: Any, start: Value) -> Value:
+        found = ir.Constant(ir.VectorType(kind, tile.TILE_ROWS), ir.Undefined)
+        for row in range(tile.TILE_ROWS):
+            value = self.emitter.load(self.emitter.address(start, (self.row_bytes, row)), kind)
+            found = self.emitter.builder.insert_element(found, value, ir.Constant(I32, row))
+        return found
 
 
-@kernel
-def pack_q4_k(raw, weights, scales, columns):
-    nibbles = np.uint32(0x0F0F0F0F)
-    for row in range(raw.shape[0]):
-        for block in range(columns // 256):
-            place, base = block * 144, block * 320
-            for half in range(2):  # d and dmin
-                for byte in range(2):
-                    value = raw[row, place + 2 * half + byte]
-                    scales[base + 32 * half + 2 * row + byte] = value
-            for sub in range(8):
-                at = place + 4 + sub
-                if sub < 4:
-                    step, least = raw[row, at] & 63, raw[row, at + 4] & 63
-                else:
-                    step = raw[row, at + 4] & 15 | raw[row, at - 4] >> 6 << 4
-                    least = raw[row, at + 4] >> 4 | raw[row, at] >> 6 << 4
-                scales[base + 64 + sub * 16 + row] = step
-                scales[base + 192 + sub * 16 + row] = least
-                shift = np.uint32(4 * (sub & 1))
-                source = place + 16 + 32 * (sub >> 1)
-                for quad in range(4):
-                    low = _word(raw, row, source + 4 * quad) >> shift & nibbles
-                    high = _word(raw, row, source + 16 + 4 * quad) >> shift & nibbles
-                    target = ((block * 8 + sub) * 4 + quad) * 16 + row
-                    weights[target] = low | high << np.uint32(4)
+def _pack_floats(rows: _Rows, start: Value, bits: int, target: Value) -> None:
+    """Two columns."""
+    emitter, builder = rows.emitter, rows.emitter.builder
+    words = rows.words(start, bits // 16)
+    if bits == 16:
+        words.append(builder.lshr(words[0], emitter.constant(16)))
+        words = [builder.trunc(word, V16I16) for word in words]
+    for index, word in enumerate(words):
+        emitter.store(word, emitter.address(target, 2 * bits * index), 1)
 
 
-@kernel
-def pack_q6_k(raw, weights, scales, columns):
-    nibbles, pairs = np.uint32(0x0F0F0F0F), np.uint32(0x03030303)
-    for row in range(raw.shape[0]):
-        for block in range(columns // 256):
-            place, base = block * 210, block * 288
-            for byte in range(2):
-                scales[base + 2 * row + byte] = raw[row, place + 208 + byte]
-            for sub in range(16):
-                scales[base + 32 + sub * 16 + row] = raw[row, place + 192 + sub]
-            for sub in range(8):
-                part, inner = sub >> 2, sub & 3
-                low_at = place + 64 * part + 32 * (inner & 1)
-                high_at = place + 128 + 32 * part
-                down, across = np.uint32(4 * (inner >> 1)), np.uint32(2 * inner)
-                start = (block * 8 + sub) * 96
-                for quad in range(4):
-                    low = _word(raw, row, low_at + 4 * quad) >> down & nibbles
-                    high = _word(raw, row, low_at + 16 + 4 * quad) >> down & nibbles
-                    weights[start + quad * 16 + row] = low | high << np.uint32(4)
-                for half in range(2):
-                    bits = np.uint32(0)
-                    for quad in range(4):
-                        word = _word(raw, row, high_at + 16 * half + 4 * quad) >> across & pairs
-                        bits |= word << np.uint32(2 * quad)
-                    weights[start + 64 + half * 16 + row] = bits
+def _pack_block(rows: _Rows, start: Value, layout: tile.Layout, quads: Value, steps: Value) -> None:
+    """Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL."""
+    emitter, builder = rows.emitter, rows.emitter.builder
+    emitter.store(rows.shorts(start), steps, 1)
+    start = emitter.address(start, 2)
+    if layout.minimum:  # the file's is added, ours is taken off
+        sign = ir.Constant(V16I16, [ir.Constant(I16, 0x8000)] * tile.TILE_ROWS)
+        emitter.store(builder.xor(rows.shorts(start), sign), emitter.address(steps, 32), 1)
+        start = emitter.address(start, 2)
+    words = rows.words(start, layout.bits)
+    if layout.bits == 5:
+        emitter.store(_high_bits(emitter, words.pop(0)), emitter.address(quads, 256), 1)
+    for index, word in enumerate(words):
+        if layout.bits == 8:  # from int8 to unsigned with an offset of 128
+            word = builder.xor(word, emitter.constant(0x80808080))
+        emitter.store(word, emitter.address(quads, 64 * index), 1)
 
 
-@kernel
-def unpack_f32(weights, scales, row, columns, out):
-    values = weights.view(np.float32)
-    for column in range(columns):
-        out[column] = values[column * 16 + row]
+def _high_bits(emitter: Emitter, bits: Value) -> Value:
+    """From bit c for column c to bit c // 4 of byte c % 4."""
+    builder = emitter.builder
+    found = []
+    for byte in range(4):
+        every = _field(emitter, bits, byte, 0x11111111)
+        for shift, mask in ((3, 0x03030303), (6, 0x000F000F), (12, 0xFF)):
+            moved = builder.lshr(every, emitter.constant(shift))
+            every = builder.and_(builder.or_(every, moved), emitter.constant(mask))
+        found.append(every)
+    return _joined(emitter, found, 8)
 
 
-@kernel
-def unpack_f16(weights, scales, row, columns, out):
-    halves = weights.view(np.uint16)
-    for column in range(columns):
-        out[column] = half_to_float(halves[column * 16 + row])
+def _pack_super_block(
+    rows: _Rows, start: Value, layout: tile.Layout, quads: Value, steps: Value
+) -> None:
+    """Q4_K and Q5_K."""
+    emitter = rows.emitter
+    for index in range(2):
+        half = rows.shorts(emitter.address(start, 2 * index))
+        emitter.store(half, emitter.address(steps, 32 * index), 1)
+    words = rows.words(emitter.address(start, 4), 3 + 8 * layout.bits)
+    low, middle, high = words[:3]
+    factors = [
+        _field(emitter, low, 0, 0x3F3F3F3F),
+        _joined(emitter, [_field(emitter, high, 0, _NIBBLES), _field(emitter, low, 6, _PAIRS)], 4),
+        _field(emitter, middle, 0, 0x3F3F3F3F),
+        _joined(
+            emitter, [_field(emitter, high, 4, _NIBBLES), _field(emitter, middle, 6, _PAIRS)], 4
+        ),
+    ]
+    _store_bytes(emitter, factors, emitter.address(steps, 64))
+    for sub in range(8):
+        place = emitter.address(quads, 64 * layout.bits * sub)
+        first = len(words) - 32 + 8 * (sub // 2)
+        _store_nibbles(emitter, words[first : first + 8], 4 * (sub % 2), place)
+        if layout.bits == 5:
+            bits = [_field(emitter, word, sub, _BITS) for word in words[3:11]]
+            emitter.store(_joined(emitter, bits, 1), emitter.address(place, 256), 1)
 
 
-@kernel
-def unpack_bf16(weights, scales, row, columns, out):
-    halves = weights.view(np.uint16)
-    for column in range(columns):
-        out[column] = bits_to_float(np.int32(halves[column * 16 + row]) << 16)
+def _pack_q6_k(rows: _Rows, start: Value, quads: Value, steps: Value) -> None:
+    emitter = rows.emitter
+    emitter.store(rows.shorts(emitter.address(start, 208)), steps, 1)
+    words = rows.words(start, 52)
+    _store_bytes(emitter, words[48:], emitter.address(steps, 32))
+    for sub in range(8):
+        part, inner = divmod(sub, 4)
+        place = emitter.address(quads, 384 * sub)
+        first = 16 * part + 8 * (inner % 2)
+        _store_nibbles(emitter, words[first : first + 8], 4 * (inner // 2), place)
+        for half in range(2):
+            first = 32 + 8 * part + 4 * half
+            pairs = [_field(emitter, word, 2 * inner, _PAIRS) for word in words[first : first + 4]]
+            emitter.store(_joined(emitter, pairs, 2), emitter.address(place, 256 + 64 * half), 1)
 
 
-@kernel
-def unpack_q8_0(weights, scales, row, columns, out):
-    quants, halves = weights.view(np.uint8), scales.view(np.uint16)
-    for column in range(columns):
-        block, quad = column >> 5, column >> 2
-        value = np.int32(quants[quad * 64 + row * 4 + (column & 3)]) - 128
-        out[column] = np.float32(value) * half_to_float(halves[block * 16 + row])
+def _store_nibbles(emitter: Emitter, words: list[Value], shift: int, place: Value) -> None:
+    """One nibble of each byte of 8 words: quad i below quad i + 4."""
+    nibbles = [_field(emitter, word, shift, _NIBBLES) for word in words]
+    for quad in range(4):
+        word = _joined(emitter, nibbles[quad::4], 4)
+        emitter.store(word, emitter.address(place, 64 * quad), 1)
 
 
-@kernel
-def _nibble(quants, start, row, column):
-    """The 4-bit weight of a column (0..31) in the block that starts at `start`."""
-    quad = column >> 2
-    byte = quants[start + (quad & 3) * 64 + row * 4 + (column & 3)]
-    return np.int32(byte & 15) if quad < 4 else np.int32(byte >> 4)
+def _store_bytes(emitter: Emitter, words: list[Value], place: Value) -> None:
+    """The bytes of all words one after the other, 16 rows of each."""
+    builder = emitter.builder
+    for index in range(4 * len(words)):
+        byte = builder.lshr(words[index // 4], emitter.constant(8 * (index % 4)))
+        emitter.store(builder.trunc(byte, V16I8), emitter.address(place, 16 * index), 1)
 
 
-@kernel
-def unpack_q4_0(weights, scales, row, columns, out):
-    quants, halves = weights.view(np.uint8), scales.view(np.uint16)
-    for column in range(columns):
-        block = column >> 5
-        value = _nibble(quants, block * 256, row, column & 31) - 8
-        out[column] = np.float32(value) * half_to_float(halves[block * 16 + row])
+def _field(emitter: Emitter, word: Value, shift: int, mask: int) -> Value:
+    moved = emitter.builder.lshr(word, emitter.constant(shift))
+    return emitter.builder.and_(moved, emitter.constant(mask))
 
 
-@kernel
-def unpack_q4_k(weights, scales, row, columns, out):
-    quants, halves = weights.view(np.uint8), scales.view(np.uint16)
-    for column in range(columns):
-        block, base, sub = column >> 5, column >> 8, column >> 5 & 7
-        value = np.float32(_nibble(quants, block * 256, row, column & 31))
-        step = half_to_float(halves[base * 160 + row])
-        least = half_to_float(halves[base * 160 + 16 + row])
-        step = step * np.float32(scales[base * 320 + 64 + sub * 16 + row])
-        least = least * np.float32(scales[base * 320 + 192 + sub * 16 + row])
-        out[column] = step * value - least
-
-
-@kernel
-def unpack_q6_k(weights, scales, row, columns, out):
-    quants, halves, steps = weights.view(np.uint8), scales.view(np.uint16), scales.view(np.int8)
-    for column in range(columns):
-        block, base = column >> 5, column >> 8
-        quad = column >> 2 & 7
-        bits = quants[block * 384 + 256 + (quad >> 2) * 64 + row * 4 + (column & 3)]
-        high = np.int32(bits >> (2 * (quad & 3))) & 3
-        value = (_nibble(quants, block * 384, row, column & 31) | high << 4) - 32
-        step = half_to_float(halves[base * 144 + row])
-        factor = np.float32(steps[base * 288 + 32 + (column >> 4 & 15) * 16 + row])
-        out[column] = step * factor * np.float32(value)
-
-
-PACK = {
-    TensorType.F32: pack_wide,
-    TensorType.F16: pack_narrow,
-    TensorType.BF16: pack_narrow,
-    TensorType.Q8_0: pack_q8_0,
-    TensorType.Q4_0: pack_q4_0,
-    TensorType.Q4_K: pack_q4_k,
-    TensorType.Q6_K: pack_q6_k,
-}
-"""(raw u8 [rows <= 16, row_bytes], weights u32 of one tile, scales u8 of one tile, columns)."""
-
-UNPACK = {
-    TensorType.F32: unpack_f32,
-    TensorType.F16: unpack_f16,
-    TensorType.BF16: unpack_bf16,
-    TensorType.Q8_0: unpack_q8_0,
-    TensorType.Q4_0: unpack_q4_0,
-    TensorType.Q4_K: unpack_q4_k,
-    TensorType.Q6_K: unpack_q6_k,
-}
-"""(weights u32 of one tile, scales u8 of one tile, row in the tile, columns, out f32 [columns])."""
+def _joined(emitter: Emitter, fields: list[Value], width: int) -> Value:
+    """Fields of `width` bits, the first lowest, in one word."""
+    word = fields[0]
+    for index, field in enumerate(fields[1:], 1):
+        moved = emitter.builder.shl(field, emitter.constant(width * index))
+        word = emitter.builder.or_(word, moved)
+    return word

@@ -1,11 +1,11 @@
-"""The plain tile loops: what every machine can run and what all instruction sets are tested
-against.
+"""The plain tile loop: what every machine can run and what all instruction sets are tested against.
 
 Same signature, same layout and same order of float operations as the vector tiles (see `tile.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -14,272 +14,72 @@ from numba import cfunc, types
 
 from edgespec.backends.native.kernels import tile
 from edgespec.backends.native.kernels.intrinsics import (
-    bits_to_float,
-    bytes_at,
-    floats_at,
     fma,
-    half_to_float,
-    ints_at,
-    shorts_at,
+    load_byte,
+    load_float,
+    store_float,
 )
-from edgespec.jit import CACHING, kernel
+from edgespec.backends.native.kernels.unpack import (
+    float_at,
+    minimum_at,
+    scale_at,
+    weight_at,
+)
+from edgespec.jit import CACHING, inlined_kernel
 from edgespec.models.spec import TensorType
 
-_ROWS = tile.TILE_ROWS
+_ROWS, _BLOCK = tile.TILE_ROWS, tile.BLOCK
 
 
-@kernel
-def _store(output, stride, token, row, value, accumulate):
-    place = floats_at(output + token * stride, _ROWS)
-    place[row] = place[row] + value if accumulate else value
+@inlined_kernel
+def _store(place, value, accumulate):
+    store_float(place, load_float(place) + value if accumulate else value)
 
 
-@kernel
-def _nibble(packed, block_start, row, column):
-    quad = column >> 2
-    byte = packed[block_start + (quad & 3) * 64 + row * 4 + (column & 3)]
-    return np.int32(byte & 15) if quad < 4 else np.int32(byte >> 4)
+def plain_tile(kind: TensorType) -> Callable[..., None]:
+    """The tile function of a type, uncompiled."""
+    layout = tile.FORMATS[kind].layout
+    width = _BLOCK // layout.parts
+
+    # fmt: off
+    def integer_tile(weights, scales, quants, planes, output, num_blocks, quants_stride, row_stride,
+                     plane_stride, output_stride, num_tokens, accumulate):
+        # fmt: on
+        for token in range(num_tokens):
+            quant, meta = quants + token * quants_stride, planes + token * row_stride
+            for row in range(_ROWS):
+                total = np.float32(0.0)
+                for block in range(num_blocks):
+                    factor = load_float(meta + 4 * block)
+                    for part in range(layout.parts):
+                        acc = 0
+                        for column in range(part * width, part * width + width):
+                            value = (load_byte(quant + block * _BLOCK + column) ^ 128) - 128
+                            acc += weight_at(layout, weights, block, row, column) * value
+                        scale = scale_at(layout, scales, block, part, row) * factor
+                        total = fma(np.float32(acc), scale, total)
+                    if layout.minimum:
+                        block_sum = load_float(meta + tile.SUM * plane_stride + 4 * block)
+                        total = fma(-minimum_at(layout, scales, block, row), block_sum, total)
+                _store(output + token * output_stride + 4 * row, total, accumulate)
+
+    # fmt: off
+    def float_tile(weights, scales, values, planes, output, num_pairs, values_stride, row_stride,
+                   plane_stride, output_stride, num_tokens, accumulate):
+        # fmt: on
+        for token in range(num_tokens):
+            for row in range(_ROWS):
+                even, odd = np.float32(0.0), np.float32(0.0)
+                for pair in range(num_pairs):
+                    place = values + token * values_stride + 8 * pair
+                    even = fma(float_at(layout, weights, row, 2 * pair), load_float(place), even)
+                    place += 4
+                    odd = fma(float_at(layout, weights, row, 2 * pair + 1), load_float(place), odd)
+                _store(output + token * output_stride + 4 * row, even + odd, accumulate)
+
+    return float_tile if tile.FORMATS[kind].is_float else integer_tile
 
 
-@kernel
-def plain_q8_0(
-    weights,
-    scales,
-    activations,
-    planes,
-    output,
-    num_blocks,
-    activation_stride,
-    row_stride,
-    plane_stride,
-    output_stride,
-    num_tokens,
-    accumulate,
-):
-    packed = bytes_at(weights, num_blocks * 512)
-    steps = shorts_at(scales, num_blocks * _ROWS)
-    for token in range(num_tokens):
-        values = bytes_at(activations + token * activation_stride, num_blocks * 32).view(np.int8)
-        factor = floats_at(planes + token * row_stride, num_blocks)
-        start = ints_at(planes + token * row_stride + tile.START_128 * plane_stride, num_blocks)
-        for row in range(_ROWS):
-            total = np.float32(0.0)
-            for block in range(num_blocks):
-                acc = start[block]
-                for column in range(32):
-                    weight = packed[block * 512 + (column >> 2) * 64 + row * 4 + (column & 3)]
-                    acc += np.int32(weight) * np.int32(values[block * 32 + column])
-                scale = half_to_float(steps[block * _ROWS + row]) * factor[block]
-                total = fma(np.float32(acc), scale, total)
-            _store(output, output_stride, token, row, total, accumulate)
-
-
-@kernel
-def plain_q4_0(
-    weights,
-    scales,
-    activations,
-    planes,
-    output,
-    num_blocks,
-    activation_stride,
-    row_stride,
-    plane_stride,
-    output_stride,
-    num_tokens,
-    accumulate,
-):
-    packed = bytes_at(weights, num_blocks * 256)
-    steps = shorts_at(scales, num_blocks * _ROWS)
-    for token in range(num_tokens):
-        values = bytes_at(activations + token * activation_stride, num_blocks * 32).view(np.int8)
-        factor = floats_at(planes + token * row_stride, num_blocks)
-        start = ints_at(planes + token * row_stride + tile.START_8 * plane_stride, num_blocks)
-        for row in range(_ROWS):
-            total = np.float32(0.0)
-            for block in range(num_blocks):
-                acc = start[block]
-                for column in range(32):
-                    weight = _nibble(packed, block * 256, row, column)
-                    acc += weight * np.int32(values[block * 32 + column])
-                scale = half_to_float(steps[block * _ROWS + row]) * factor[block]
-                total = fma(np.float32(acc), scale, total)
-            _store(output, output_stride, token, row, total, accumulate)
-
-
-@kernel
-def plain_q4_k(
-    weights,
-    scales,
-    activations,
-    planes,
-    output,
-    num_blocks,
-    activation_stride,
-    row_stride,
-    plane_stride,
-    output_stride,
-    num_tokens,
-    accumulate,
-):
-    packed = bytes_at(weights, num_blocks * 256)
-    halves = shorts_at(scales, num_blocks // 8 * 160)
-    steps = bytes_at(scales, num_blocks // 8 * 320)
-    for token in range(num_tokens):
-        values = bytes_at(activations + token * activation_stride, num_blocks * 32).view(np.int8)
-        factor = floats_at(planes + token * row_stride, num_blocks)
-        block_sum = floats_at(planes + token * row_stride + tile.SUM * plane_stride, num_blocks)
-        for row in range(_ROWS):
-            total = np.float32(0.0)
-            for block in range(num_blocks):
-                acc = np.int32(0)
-                for column in range(32):
-                    weight = _nibble(packed, block * 256, row, column)
-                    acc += weight * np.int32(values[block * 32 + column])
-                base, sub = block >> 3, block & 7
-                step = np.float32(steps[base * 320 + 64 + sub * 16 + row])
-                least = np.float32(steps[base * 320 + 192 + sub * 16 + row])
-                scale = half_to_float(halves[base * 160 + row]) * step * factor[block]
-                total = fma(np.float32(acc), scale, total)
-                minimum = half_to_float(halves[base * 160 + 16 + row]) * least
-                total = fma(-minimum, block_sum[block], total)
-            _store(output, output_stride, token, row, total, accumulate)
-
-
-@kernel
-def plain_q6_k(
-    weights,
-    scales,
-    activations,
-    planes,
-    output,
-    num_blocks,
-    activation_stride,
-    row_stride,
-    plane_stride,
-    output_stride,
-    num_tokens,
-    accumulate,
-):
-    packed = bytes_at(weights, num_blocks * 384)
-    halves = shorts_at(scales, num_blocks // 8 * 144)
-    steps = bytes_at(scales, num_blocks // 8 * 288).view(np.int8)
-    for token in range(num_tokens):
-        values = bytes_at(activations + token * activation_stride, num_blocks * 32).view(np.int8)
-        meta = planes + token * row_stride
-        factor = floats_at(meta, num_blocks)
-        low = ints_at(meta + tile.START_32_LOW * plane_stride, num_blocks)
-        high = ints_at(meta + tile.START_32_HIGH * plane_stride, num_blocks)
-        for row in range(_ROWS):
-            total = np.float32(0.0)
-            for block in range(num_blocks):
-                base, sub = block >> 3, block & 7
-                step = half_to_float(halves[base * 144 + row])
-                for half in range(2):
-                    acc = low[block] if half == 0 else high[block]
-                    for column in range(half * 16, half * 16 + 16):
-                        weight = _nibble(packed, block * 384, row, column)
-                        quad = column >> 2
-                        place = block * 384 + 256 + (quad >> 2) * 64 + row * 4 + (column & 3)
-                        pair = np.int32(packed[place] >> (2 * (quad & 3))) & 3
-                        weight |= pair << 4
-                        acc += weight * np.int32(values[block * 32 + column])
-                    factor_byte = np.float32(steps[base * 288 + 32 + sub * 32 + half * 16 + row])
-                    total = fma(np.float32(acc), step * factor_byte * factor[block], total)
-            _store(output, output_stride, token, row, total, accumulate)
-
-
-@kernel
-def plain_f32(
-    weights,
-    scales,
-    activations,
-    planes,
-    output,
-    num_pairs,
-    activation_stride,
-    row_stride,
-    plane_stride,
-    output_stride,
-    num_tokens,
-    accumulate,
-):
-    packed = floats_at(weights, num_pairs * 2 * _ROWS)
-    for token in range(num_tokens):
-        values = floats_at(activations + token * activation_stride, num_pairs * 2)
-        for row in range(_ROWS):
-            even, odd = np.float32(0.0), np.float32(0.0)
-            for pair in range(num_pairs):
-                even = fma(packed[2 * pair * _ROWS + row], values[2 * pair], even)
-                odd = fma(packed[(2 * pair + 1) * _ROWS + row], values[2 * pair + 1], odd)
-            _store(output, output_stride, token, row, even + odd, accumulate)
-
-
-@kernel
-def plain_f16(
-    weights,
-    scales,
-    activations,
-    planes,
-    output,
-    num_pairs,
-    activation_stride,
-    row_stride,
-    plane_stride,
-    output_stride,
-    num_tokens,
-    accumulate,
-):
-    packed = shorts_at(weights, num_pairs * 2 * _ROWS)
-    for token in range(num_tokens):
-        values = floats_at(activations + token * activation_stride, num_pairs * 2)
-        for row in range(_ROWS):
-            even, odd = np.float32(0.0), np.float32(0.0)
-            for pair in range(num_pairs):
-                first = half_to_float(packed[2 * pair * _ROWS + row])
-                second = half_to_float(packed[(2 * pair + 1) * _ROWS + row])
-                even = fma(first, values[2 * pair], even)
-                odd = fma(second, values[2 * pair + 1], odd)
-            _store(output, output_stride, token, row, even + odd, accumulate)
-
-
-@kernel
-def plain_bf16(
-    weights,
-    scales,
-    activations,
-    planes,
-    output,
-    num_pairs,
-    activation_stride,
-    row_stride,
-    plane_stride,
-    output_stride,
-    num_tokens,
-    accumulate,
-):
-    packed = shorts_at(weights, num_pairs * 2 * _ROWS)
-    for token in range(num_tokens):
-        values = floats_at(activations + token * activation_stride, num_pairs * 2)
-        for row in range(_ROWS):
-            even, odd = np.float32(0.0), np.float32(0.0)
-            for pair in range(num_pairs):
-                first = bits_to_float(np.int32(packed[2 * pair * _ROWS + row]) << 16)
-                second = bits_to_float(np.int32(packed[(2 * pair + 1) * _ROWS + row]) << 16)
-                even = fma(first, values[2 * pair], even)
-                odd = fma(second, values[2 * pair + 1], odd)
-            _store(output, output_stride, token, row, even + odd, accumulate)
-
-
-PLAIN_TILES = {
-    TensorType.Q8_0: plain_q8_0,
-    TensorType.Q4_0: plain_q4_0,
-    TensorType.Q4_K: plain_q4_k,
-    TensorType.Q6_K: plain_q6_k,
-    TensorType.F32: plain_f32,
-    TensorType.F16: plain_f16,
-    TensorType.BF16: plain_bf16,
-}
 _SIGNATURE = types.void(*[types.intp] * tile.NUM_ARGUMENTS)
 _KEPT: list[Any] = []
 
@@ -287,7 +87,7 @@ _KEPT: list[Any] = []
 @cache
 def address(kind: TensorType) -> int:
     """Where the plain tile function of a type is."""
-    function = cfunc(_SIGNATURE, cache=CACHING, error_model="numpy")(PLAIN_TILES[kind].py_func)  # type: ignore[attr-defined]
+    function = cfunc(_SIGNATURE, cache=CACHING, error_model="numpy")(plain_tile(kind))
     _KEPT.append(function)  # Numba frees the code with the object
     place: int = function.address
     return place

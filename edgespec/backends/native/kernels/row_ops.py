@@ -151,6 +151,7 @@ def quantise() -> int:
             tile.START_8: builder.mul(total, ir.Constant(I32, -8)),
             tile.START_32_LOW: builder.mul(sums[0], ir.Constant(I32, -32)),
             tile.START_32_HIGH: builder.mul(sums[1], ir.Constant(I32, -32)),
+            tile.START_16: builder.mul(total, ir.Constant(I32, -16)),
             tile.SUM: builder.fmul(scale, builder.sitofp(total, F32)),
         }
         for plane, value in values.items():

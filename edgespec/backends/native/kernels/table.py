@@ -8,6 +8,8 @@ points to.
 
 from __future__ import annotations
 
+from edgespec.backends.native.kernels.tile import FORMATS
+
 # fmt: off
 # The model's shape.
 (NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, HEAD_PAD, DIM, FFN_DIM, ROPE_HALF, INTERLEAVED, QK_NORM, BIASED,
@@ -40,7 +42,7 @@ NUM_LAYERS, FIRST_ROW, NUM_ROWS, UNIT_HEADS, TEAM, ACQUIRE, RELEASE = range(82, 
 # Functions: row operations (their order in `row_ops.table`), then by type: tiles and their sizes.
 OPS = 89
 NORM, QUANTISE, GATE, SOFTMAX, ROTATE, SCORE, MIX, TILE_MAXIMA = 0, 1, 2, 3, 4, 5, 9, 13
-NUM_OPS, NUM_TYPES = 14, 8
+NUM_OPS, NUM_TYPES = 14, len(FORMATS)
 TILES = OPS + NUM_OPS
 SIZES = TILES + NUM_TYPES
 NUM_ENTRIES = SIZES + NUM_TYPES

@@ -19,8 +19,19 @@ the same operations in the same order whatever n is, so a token's row does not d
 is in the batch.
 
 Activations are int8 with one scale per block of 32 (plane SCALE), and what the weight types need of
-their sums: weights are stored unsigned (q + 128, q + 8, q + 32), and the start of each integer sum
-takes the offset back out.
+their sums: weights are stored unsigned (q + 128, q + 8, q + 16, q + 32), and the start of each
+integer sum takes the offset back out.
+
+A block of quantised weights, 32 columns of 16 rows, lies like this; each word is 64 bytes:
+
+    8 bits a weight     8 words: quads 0..7
+    4, 5, 6 bits        4 words: quad i in the low halves of the bytes, quad i + 4 in the high ones
+    then, of 5 bits     1 word: bit i of a byte is the fifth bit of the byte's weight in quad i
+    then, of 6 bits     2 words of four quads each: bits 2 i and 2 i + 1 likewise
+
+Its scales are 16 f16 and, for types that have one, 16 f16 minima. In super-blocks of 256 columns
+these are followed by bytes that multiply them: 16 for each part of a block that has its own scale,
+part after part, then 16 for each block's minimum.
 
 A tile function, the same for all types and instruction sets, takes twelve 64-bit integers:
 
@@ -39,6 +50,7 @@ A tile function, the same for all types and instruction sets, takes twelve 64-bi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from edgespec.models.spec import TensorType
 
@@ -57,12 +69,38 @@ START_32_LOW = 3
 START_32_HIGH = 4
 """i32: -32 times the sum of the block's second half (Q6_K)."""
 SUM = 5
-"""f32: the scale times the block's integer sum (types with a minimum: Q4_K)."""
-NUM_PLANES = 6
+"""f32: the scale times the block's integer sum (types with a minimum)."""
+START_16 = 6
+"""i32: -16 times the block's integer sum (Q5_0)."""
+NUM_PLANES = 7
 
 INTEGER_SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 FLOAT_SIZES = (1, 2, 4, 8)
 """Numbers of tokens a tile function is made for; other n are padded up to the next."""
+
+
+class Layout(NamedTuple):
+    """How weights of one type are packed, in numbers that kernels can be handed.
+
+    A weight is `step * (quant - offset) - minimum`; with a codebook, the quant is looked up first.
+    """
+
+    bits: int
+    """Of a weight; 16 and 32 are floats."""
+    scale_bytes: int = 0
+    """Of 16 rows of one block or super-block."""
+    blocks: int = 1
+    """Blocks of 32 columns that share f16 scales: 8 in super-blocks."""
+    parts: int = 1
+    """Parts of a block with a scale of their own."""
+    offset: int = 0
+    """What was added to make weights unsigned."""
+    minimum: bool = False
+    """Whether blocks have a minimum; factors are unsigned in types that do, signed in others."""
+    codebook: bool = False
+    """Whether quants are places in the table of IQ4_NL."""
+    upper_half: bool = False
+    """Whether a float of 16 bits is the upper half of an f32 (BF16)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +108,28 @@ class TileFormat:
     """How one tensor type is packed: bytes per tile of 16 rows for each `group` of columns."""
 
     type: TensorType
-    group: int
-    """Columns that the byte counts are for; a matrix needs a multiple of it."""
-    weight_bytes: int
-    scale_bytes: int
+    layout: Layout
 
     @property
     def is_float(self) -> bool:
         """Computed from f32 activations; the others take int8."""
         return self.scale_bytes == 0
+
+    @property
+    def group(self) -> int:
+        """Columns that the byte counts are for; a matrix needs a multiple of it.
+
+        Pairs for floats, because a float tile keeps two running sums.
+        """
+        return 2 if self.is_float else BLOCK * self.layout.blocks
+
+    @property
+    def weight_bytes(self) -> int:
+        return TILE_ROWS * self.group * self.layout.bits // 8
+
+    @property
+    def scale_bytes(self) -> int:
+        return self.layout.scale_bytes
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -95,17 +146,19 @@ class TileFormat:
 
 
 FORMATS: dict[TensorType, TileFormat] = {
-    entry.type: entry
-    for entry in (
-        # Pairs of columns, because a float tile keeps two running sums.
-        TileFormat(TensorType.F32, 2, 2 * 64, 0),
-        TileFormat(TensorType.F16, 2, 2 * 32, 0),
-        TileFormat(TensorType.BF16, 2, 2 * 32, 0),
-        TileFormat(TensorType.Q8_0, 32, 512, 32),
-        TileFormat(TensorType.Q4_0, 32, 256, 32),
-        # Super-blocks of 256: f16 scale and minimum, then 8 scale and 8 minimum bytes for each row.
-        TileFormat(TensorType.Q4_K, 256, 2048, 320),
-        # Super-blocks of 256: nibbles and pairs of high bits; f16 scale and 16 scale bytes a row.
-        TileFormat(TensorType.Q6_K, 256, 3072, 288),
-    )
+    kind: TileFormat(kind, layout)
+    for kind, layout in {
+        TensorType.F32: Layout(32),
+        TensorType.F16: Layout(16),
+        TensorType.BF16: Layout(16, upper_half=True),
+        TensorType.Q8_0: Layout(8, 32, offset=128),
+        TensorType.Q4_0: Layout(4, 32, offset=8),
+        TensorType.Q4_1: Layout(4, 64, minimum=True),
+        TensorType.Q5_0: Layout(5, 32, offset=16),
+        TensorType.Q5_1: Layout(5, 64, minimum=True),
+        TensorType.IQ4_NL: Layout(4, 32, offset=128, codebook=True),
+        TensorType.Q4_K: Layout(4, 64 + 256, blocks=8, minimum=True),
+        TensorType.Q5_K: Layout(5, 64 + 256, blocks=8, minimum=True),
+        TensorType.Q6_K: Layout(6, 32 + 256, blocks=8, parts=2, offset=32),
+    }.items()
 }
