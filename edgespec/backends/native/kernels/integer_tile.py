@@ -10,17 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edgespec.backends.native.kernels import tile
-from edgespec.backends.native.kernels.emit import (
-    F32,
-    I1,
-    I32,
-    V16F32,
-    V16I8,
-    V16I32,
-    Emitter,
-    Value,
-)
-from edgespec.backends.native.kernels.machine_code import new_module
+from edgespec.backends.native.kernels.emit import F32, I1, I32, Emitter, Value
 from edgespec.models.spec import TensorType
 
 QUADS = tile.BLOCK // 4
@@ -28,14 +18,46 @@ QUADS = tile.BLOCK // 4
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """What an instruction set brings of its own; all else is shared LLVM text."""
+    """What an instruction set brings of its own; all else is shared LLVM text.
 
-    dot: Callable[[Emitter, Value, list[Value], list[Value], int], Value]
-    """(emitter, sums, quads of u8 weights, as many quads of i8 activations, largest weight) ->
-    sums: 16 lanes of int32 += four products a lane and quad, exactly. A quad is 16 x i32.
+    A quad is four consecutive columns of `lanes` rows, 4 bytes in each lane of a vector of int32.
+    """
+
+    lanes: int
+    """Rows of a tile that are computed at once, as many as suit the registers: 8 or 16."""
+    dot: Callable[[Emitter, list[Value], list[Value], list[Value], int], list[Value]]
+    """(emitter, starts, quads of u8 weights, addresses of i8 activations, largest weight) -> sums,
+    each its start plus the products of all quads, exactly. A start and an address for each token.
     """
     lookup: Callable[[Emitter, bytes, Value], Value]
-    """(emitter, 16 bytes, 64 indices 0..15 as 16 x i32) -> the 64 bytes they name."""
+    """(emitter, 16 bytes, a quad of indices 0..15) -> the quad of bytes they name."""
+    tokens: int = 1
+    """Most tokens `dot` takes at once."""
+    signed: bool = False
+    """Weights that may exceed 127 count as 128 less in `dot`, so START_128 is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some of a tile's rows, `lanes` from row `first` on, and how their weights are loaded."""
+
+    emitter: Emitter
+    operations: Operations
+    first: int
+
+    def quad(self, base: Value, index: int) -> Value:
+        """Quad `index` of those that start at `base`."""
+        return self.emitter.load(
+            self.emitter.address(base, 4 * (tile.TILE_ROWS * index + self.first)), self.emitter.i32
+        )
+
+    def halves(self, base: Value) -> Value:
+        """f32 from the tile's 16 f16 at `base`."""
+        return self.emitter.half_vector(self.emitter.address(base, 2 * self.first))
+
+    def octets(self, base: Value) -> Value:
+        """int8 from the tile's 16 bytes at `base`."""
+        return self.emitter.load(self.emitter.address(base, self.first), self.emitter.i8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,127 +92,140 @@ processor's own prefetcher to run far enough ahead: measured 1.62 to 1.43 in T(8
 def emit_tile(kind: TensorType, num_tokens: int, operations: Operations) -> tuple[str, str]:
     """LLVM text and function name of the tile function for one type and number of tokens."""
     name = f"tile_{kind.name}_{num_tokens}"
-    emitter = Emitter(new_module(name), name, tile.NUM_ARGUMENTS)
+    emitter = Emitter(name, tile.NUM_ARGUMENTS, operations.lanes)
     weights, scales, activations, planes, output, num_blocks = emitter.arguments[:6]
     activation_stride, row_stride, plane_stride, output_stride, _, accumulate = emitter.arguments[
         6:
     ]
-    sums = emitter.running(num_tokens)
+    parts = range(0, tile.TILE_ROWS, operations.lanes)
+    sums = [emitter.running(num_tokens) for _ in parts]
     block_bytes = tile.FORMATS[kind].tile_bytes(256)[0] // 8
     with emitter.loop(num_blocks) as index:
-        block = _UNPACK[kind](emitter, operations, weights, scales, index)
         ahead = emitter.address(weights, (index, block_bytes), PREFETCH_BYTES)
         emitter.prefetch(ahead, block_bytes)
-        for token in range(num_tokens):
-            row = emitter.address(activations, (token, activation_stride), (index, tile.BLOCK))
-            meta = emitter.address(planes, (token, row_stride), (index, 4))
-            _add_block(emitter, block, operations, row, meta, plane_stride, sums[token])
-    for token in range(num_tokens):
-        place = emitter.address(output, (token, output_stride))
-        finish(emitter, sums[token], place, accumulate)
-    emitter.done()
-    return str(emitter.module), name
+        for first, slots in zip(parts, sums, strict=True):
+            block = _UNPACK[kind](Rows(emitter, operations, first), weights, scales, index)
+            for some in range(0, num_tokens, operations.tokens):
+                tokens = range(some, min(some + operations.tokens, num_tokens))
+                rows, metas = (
+                    [emitter.address(base, (token, stride), (index, size)) for token in tokens]
+                    for base, stride, size in (
+                        (activations, activation_stride, tile.BLOCK),
+                        (planes, row_stride, 4),
+                    )
+                )
+                own = slots[some : some + len(tokens)]
+                _add_block(emitter, block, operations, rows, metas, plane_stride, own)
+    for first, slots in zip(parts, sums, strict=True):
+        for token, slot in enumerate(slots):
+            place = emitter.address(output, (token, output_stride), 4 * first)
+            finish(emitter, slot, place, accumulate)
+    return emitter.done()
 
 
 def _add_block(
     emitter: Emitter,
     block: Block,
     operations: Operations,
-    row: Value,
-    meta: Value,
+    rows: list[Value],
+    metas: list[Value],
     plane_stride: Value,
-    slot: Value,
+    slots: list[Value],
 ) -> None:
-    """Add one block's product with one token to its running float sums."""
+    """Add one block's products with some tokens to their running float sums."""
     builder = emitter.builder
-    total = builder.load(slot)
-    scale = emitter.splat_load(meta, F32)
-    quad = 0
+    totals = [builder.load(slot) for slot in slots]
+    factors = [emitter.splat_load(meta, F32) for meta in metas]
+    done = 0
     for part in block.parts:
-        if part.start_plane is None:
-            acc = emitter.constant(0)
+        plane = part.start_plane
+        if plane is None or (operations.signed and plane == tile.START_128):
+            starts = [emitter.constant(0) for _ in metas]
         else:
-            acc = emitter.splat_load(emitter.address(meta, (part.start_plane, plane_stride)), I32)
-        fours = [
-            emitter.splat_load(emitter.address(row, 4 * (quad + i)), I32)
-            for i in range(len(part.quads))
+            starts = [
+                emitter.splat_load(emitter.address(meta, (plane, plane_stride)), I32)
+                for meta in metas
+            ]
+        own = [emitter.address(row, 4 * done) for row in rows]
+        sums = operations.dot(emitter, starts, part.quads, own, part.largest)
+        done += len(part.quads)
+        totals = [
+            emitter.fma(builder.sitofp(acc, emitter.f32), builder.fmul(part.scale, factor), total)
+            for acc, factor, total in zip(sums, factors, totals, strict=True)
         ]
-        acc = operations.dot(emitter, acc, part.quads, fours, part.largest)
-        quad += len(part.quads)
-        total = emitter.fma(builder.sitofp(acc, V16F32), builder.fmul(part.scale, scale), total)
     if block.minimum is not None:
-        block_sum = emitter.splat_load(emitter.address(meta, (tile.SUM, plane_stride)), F32)
-        total = emitter.fma(block.minimum, block_sum, total)
-    builder.store(total, slot)
+        block_sums = [
+            emitter.splat_load(emitter.address(meta, (tile.SUM, plane_stride)), F32)
+            for meta in metas
+        ]
+        totals = [
+            emitter.fma(block.minimum, block_sum, total)
+            for block_sum, total in zip(block_sums, totals, strict=True)
+        ]
+    for total, slot in zip(totals, slots, strict=True):
+        builder.store(total, slot)
 
 
 def finish(emitter: Emitter, slot: Value, place: Value, accumulate: Value) -> None:
-    """Store 16 results, on top of what stands there when `accumulate` is set."""
+    """Store the results of a slot, on top of what stands there when `accumulate` is set."""
     builder = emitter.builder
     result = builder.load(slot)
     with builder.if_else(builder.trunc(accumulate, I1)) as (then, otherwise):
         with then:
-            emitter.store(builder.fadd(emitter.load(place, V16F32, 4), result), place)
+            emitter.store(builder.fadd(emitter.load(place, emitter.f32, 4), result), place)
         with otherwise:
             emitter.store(result, place)
 
 
-def _nibbles(emitter: Emitter, base: Value) -> list[Value]:
+def _nibbles(rows: Rows, base: Value) -> list[Value]:
     """8 quads from 4 loads: low nibbles are quads 0..3, high nibbles quads 4..7."""
-    builder = emitter.builder
-    raw = [emitter.load(emitter.address(base, 64 * i), V16I32, 1) for i in range(QUADS // 2)]
+    emitter, builder = rows.emitter, rows.emitter.builder
+    raw = [rows.quad(base, i) for i in range(QUADS // 2)]
     mask, four = emitter.constant(0x0F0F0F0F), emitter.constant(4)
     low = [builder.and_(value, mask) for value in raw]
     return low + [builder.and_(builder.lshr(value, four), mask) for value in raw]
 
 
-def _unpack_q8_0(
-    emitter: Emitter, operations: Operations, weights: Value, scales: Value, index: Value
-) -> Block:
+def _unpack_q8_0(rows: Rows, weights: Value, scales: Value, index: Value) -> Block:
+    emitter = rows.emitter
     base = emitter.address(weights, (index, 512))
-    quads = [emitter.load(emitter.address(base, 64 * i), V16I32, 1) for i in range(QUADS)]
-    scale = emitter.half_vector(emitter.address(scales, (index, 32)))
+    quads = [rows.quad(base, i) for i in range(QUADS)]
+    scale = rows.halves(emitter.address(scales, (index, 32)))
     return Block([Part(quads, 255, tile.START_128, scale)])
 
 
-def _unpack_q4_0(
-    emitter: Emitter, operations: Operations, weights: Value, scales: Value, index: Value
-) -> Block:
-    quads = _nibbles(emitter, emitter.address(weights, (index, 256)))
-    scale = emitter.half_vector(emitter.address(scales, (index, 32)))
+def _unpack_q4_0(rows: Rows, weights: Value, scales: Value, index: Value) -> Block:
+    emitter = rows.emitter
+    quads = _nibbles(rows, emitter.address(weights, (index, 256)))
+    scale = rows.halves(emitter.address(scales, (index, 32)))
     return Block([Part(quads, 15, tile.START_8, scale)])
 
 
-def _unpack_q4_k(
-    emitter: Emitter, operations: Operations, weights: Value, scales: Value, index: Value
-) -> Block:
+def _unpack_q4_k(rows: Rows, weights: Value, scales: Value, index: Value) -> Block:
     """Scales of a super-block: d, dmin (f16 x 16), then 8 x 16 scale bytes, then 8 x 16 minimum
     bytes.
     """
-    builder = emitter.builder
-    quads = _nibbles(emitter, emitter.address(weights, (index, 256)))
-    three = emitter.integer(3)
-    base = emitter.address(scales, (builder.lshr(index, three), 320))
+    emitter, builder = rows.emitter, rows.emitter.builder
+    quads = _nibbles(rows, emitter.address(weights, (index, 256)))
+    base = emitter.address(scales, (builder.lshr(index, emitter.integer(3)), 320))
     sub = builder.and_(index, emitter.integer(7))
-    steps = emitter.load(emitter.address(base, 64, (sub, 16)), V16I8, 1)
-    minima = emitter.load(emitter.address(base, 64 + 128, (sub, 16)), V16I8, 1)
-    scale = builder.fmul(emitter.half_vector(base), builder.uitofp(steps, V16F32))
+    steps = rows.octets(emitter.address(base, 64, (sub, 16)))
+    minima = rows.octets(emitter.address(base, 64 + 128, (sub, 16)))
+    scale = builder.fmul(rows.halves(base), builder.uitofp(steps, emitter.f32))
     minimum = builder.fmul(
-        emitter.half_vector(emitter.address(base, 32)), builder.uitofp(minima, V16F32)
+        rows.halves(emitter.address(base, 32)), builder.uitofp(minima, emitter.f32)
     )
     return Block([Part(quads, 15, None, scale)], builder.fneg(minimum))
 
 
-def _unpack_q6_k(
-    emitter: Emitter, operations: Operations, weights: Value, scales: Value, index: Value
-) -> Block:
+def _unpack_q6_k(rows: Rows, weights: Value, scales: Value, index: Value) -> Block:
     """Weights of a block: 256 bytes of nibbles, 128 of high bits; scales: d (f16 x 16), then 16 x
     16 bytes.
     """
-    builder = emitter.builder
+    emitter, builder = rows.emitter, rows.emitter.builder
     base = emitter.address(weights, (index, 384))
-    low = _nibbles(emitter, base)
-    high = [emitter.load(emitter.address(base, 256 + 64 * i), V16I32, 1) for i in range(2)]
+    low = _nibbles(rows, base)
+    high = [rows.quad(emitter.address(base, 256), i) for i in range(2)]
     mask = emitter.constant(0x30303030)
     quads = []
     for quad in range(QUADS):
@@ -201,12 +236,12 @@ def _unpack_q6_k(
             bits = builder.lshr(bits, emitter.constant(2))
         quads.append(builder.or_(low[quad], builder.and_(bits, mask)))
     base = emitter.address(scales, (builder.lshr(index, emitter.integer(3)), 288))
-    step = emitter.half_vector(base)
+    step = rows.halves(base)
     parts = []
     for half, plane in ((0, tile.START_32_LOW), (1, tile.START_32_HIGH)):
         sub = builder.and_(index, emitter.integer(7))
         place = emitter.address(base, 32 + 16 * half, (sub, 32))
-        factor = builder.sitofp(emitter.load(place, V16I8, 1), V16F32)
+        factor = builder.sitofp(rows.octets(place), emitter.f32)
         parts.append(Part(quads[4 * half : 4 * half + 4], 63, plane, builder.fmul(step, factor)))
     return Block(parts)
 
