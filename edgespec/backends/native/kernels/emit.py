@@ -38,8 +38,11 @@ class Emitter:
         self.arguments: tuple[Value, ...] = tuple(self.function.args)
         self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
 
-    def address(self, base: Value, *terms: Value | int | tuple[Value | int, Value | int]) -> Value:
+    def address(
+        self, base: Value | int, *terms: Value | int | tuple[Value | int, Value | int]
+    ) -> Value:
         """base + sum of terms; a pair is a product."""
+        base = self.integer(base)
         for term in terms:
             if isinstance(term, tuple):
                 term = self.builder.mul(self.integer(term[0]), self.integer(term[1]))
@@ -76,7 +79,11 @@ class Emitter:
         """The integer in all lanes of a vector of int32."""
         return ir.Constant(self.i32, [ir.Constant(I32, value)] * self.lanes)
 
-    def zero(self) -> Value:
+    def zero(self, hidden: Value | None = None) -> Value:
+        """0.0 in all lanes; from a `hidden` number that is never negative, LLVM does not see it."""
+        if hidden is not None:
+            zero = self.builder.trunc(self.builder.lshr(hidden, self.integer(63)), I32)
+            return self.builder.bitcast(self.splat(zero), self.f32)
         return ir.Constant(self.f32, [ir.Constant(F32, 0.0)] * self.lanes)
 
     def call(self, name: str, result: Any, arguments: list[Value]) -> Value:
@@ -102,6 +109,18 @@ class Emitter:
         for slot in slots:
             self.builder.store(self.zero(), slot)
         return slots
+
+    def array(self, count: int, zero: Value) -> Value:
+        """As many accumulators for any index; registers too where all indices are constants."""
+        with self.builder.goto_entry_block():
+            array = self.builder.alloca(ir.ArrayType(self.f32, count))
+        for index in range(count):
+            self.builder.store(zero, self.slot(array, self.integer(index)))
+        return array
+
+    def slot(self, array: Value, index: Value) -> Value:
+        """One of an array's accumulators."""
+        return self.builder.gep(array, [self.integer(0), index])
 
     @contextmanager
     def loop(self, count: Value) -> Iterator[Value]:

@@ -14,13 +14,13 @@ _SUMS = 2
 def emit_tile(kind: TensorType, num_tokens: int, operations: Operations) -> tuple[str, str]:
     """LLVM text and function name of the tile function for one type and number of tokens.
 
-    Sums stay in registers from the first column to the last. Where there are too few of them for
-    all rows and tokens, the columns are gone through again for others.
+    Sums stay in registers from the first column to the last, and fill half of them. Where that is
+    too few for all rows and tokens, the columns are gone through again for the others.
     """
-    name = f"tile_{kind.name}_{num_tokens}"
-    emitter = Emitter(name, tile.NUM_ARGUMENTS, operations.lanes)
+    lanes = tile.TILE_ROWS if num_tokens <= 2 else operations.lanes
     at_once = operations.lanes // 2
-    for first in range(0, tile.TILE_ROWS, operations.lanes):
+    emitter = Emitter(f"tile_{kind.name}_{num_tokens}", tile.NUM_ARGUMENTS, lanes)
+    for first in range(0, tile.TILE_ROWS, lanes):
         for some in range(0, num_tokens, at_once):
             tokens = range(some, min(some + at_once, num_tokens))
             _emit_pass(emitter, kind, first, tokens)

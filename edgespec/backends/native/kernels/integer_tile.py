@@ -6,8 +6,9 @@ One instruction set differs from another only in its `Operations`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from edgespec.backends.native.kernels import tile
 from edgespec.backends.native.kernels.emit import F32, I1, I32, Emitter, Value
@@ -31,6 +32,10 @@ class Operations:
     """
     lookup: Callable[[Emitter, bytes, Value], Value]
     """(emitter, 16 bytes, a quad of indices 0..15) -> the quad of bytes they name."""
+    unrolled: int = 1
+    """Most tokens whose sums stay in registers, in a function for just so many; with more, sums
+    are in memory and the weights of a block in registers while a loop goes over the tokens.
+    """
     tokens: int = 1
     """Most tokens `dot` takes at once."""
     signed: bool = False
@@ -90,62 +95,95 @@ processor's own prefetcher to run far enough ahead: measured 1.62 to 1.43 in T(8
 
 
 def emit_tile(kind: TensorType, num_tokens: int, operations: Operations) -> tuple[str, str]:
-    """LLVM text and function name of the tile function for one type and number of tokens."""
-    name = f"tile_{kind.name}_{num_tokens}"
+    """LLVM text and function name of the tile function for one type and number of tokens.
+
+    Up to `operations.unrolled` tokens it is straight code for just so many. Beyond, one function
+    loops over as many as it is told.
+    """
+    unrolled = num_tokens <= operations.unrolled
+    name = f"tile_{kind.name}_{num_tokens if unrolled else 'many'}"
     emitter = Emitter(name, tile.NUM_ARGUMENTS, operations.lanes)
-    weights, scales, activations, planes, output, num_blocks = emitter.arguments[:6]
-    activation_stride, row_stride, plane_stride, output_stride, _, accumulate = emitter.arguments[
-        6:
-    ]
+    weights, scales, _, _, output, num_blocks = emitter.arguments[:6]
+    output_stride, told, accumulate = emitter.arguments[9:]
+    most = num_tokens if unrolled else tile.INTEGER_SIZES[-1]
     parts = range(0, tile.TILE_ROWS, operations.lanes)
-    sums = [emitter.running(num_tokens) for _ in parts]
+    # LLVM fills an array with a zero it sees by calling memset; these functions call nothing.
+    sums = emitter.array(most * len(parts), emitter.zero(None if unrolled else told))
     block_bytes = tile.FORMATS[kind].tile_bytes(256)[0] // 8
+
+    def tokens(at_once: int) -> Iterator[list[Value]]:
+        """Groups of tokens; what is emitted between two is done for each group."""
+        return _straight(emitter, most, at_once) if unrolled else _looped(emitter, told, at_once)
+
     with emitter.loop(num_blocks) as index:
         ahead = emitter.address(weights, (index, block_bytes), PREFETCH_BYTES)
         emitter.prefetch(ahead, block_bytes)
-        for first, slots in zip(parts, sums, strict=True):
+        for part, first in enumerate(parts):
             block = _UNPACK[kind](Rows(emitter, operations, first), weights, scales, index)
-            for some in range(0, num_tokens, operations.tokens):
-                tokens = range(some, min(some + operations.tokens, num_tokens))
-                rows, metas = (
-                    [emitter.address(base, (token, stride), (index, size)) for token in tokens]
-                    for base, stride, size in (
-                        (activations, activation_stride, tile.BLOCK),
-                        (planes, row_stride, 4),
-                    )
-                )
-                own = slots[some : some + len(tokens)]
-                _add_block(emitter, block, operations, rows, metas, plane_stride, own)
-    for first, slots in zip(parts, sums, strict=True):
-        for token, slot in enumerate(slots):
+            for group in tokens(operations.tokens):
+                places = [emitter.address(part, (token, len(parts))) for token in group]
+                slots = [emitter.slot(sums, place) for place in places]
+                _add_block(emitter, block, operations, group, index, slots)
+    for (token,) in tokens(1):
+        for part, first in enumerate(parts):
+            slot = emitter.slot(sums, emitter.address(part, (token, len(parts))))
             place = emitter.address(output, (token, output_stride), 4 * first)
             finish(emitter, slot, place, accumulate)
     return emitter.done()
+
+
+def _straight(emitter: Emitter, count: int, at_once: int) -> Iterator[list[Value]]:
+    for first in range(0, count, at_once):
+        yield [emitter.integer(token) for token in range(first, min(first + at_once, count))]
+
+
+def _looped(emitter: Emitter, count: Value, at_once: int) -> Iterator[list[Value]]:
+    """Whole groups in a loop, then what is left of them one by one."""
+    builder, size = emitter.builder, emitter.integer(at_once)
+    with emitter.loop(builder.udiv(count, size)) as index:
+        yield [emitter.address(token, (index, at_once)) for token in range(at_once)]
+    if at_once > 1:
+        left = builder.urem(count, size)
+        with emitter.loop(left) as index:
+            yield [builder.add(builder.sub(count, left), index)]
 
 
 def _add_block(
     emitter: Emitter,
     block: Block,
     operations: Operations,
-    rows: list[Value],
-    metas: list[Value],
-    plane_stride: Value,
+    tokens: list[Value],
+    index: Value,
     slots: list[Value],
 ) -> None:
-    """Add one block's products with some tokens to their running float sums."""
+    """Add the products of the block at an index with some tokens to their running float sums."""
     builder = emitter.builder
+    activations, planes = emitter.arguments[2:4]
+    activation_stride, row_stride, plane_stride = emitter.arguments[6:9]
+    rows, metas = (
+        [emitter.address(base, (token, stride), (index, size)) for token in tokens]
+        for base, stride, size in (
+            (activations, activation_stride, tile.BLOCK),
+            (planes, row_stride, 4),
+        )
+    )
+
+    def of_plane(plane: int, element: Any) -> list[Value]:
+        """Each token's entry in a plane, in all lanes."""
+        return [
+            emitter.splat_load(emitter.address(meta, (plane, plane_stride)), element)
+            for meta in metas
+        ]
+
     totals = [builder.load(slot) for slot in slots]
-    factors = [emitter.splat_load(meta, F32) for meta in metas]
+    factors = of_plane(tile.SCALE, F32)
     done = 0
     for part in block.parts:
         plane = part.start_plane
         if plane is None or (operations.signed and plane == tile.START_128):
-            starts = [emitter.constant(0) for _ in metas]
+            starts = [emitter.constant(0) for _ in tokens]
         else:
-            starts = [
-                emitter.splat_load(emitter.address(meta, (plane, plane_stride)), I32)
-                for meta in metas
-            ]
+            starts = of_plane(plane, I32)
         own = [emitter.address(row, 4 * done) for row in rows]
         sums = operations.dot(emitter, starts, part.quads, own, part.largest)
         done += len(part.quads)
@@ -154,13 +192,9 @@ def _add_block(
             for acc, factor, total in zip(sums, factors, totals, strict=True)
         ]
     if block.minimum is not None:
-        block_sums = [
-            emitter.splat_load(emitter.address(meta, (tile.SUM, plane_stride)), F32)
-            for meta in metas
-        ]
         totals = [
             emitter.fma(block.minimum, block_sum, total)
-            for block_sum, total in zip(block_sums, totals, strict=True)
+            for block_sum, total in zip(of_plane(tile.SUM, F32), totals, strict=True)
         ]
     for total, slot in zip(totals, slots, strict=True):
         builder.store(total, slot)

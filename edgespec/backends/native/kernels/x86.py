@@ -74,6 +74,6 @@ def _lookup(emitter: Emitter, values: bytes, indices: Value) -> Value:
     return builder.bitcast(found, emitter.i32)
 
 
-AVX512VNNI = Operations(lanes=16, dot=_dot_vnni, lookup=_lookup)
+AVX512VNNI = Operations(lanes=16, dot=_dot_vnni, lookup=_lookup, unrolled=16)
 AVXVNNI = Operations(lanes=8, dot=_dot_vnni, lookup=_lookup)
 AVX2 = Operations(lanes=8, dot=_dot_avx2, lookup=_lookup, signed=True)
