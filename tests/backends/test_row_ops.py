@@ -7,13 +7,14 @@ import pytest
 from numpy.typing import NDArray
 
 from edgespec.backends.native.kernels import isa, row_ops, tile
+from edgespec.backends.native.kernels.emit import Function
 from edgespec.backends.native.kernels.machine_code import compile_function
 from tests.backends.tiles import call, planes_of
 
 Floats = NDArray[np.float32]
 
 
-def _call(function: row_ops.Function, *arguments: int) -> None:
+def _call(function: Function, *arguments: int) -> None:
     """Run a row operation as the best instruction set of this machine has it."""
     call(compile_function(*function, isa.processor(isa.available()[0])), *arguments)
 

@@ -18,6 +18,8 @@ F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 V16I8, V16I32, V16F32 = (ir.VectorType(kind, LANES) for kind in (I8, I32, F32))
 VOID = ir.VoidType()
 
+Function = tuple[str, str]
+"""LLVM text of a module and the name of its function."""
 Value = Any
 """An llvmlite value; the library ships without annotations."""
 
@@ -141,8 +143,7 @@ class Emitter:
         builder.branch(head)
         builder.position_at_end(end)
 
-    def done(self) -> tuple[str, str]:
-        """The module as LLVM text, and the function's name."""
+    def done(self) -> Function:
         self.builder.ret_void()
         return str(self.module), self.function.name
 

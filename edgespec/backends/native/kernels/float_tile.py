@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgespec.backends.native.kernels import tile
-from edgespec.backends.native.kernels.emit import F32, Emitter, Value
+from edgespec.backends.native.kernels.emit import F32, Emitter, Function, Value
 from edgespec.backends.native.kernels.integer_tile import Operations, finish
 from edgespec.models.spec import TensorType
 
@@ -11,7 +11,7 @@ _ELEMENT_BYTES = {TensorType.F32: 4, TensorType.F16: 2, TensorType.BF16: 2}
 _SUMS = 2
 
 
-def emit_tile(kind: TensorType, num_tokens: int, operations: Operations) -> tuple[str, str]:
+def emit_tile(kind: TensorType, num_tokens: int, operations: Operations) -> Function:
     """LLVM text and function name of the tile function for one type and number of tokens.
 
     Sums stay in registers from the first column to the last, and fill half of them. Where that is

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgespec.backends.native.kernels import tile
-from edgespec.backends.native.kernels.emit import F32, I1, I32, Emitter, Value
+from edgespec.backends.native.kernels.emit import F32, I1, I32, I64, Emitter, Function, Value
 from edgespec.models.spec import TensorType
 
 QUADS = tile.BLOCK // 4
@@ -94,7 +94,7 @@ processor's own prefetcher to run far enough ahead: measured 1.62 to 1.43 in T(8
 """
 
 
-def emit_tile(kind: TensorType, num_tokens: int, operations: Operations) -> tuple[str, str]:
+def emit_tile(kind: TensorType, num_tokens: int, operations: Operations) -> Function:
     """LLVM text and function name of the tile function for one type and number of tokens.
 
     Up to `operations.unrolled` tokens it is straight code for just so many. Beyond, one function
@@ -138,14 +138,14 @@ def _straight(emitter: Emitter, count: int, at_once: int) -> Iterator[list[Value
 
 
 def _looped(emitter: Emitter, count: Value, at_once: int) -> Iterator[list[Value]]:
-    """Whole groups in a loop, then what is left of them one by one."""
-    builder, size = emitter.builder, emitter.integer(at_once)
-    with emitter.loop(builder.udiv(count, size)) as index:
-        yield [emitter.address(token, (index, at_once)) for token in range(at_once)]
-    if at_once > 1:
-        left = builder.urem(count, size)
-        with emitter.loop(left) as index:
-            yield [builder.add(builder.sub(count, left), index)]
+    """The last token fills up the last group: it is computed twice, and stored twice alike."""
+    builder = emitter.builder
+    groups = builder.udiv(emitter.address(count, at_once - 1), emitter.integer(at_once))
+    last = emitter.address(count, -1)
+    with emitter.loop(groups) as index:
+        first = emitter.address(0, (index, at_once))
+        others = [emitter.address(first, more) for more in range(1, at_once)]
+        yield [first, *(emitter.call("llvm.umin.i64", I64, [other, last]) for other in others)]
 
 
 def _add_block(

@@ -20,6 +20,7 @@ from edgespec.backends.native.kernels import (
     tile,
     x86,
 )
+from edgespec.backends.native.kernels.emit import Function
 from edgespec.backends.native.kernels.integer_tile import Operations
 from edgespec.backends.native.kernels.machine_code import (
     Processor,
@@ -42,12 +43,14 @@ class Isa:
     operations: Operations
 
 
+_SCALABLE = ("sve", "sme")
 _WIDE = ("avx512", "evex512", "avx10", "amx")
 _SETS: dict[str, Isa] = {
     "avx512vnni": Isa(frozenset({"avx512f", "avx512bw", "avx512vnni"}), (), x86.AVX512VNNI),
     "avxvnni": Isa(frozenset({"avx2", "fma", "f16c", "avxvnni"}), _WIDE, x86.AVXVNNI),
     "avx2": Isa(frozenset({"avx2", "fma", "f16c"}), (*_WIDE, "avxvnni"), x86.AVX2),
-    "neon-dotprod": Isa(frozenset({"neon", "dotprod"}), ("i8mm", "sve", "sme"), arm.DOTPROD),
+    "neon-i8mm": Isa(frozenset({"neon", "dotprod", "i8mm"}), _SCALABLE, arm.I8MM),
+    "neon-dotprod": Isa(frozenset({"neon", "dotprod"}), (*_SCALABLE, "i8mm"), arm.DOTPROD),
 }
 PLAIN = "plain"
 
@@ -82,6 +85,12 @@ def row_addresses(isa: str, interleaved: bool) -> tuple[int, ...]:
     return row_ops.table(interleaved, processor(isa))
 
 
+def emit_tile(isa: str, kind: TensorType, num_tokens: int) -> Function:
+    """The tile function of an instruction set (not of plain loops), not compiled yet."""
+    emit = float_tile.emit_tile if tile.FORMATS[kind].is_float else integer_tile.emit_tile
+    return emit(kind, num_tokens, _SETS[isa].operations)
+
+
 @cache
 def tile_address(isa: str, kind: TensorType, num_tokens: int) -> int:
     """Where the tile function for `num_tokens` (one of the format's sizes) is; compiled on first
@@ -89,6 +98,4 @@ def tile_address(isa: str, kind: TensorType, num_tokens: int) -> int:
     """
     if isa == PLAIN:
         return plain.address(kind)
-    emit = float_tile.emit_tile if tile.FORMATS[kind].is_float else integer_tile.emit_tile
-    text, name = emit(kind, num_tokens, _SETS[isa].operations)
-    return compile_function(text, name, processor(isa))
+    return compile_function(*emit_tile(isa, kind, num_tokens), processor(isa))

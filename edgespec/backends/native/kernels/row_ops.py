@@ -22,6 +22,7 @@ from edgespec.backends.native.kernels.emit import (
     V16I8,
     V16I32,
     Emitter,
+    Function,
     Value,
 )
 from edgespec.backends.native.kernels.machine_code import Processor, compile_function
@@ -33,10 +34,6 @@ ROW_SIZES = (8, 4, 2, 1)
 
 def _floats(value: float) -> Value:
     return ir.Constant(V16F32, [ir.Constant(F32, value)] * LANES)
-
-
-Function = tuple[str, str]
-"""LLVM text and the function's name."""
 
 
 def _start(name: str) -> Emitter:
