@@ -21,11 +21,11 @@ from edgespec.backends.native.kernels import (
     x86,
 )
 from edgespec.backends.native.kernels.emit import Function
+from edgespec.backends.native.kernels.host import host_features
 from edgespec.backends.native.kernels.integer_tile import Operations
 from edgespec.backends.native.kernels.machine_code import (
     Processor,
     compile_function,
-    host_features,
     host_processor,
 )
 from edgespec.errors import OptionError
@@ -49,15 +49,16 @@ _SETS: dict[str, Isa] = {
     "avx512vnni": Isa(frozenset({"avx512f", "avx512bw", "avx512vnni"}), (), x86.AVX512VNNI),
     "avxvnni": Isa(frozenset({"avx2", "fma", "f16c", "avxvnni"}), _WIDE, x86.AVXVNNI),
     "avx2": Isa(frozenset({"avx2", "fma", "f16c"}), (*_WIDE, "avxvnni"), x86.AVX2),
-    "neon-i8mm": Isa(frozenset({"neon", "dotprod", "i8mm"}), _SCALABLE, arm.I8MM),
-    "neon-dotprod": Isa(frozenset({"neon", "dotprod"}), (*_SCALABLE, "i8mm"), arm.DOTPROD),
+    "neon-i8mm": Isa(frozenset({"dotprod", "i8mm"}), _SCALABLE, arm.I8MM),
+    "neon-dotprod": Isa(frozenset({"dotprod"}), (*_SCALABLE, "i8mm"), arm.DOTPROD),
 }
 PLAIN = "plain"
 
 
 def available() -> tuple[str, ...]:
     """Names of the instruction sets this machine can run, best first; "plain" always can."""
-    names = [name for name, isa in _SETS.items() if isa.needs <= host_features()]
+    features = host_features()
+    names = [name for name, isa in _SETS.items() if all(map(features.get, isa.needs))]
     return (*names, PLAIN)
 
 

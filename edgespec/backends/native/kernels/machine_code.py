@@ -19,16 +19,9 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
+from edgespec.backends.native.kernels.host import host_features
 from edgespec.cache import cache_folder
 from edgespec.jit import CACHING
-
-
-@cache
-def host_features() -> frozenset[str]:
-    """Instruction-set features of this processor, as LLVM names them ("avx512vnni", "dotprod",
-    ...).
-    """
-    return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +37,9 @@ class Processor:
 def host_processor(without: Iterable[str] = ()) -> Processor:
     """This machine's processor, without the features whose names begin with one of `without`."""
     beginnings = tuple(without)
-    features = sorted(llvm.get_host_cpu_features().items())
     text = ",".join(
         f"{'+' if present and not name.startswith(beginnings) else '-'}{name}"
-        for name, present in features
+        for name, present in sorted(host_features().items())
     )
     return Processor(llvm.get_default_triple(), llvm.get_host_cpu_name(), text)
 
