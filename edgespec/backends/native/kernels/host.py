@@ -26,9 +26,14 @@ _ARM = {
 }
 
 
+def host_features() -> frozenset[str]:
+    """Features that the processor has and the system lets programs use: "avx512vnni", ..."""
+    return frozenset(name for name, present in known_features().items() if present)
+
+
 @cache
-def host_features() -> dict[str, bool]:
-    """Features by name ("avx512vnni", "dotprod", ...), and whether processor and system have them.
+def known_features() -> dict[str, bool]:
+    """All features that are looked for, and whether they are there.
 
     On x86, LLVM also looks whether the system saves the registers. On ARM it does not tell all.
     """

@@ -57,8 +57,7 @@ PLAIN = "plain"
 
 def available() -> tuple[str, ...]:
     """Names of the instruction sets this machine can run, best first; "plain" always can."""
-    features = host_features()
-    names = [name for name, isa in _SETS.items() if all(map(features.get, isa.needs))]
+    names = [name for name, isa in _SETS.items() if isa.needs <= host_features()]
     return (*names, PLAIN)
 
 
@@ -81,6 +80,11 @@ def processor(isa: str) -> Processor:
     return host_processor(() if isa == PLAIN else _SETS[isa].without)
 
 
+def operations(isa: str) -> Operations:
+    """What an instruction set (not plain loops) brings of its own."""
+    return _SETS[isa].operations
+
+
 def row_addresses(isa: str, interleaved: bool) -> tuple[int, ...]:
     """Where the row operations are, in the order of the kernels' table; RoPE is of two kinds."""
     return row_ops.table(interleaved, processor(isa))
@@ -89,7 +93,7 @@ def row_addresses(isa: str, interleaved: bool) -> tuple[int, ...]:
 def emit_tile(isa: str, kind: TensorType, num_tokens: int) -> Function:
     """The tile function of an instruction set (not of plain loops), not compiled yet."""
     emit = float_tile.emit_tile if tile.FORMATS[kind].is_float else integer_tile.emit_tile
-    return emit(kind, num_tokens, _SETS[isa].operations)
+    return emit(kind, num_tokens, operations(isa))
 
 
 @cache

@@ -19,7 +19,7 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-from edgespec.backends.native.kernels.host import host_features
+from edgespec.backends.native.kernels.host import known_features
 from edgespec.cache import cache_folder
 from edgespec.jit import CACHING
 
@@ -39,7 +39,7 @@ def host_processor(without: Iterable[str] = ()) -> Processor:
     beginnings = tuple(without)
     text = ",".join(
         f"{'+' if present and not name.startswith(beginnings) else '-'}{name}"
-        for name, present in sorted(host_features().items())
+        for name, present in sorted(known_features().items())
     )
     return Processor(llvm.get_default_triple(), llvm.get_host_cpu_name(), text)
 
