@@ -45,9 +45,10 @@ def kernels_are_cached(backend: str, kinds: Iterable[TensorType]) -> bool:
 
 
 def cached_kernels() -> tuple[str, ...]:
-    """Backend and weight types of all that is compiled: "native.Q8_0"."""
+    """Backend and weight types of all that is compiled for some processor: "native.Q8_0"."""
     markers = kernel_folder().glob("ready.*")
-    return tuple(sorted(path.name.removeprefix("ready.") for path in markers))
+    names = {path.name.removeprefix("ready.").rpartition(".")[0] for path in markers}
+    return tuple(sorted(names))
 
 
 def remember_kernels(backend: str, kinds: Iterable[TensorType]) -> None:
@@ -57,6 +58,12 @@ def remember_kernels(backend: str, kinds: Iterable[TensorType]) -> None:
 
 
 def _marker(backend: str, kinds: Iterable[TensorType]) -> Path:
-    names = sorted({kind.name for kind in kinds})
-    forced = os.environ.get("EDGESPEC_ISA", "")
-    return kernel_folder() / ".".join(["ready", backend, *names, forced]).rstrip(".")
+    """Of another processor, or an instruction set that was forced, nothing is compiled yet."""
+    from edgespec.memory.hardware import hardware
+
+    cpu = hardware()
+    key = repr((cpu.cpu_name, cpu.isa, os.environ.get("EDGESPEC_ISA")))
+    digest = hashlib.blake2b(key.encode(), digest_size=4).hexdigest()
+    return kernel_folder() / ".".join(
+        ["ready", backend, *sorted({kind.name for kind in kinds}), digest]
+    )

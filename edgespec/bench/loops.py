@@ -22,7 +22,7 @@ from edgespec.backends.native.kernels.emit import (
     Emitter,
     Value,
 )
-from edgespec.backends.native.kernels.machine_code import host_features, new_module
+from edgespec.backends.native.kernels.host import host_features
 
 READ_STEP = 512
 """Bytes that one step of the reading loop loads."""
@@ -54,7 +54,7 @@ class Multiply:
 
 def emit_read() -> tuple[str, str]:
     """Text and name of a function (address, steps, passes, 512 bytes to write the sums to)."""
-    emitter = Emitter(new_module("read"), "read", 4)
+    emitter = Emitter("read", 4)
     address, steps, passes, output = emitter.arguments
     slots = _slots(emitter, V16I32, READ_STEP // 64)
     with emitter.loop(passes), emitter.loop(steps) as index:
@@ -63,12 +63,12 @@ def emit_read() -> tuple[str, str]:
             total = emitter.builder.add(emitter.builder.load(slot), emitter.load(where, V16I32, 64))
             emitter.builder.store(total, slot)
     _write(emitter, slots, output)
-    return str(emitter.module), "read"
+    return emitter.done()
 
 
 def emit_multiply(kind: Multiply) -> tuple[str, str]:
     """Text and name of a function (operands, sums, steps); a step is CHAINS x UNROLL uses."""
-    emitter = Emitter(new_module("multiply"), "multiply", 3)
+    emitter = Emitter("multiply", 3)
     operands, output, steps = emitter.arguments
     weights = emitter.load(operands, kind.operands)
     activations = emitter.load(emitter.address(operands, 64), kind.operands)
@@ -78,7 +78,7 @@ def emit_multiply(kind: Multiply) -> tuple[str, str]:
             sums = emitter.builder.load(slot)
             emitter.builder.store(kind.emit(emitter, sums, weights, activations), slot)
     _write(emitter, slots, output)
-    return str(emitter.module), "multiply"
+    return emitter.done()
 
 
 def multiply_of(isa: str, *, floats: bool) -> Multiply:
@@ -185,4 +185,3 @@ def _write(emitter: Emitter, slots: list[Value], output: Value) -> None:
     """Store the sums, so that nothing of the loop can be left out."""
     for place, slot in enumerate(slots):
         emitter.store(emitter.builder.load(slot), emitter.address(output, 64 * place), 1)
-    emitter.done()

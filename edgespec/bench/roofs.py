@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.backends.native.kernels import isa
 from edgespec.backends.native.kernels.machine_code import compile_function
 from edgespec.bench import loops
 from edgespec.bench.curve import turn
@@ -124,7 +125,7 @@ class Roofs:
 def _function(num_arguments: int, text: str, name: str) -> Any:
     """A compiled function that other threads run beside: ctypes gives up Python's lock."""
     kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * num_arguments)
-    return kind(compile_function(text, name))
+    return kind(compile_function(text, name, isa.processor(isa.chosen())))
 
 
 def _aligned(num_bytes: int) -> NDArray[np.uint8]:

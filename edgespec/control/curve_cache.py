@@ -48,7 +48,8 @@ def _place(path: Path, plan: Plan, target: Target) -> Path:
     """The key: the file's identity, the machine, the plan's threads and this version's code."""
     status = path.stat()
     parts: list[Any] = [str(path.resolve()), status.st_size, status.st_mtime_ns]
-    parts += [plan.backend, plan.threads, hardware().cpu_name, os.environ.get("EDGESPEC_ISA")]
+    cpu = hardware()
+    parts += [plan.backend, plan.threads, cpu.cpu_name, cpu.isa, os.environ.get("EDGESPEC_ISA")]
     parts += [edgespec.version.__version__, source_hash(), target.capabilities.name]
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()
     return cache_folder() / "curves" / f"{digest}.json"

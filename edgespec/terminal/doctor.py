@@ -103,7 +103,7 @@ def _processor() -> Iterator[Finding]:
         advice = f"unset EDGESPEC_ISA: {available[0]} is much faster"
         yield Finding("instruction set", text, value, "note", advice)
     else:
-        advice = "expect a fraction of the speed: this version's fast kernels need AVX-512 VNNI"
+        advice = "expect a fraction of the speed: fast kernels need AVX2 with FMA, or ARM dotprod"
         yield Finding("instruction set", text, value, "note", advice)
 
 

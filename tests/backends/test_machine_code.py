@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from edgespec.backends.native.kernels import float_tile, machine_code
+from edgespec.backends.native.kernels import float_tile, isa, machine_code
+from edgespec.backends.native.kernels.x86 import AVX2
 from edgespec.models.spec import TensorType
 
 ROOT = Path(__file__).parents[2]
@@ -102,23 +104,27 @@ def test_no_cache_folder_costs_one_line(first_run: tuple[Path, str], tmp_path: P
     assert str(file) in found.stderr
 
 
+HOST = isa.processor(isa.PLAIN)
+
+
 def test_key_changes_with_the_text() -> None:
-    text, _ = float_tile.emit_tile(TensorType.F32, 1)
-    other, _ = float_tile.emit_tile(TensorType.F32, 2)
-    assert machine_code._cache_path(text) == machine_code._cache_path(text)
-    assert machine_code._cache_path(text) != machine_code._cache_path(other)
-    assert machine_code._cache_path(text) != machine_code._cache_path(text + "\n; a comment")
+    text, other = (float_tile.emit_tile(TensorType.F32, size, AVX2)[0] for size in (1, 2))
+    assert machine_code._cache_path(text, HOST) == machine_code._cache_path(text, HOST)
+    assert machine_code._cache_path(text, HOST) != machine_code._cache_path(other, HOST)
+    edited = text + "\n; a comment"
+    assert machine_code._cache_path(text, HOST) != machine_code._cache_path(edited, HOST)
 
 
-def test_key_changes_with_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = machine_code._cache_path("text")
-    monkeypatch.setattr(machine_code.llvm, "get_host_cpu_name", lambda: "elsewhere")
-    assert machine_code._cache_path("text") != here
+@pytest.mark.parametrize("part", ["triple", "cpu", "features"])
+def test_key_changes_with_the_processor(part: str) -> None:
+    here = machine_code._cache_path("text", HOST)
+    assert machine_code._cache_path("text", replace(HOST, **{part: "another"})) != here
 
 
 def test_same_text_is_compiled_once() -> None:
-    text, name = float_tile.emit_tile(TensorType.F32, 1)
-    assert machine_code.compile_function(text, name) == machine_code.compile_function(text, name)
+    function = float_tile.emit_tile(TensorType.F32, 1, AVX2)
+    first, second = (machine_code.compile_function(*function, HOST) for _ in range(2))
+    assert first == second
 
 
 @pytest.mark.parametrize("place", ["kernels/loop.py", "backends/base.py"])

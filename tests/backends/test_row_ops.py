@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels import row_ops, tile
+from edgespec.backends.native.kernels import isa, row_ops, tile
+from edgespec.backends.native.kernels.emit import Function
+from edgespec.backends.native.kernels.machine_code import compile_function
 from tests.backends.tiles import call, planes_of
 
 Floats = NDArray[np.float32]
+
+
+def _call(function: Function, *arguments: int) -> None:
+    """Run a row operation as the best instruction set of this machine has it."""
+    call(compile_function(*function, isa.processor(isa.available()[0])), *arguments)
 
 
 def _normal(*shape: int, scale: float = 1.0, seed: int = 0) -> Floats:
@@ -21,7 +28,7 @@ def _rms_norm(values: Floats, gain: Floats, epsilon: float) -> Floats:
     output = np.full(len(values), np.nan, np.float32)
     bits = int(np.float32(epsilon).view(np.int32))
     pointers = (values.ctypes.data, gain.ctypes.data, output.ctypes.data)
-    call(row_ops.rms_norm(), *pointers, len(values) // 16, bits, 0, 0, 0)
+    _call(row_ops.rms_norm(), *pointers, len(values) // 16, bits, 0, 0, 0)
     return output
 
 
@@ -44,7 +51,7 @@ def test_rms_norm_in_place() -> None:
     expected = _rms_norm(values, gain, 1e-5)
     place = values.ctypes.data
     bits = int(np.float32(1e-5).view(np.int32))
-    call(row_ops.rms_norm(), place, gain.ctypes.data, place, 4, bits, 0, 0, 0)
+    _call(row_ops.rms_norm(), place, gain.ctypes.data, place, 4, bits, 0, 0, 0)
     np.testing.assert_array_equal(values, expected)
 
 
@@ -53,7 +60,7 @@ def _quantise(values: Floats) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
     quants = np.zeros(len(values), np.int8)
     planes = np.zeros((tile.NUM_PLANES, 1, blocks), np.int32)
     pointers = (values.ctypes.data, quants.ctypes.data, planes.ctypes.data)
-    call(row_ops.quantise(), *pointers, planes.strides[0], blocks, 0, 0, 0)
+    _call(row_ops.quantise(), *pointers, planes.strides[0], blocks, 0, 0, 0)
     return quants, planes
 
 
@@ -111,7 +118,7 @@ def test_gate(values: Floats) -> None:
     up = np.full(len(values), 0.5, np.float32)
     output = np.full(len(values), np.nan, np.float32)
     pointers = (values.ctypes.data, up.ctypes.data, output.ctypes.data)
-    call(row_ops.gate(), *pointers, len(values) // 16, 0, 0, 0, 0)
+    _call(row_ops.gate(), *pointers, len(values) // 16, 0, 0, 0, 0)
     wide = values.astype(np.float64)
     with np.errstate(over="ignore"):
         exact = wide / (1.0 + np.exp(-wide)) * 0.5
@@ -120,7 +127,7 @@ def test_gate(values: Floats) -> None:
 
 def _softmax(scores: Floats) -> tuple[Floats, float]:
     powers, inverse = scores.copy(), np.zeros(1, np.float32)
-    call(row_ops.softmax(), powers.ctypes.data, len(scores) // 16, inverse.ctypes.data, *[0] * 5)
+    _call(row_ops.softmax(), powers.ctypes.data, len(scores) // 16, inverse.ctypes.data, *[0] * 5)
     return powers, float(inverse[0])
 
 
@@ -161,7 +168,7 @@ def test_scores(num_rows: int, head_dim: int) -> None:
     queries = _normal(num_rows, 112)
     keys = _normal(head_dim, 16, seed=1).astype(np.float16)
     output = np.full((num_rows + 1, 24), np.float32(7))
-    call(
+    _call(
         row_ops.scores(num_rows),
         queries.ctypes.data,
         queries.strides[0],
@@ -185,7 +192,7 @@ def test_mix(num_rows: int, num_keys: int, width: int) -> None:
     values = _normal(256, width, seed=1).astype(np.float16)
     before = _normal(num_rows + 1, width + 16, seed=2)
     output = before.copy()
-    call(
+    _call(
         row_ops.mix(num_rows),
         weights.ctypes.data,
         weights.strides[0],
@@ -208,7 +215,7 @@ def _maxima(logits: Floats, num_tiles: int, valid: int) -> Floats:
     output = np.full((len(logits) + 1, num_tiles + 1), np.float32(7))
     source, target = logits.ctypes.data, output.ctypes.data
     places = (logits.strides[0], len(logits), num_tiles, valid, target, output.strides[0], 0)
-    call(row_ops.maxima(), source, *places)
+    _call(row_ops.maxima(), source, *places)
     assert np.all(output[-1] == 7)
     assert np.all(output[:, -1] == 7)
     return output[:-1, :-1]
@@ -255,10 +262,10 @@ def test_rows_of_any_size_agree() -> None:
         for first in range(0, 8, size):
             one, two = queries[first:], scored[size][first:]
             places = (one.ctypes.data, 256, keys.ctypes.data, 64, two.ctypes.data, 64, 0, 0)
-            call(row_ops.scores(size), *places)
+            _call(row_ops.scores(size), *places)
             one, two = shares[first:], mixed[size][first:]
             places = (one.ctypes.data, 160, values.ctypes.data, 128, 40, two.ctypes.data, 256, 4)
-            call(row_ops.mix(size), *places)
+            _call(row_ops.mix(size), *places)
         np.testing.assert_array_equal(scored[size], scored[8])
         np.testing.assert_array_equal(mixed[size], mixed[8])
 
@@ -281,5 +288,5 @@ def test_rotate(interleaved: bool, pairs: int, after: int, in_place: bool) -> No
     output = values if in_place else np.full_like(values, np.nan)
     pointers = (values.ctypes.data, cosines.ctypes.data, sines.ctypes.data, output.ctypes.data)
     bits = int(np.float32(0.125).view(np.int32))
-    call(row_ops.rotate(interleaved), *pointers, pairs, after, bits, 0)
+    _call(row_ops.rotate(interleaved), *pointers, pairs, after, bits, 0)
     np.testing.assert_allclose(output, turned, rtol=1e-5, atol=1e-6)

@@ -86,12 +86,18 @@ class Activations:
     """[planes, tokens, blocks]."""
 
     @classmethod
-    def random(cls, num_tokens: int, num_columns: int, seed: int = 1) -> Activations:
-        """Any int8 but -128, any scale; columns in whole blocks or, for floats only, not."""
+    def random(
+        cls, num_tokens: int, num_columns: int, seed: int = 1, extreme: bool = False
+    ) -> Activations:
+        """Any int8 but -128, any scale; columns in whole blocks or, for floats only, not.
+
+        The first token of an `extreme` batch is the least there is in all its columns.
+        """
         rng = np.random.default_rng(seed)
         blocks = -(-num_columns // tile.BLOCK)
         quants = rng.integers(-127, 128, (num_tokens, blocks * tile.BLOCK)).astype(np.int8)
         quants[:, rng.random(blocks * tile.BLOCK) < 0.1] = 127
+        quants[: int(extreme)] = -127
         scales = np.abs(rng.standard_normal((num_tokens, blocks), dtype=np.float32)) / 50
         scales[rng.random(scales.shape) < 0.1] = 0.0
         values = quants * np.repeat(scales, tile.BLOCK, axis=1)

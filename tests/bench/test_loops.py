@@ -18,7 +18,7 @@ from edgespec.bench.roofs import Roofs
 
 def call(num_arguments: int, text: str, name: str, *arguments: int) -> None:
     kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * num_arguments)
-    kind(compile_function(text, name))(*arguments)
+    kind(compile_function(text, name, isa.processor(isa.PLAIN)))(*arguments)
 
 
 def aligned(values: NDArray[Any]) -> NDArray[Any]:
@@ -97,7 +97,8 @@ def test_each_instruction_set_gets_its_own_instruction(
     target = llvm.Target.from_triple(triple)
     machine = target.create_target_machine(features=features, opt=3)
     text, _ = loops.emit_multiply(loops.multiply_of(name, floats=False))
-    module = llvm.parse_assembly(text.replace(llvm.get_default_triple(), triple))
+    module = llvm.parse_assembly(text)
+    module.triple = triple
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
     builder.getModulePassManager().run(module, builder)
     lines = [line.split() for line in machine.emit_assembly(module).splitlines()]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels import row_ops, table, tile
+from edgespec.backends.native.kernels import isa, table, tile
 from edgespec.backends.native.kernels.attention import ROWS_PER_ITEM
 from edgespec.memory.arena import BLOCK, KvArena
 from edgespec.models.spec import ModelSpec
@@ -158,7 +158,8 @@ def fill_shape(c: NDArray[np.int64], spec: ModelSpec) -> None:
     c[table.EPSILON_BITS] = np.float32(spec.norm_epsilon).view(np.int32)
     c[table.QUERY_SCALE_BITS] = np.float32(1.0 / np.sqrt(spec.head_dim)).view(np.int32)
     c[table.UNIT_HEADS] = tile.TILE_ROWS // math.gcd(tile.TILE_ROWS, spec.head_dim)
-    c[table.OPS : table.OPS + table.NUM_OPS] = row_ops.table(spec.rope_layout == "interleaved")
+    interleaved = spec.rope_layout == "interleaved"
+    c[table.OPS : table.OPS + table.NUM_OPS] = isa.row_addresses(isa.chosen(), interleaved)
 
 
 def fill_arena(c: NDArray[np.int64], arena: KvArena) -> None:

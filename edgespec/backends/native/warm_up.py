@@ -7,7 +7,7 @@ from contextlib import closing
 
 import numpy as np
 
-from edgespec.backends.native.kernels import attention, isa, row_ops, table
+from edgespec.backends.native.kernels import attention, isa, table
 from edgespec.backends.native.kernels.pack import packer
 from edgespec.backends.native.kernels.tile import FORMATS
 from edgespec.backends.native.kernels.unpack import unpack_row
@@ -22,12 +22,12 @@ def warm_up(kinds: Iterable[TensorType]) -> None:
     head = np.zeros(8, np.int64)
     empty = np.zeros(table.NUM_ENTRIES, np.int64)
     empty[table.HEAD_MATRIX] = head.ctypes.data
-    row_ops.table(interleaved=False)
-    row_ops.rotate(interleaved=True)
+    name = isa.chosen()
+    for interleaved in (False, True):
+        isa.row_addresses(name, interleaved)
     with closing(Team(empty, 2)) as team:
         team.run(0, 0, 0, 1)
     attention.move_kv(empty, 0, 0, 0)
-    name = isa.chosen()
     for kind in kinds:
         if kind in FORMATS:
             packer(kind)

@@ -1,7 +1,7 @@
 """A thin layer over llvmlite's builder: the vector operations tiles are made of.
 
-Everything is in vectors of 16 lanes; LLVM splits them into what the processor has, so the same text
-serves AVX-512, AVX2 and NEON. Addresses are 64-bit integers.
+Everything is in vectors of 16 lanes, or 8 where the processor has few registers; LLVM splits them
+into what it has, so the same text serves AVX-512, AVX2 and NEON. Addresses are 64-bit integers.
 """
 
 from __future__ import annotations
@@ -15,26 +15,36 @@ from llvmlite import ir
 LANES = 16
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
-V16I8, V16I16, V16I32 = (ir.VectorType(kind, LANES) for kind in (I8, I16, I32))
-V16F16, V16F32 = ir.VectorType(F16, LANES), ir.VectorType(F32, LANES)
+V16I8, V16I32, V16F32 = (ir.VectorType(kind, LANES) for kind in (I8, I32, F32))
 VOID = ir.VoidType()
 
+Function = tuple[str, str]
+"""LLVM text of a module and the name of its function."""
 Value = Any
 """An llvmlite value; the library ships without annotations."""
 
 
 class Emitter:
-    """One function under construction; `arguments` are its 64-bit integers."""
+    """One function in a module of its own, under construction; `arguments` are its 64-bit integers,
+    `i8` to `f32` its types of vectors.
+    """
 
-    def __init__(self, module: ir.Module, name: str, num_arguments: int) -> None:
+    def __init__(self, name: str, num_arguments: int, lanes: int = LANES) -> None:
+        self.lanes = lanes
+        self.i8, self.i16, self.i32, self.f16, self.f32 = (
+            ir.VectorType(element, lanes) for element in (I8, I16, I32, F16, F32)
+        )
         kind = ir.FunctionType(VOID, [I64] * num_arguments)
-        self.module = module
-        self.function = ir.Function(module, kind, name)
+        self.module = ir.Module(name)
+        self.function = ir.Function(self.module, kind, name)
         self.arguments: tuple[Value, ...] = tuple(self.function.args)
         self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
 
-    def address(self, base: Value, *terms: Value | int | tuple[Value | int, Value | int]) -> Value:
+    def address(
+        self, base: Value | int, *terms: Value | int | tuple[Value | int, Value | int]
+    ) -> Value:
         """base + sum of terms; a pair is a product."""
+        base = self.integer(base)
         for term in terms:
             if isinstance(term, tuple):
                 term = self.builder.mul(self.integer(term[0]), self.integer(term[1]))
@@ -57,22 +67,26 @@ class Emitter:
         )
 
     def splat(self, scalar: Value) -> Value:
-        """The scalar in all 16 lanes."""
-        kind = ir.VectorType(scalar.type, LANES)
+        """The scalar in all lanes."""
+        kind = ir.VectorType(scalar.type, self.lanes)
         undefined = ir.Constant(kind, ir.Undefined)
         first = self.builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
-        zeros = ir.Constant(ir.VectorType(I32, LANES), [ir.Constant(I32, 0)] * LANES)
+        zeros = ir.Constant(self.i32, [ir.Constant(I32, 0)] * self.lanes)
         return self.builder.shuffle_vector(first, undefined, zeros)
 
     def splat_load(self, address: Value, kind: Any, align: int = 4) -> Value:
         return self.splat(self.load(address, kind, align))
 
     def constant(self, value: int) -> Value:
-        """The integer in all 16 lanes of a vector of int32."""
-        return ir.Constant(V16I32, [ir.Constant(I32, value)] * LANES)
+        """The integer in all lanes of a vector of int32."""
+        return ir.Constant(self.i32, [ir.Constant(I32, value)] * self.lanes)
 
-    def zero(self) -> Value:
-        return ir.Constant(V16F32, [ir.Constant(F32, 0.0)] * LANES)
+    def zero(self, hidden: Value | None = None) -> Value:
+        """0.0 in all lanes; from a `hidden` number that is never negative, LLVM does not see it."""
+        if hidden is not None:
+            zero = self.builder.trunc(self.builder.lshr(hidden, self.integer(63)), I32)
+            return self.builder.bitcast(self.splat(zero), self.f32)
+        return ir.Constant(self.f32, [ir.Constant(F32, 0.0)] * self.lanes)
 
     def call(self, name: str, result: Any, arguments: list[Value]) -> Value:
         """Call an LLVM intrinsic (or any function) by name."""
@@ -84,16 +98,16 @@ class Emitter:
 
     def fma(self, left: Value, right: Value, addend: Value) -> Value:
         """left * right + addend, rounded once."""
-        return self.call("llvm.fma.v16f32", V16F32, [left, right, addend])
+        return self.call(f"llvm.fma.v{self.lanes}f32", self.f32, [left, right, addend])
 
     def half_vector(self, address: Value) -> Value:
-        """16 f16 at an address, as f32."""
-        return self.builder.fpext(self.load(address, V16F16, 2), V16F32)
+        """f16 at an address, one for each lane, as f32."""
+        return self.builder.fpext(self.load(address, self.f16, 2), self.f32)
 
     def running(self, count: int) -> list[Value]:
         """`count` float accumulators at zero; registers once LLVM has promoted them."""
         with self.builder.goto_entry_block():  # an alloca inside a loop would grow the stack
-            slots = [self.builder.alloca(V16F32) for _ in range(count)]
+            slots = [self.builder.alloca(self.f32) for _ in range(count)]
         for slot in slots:
             self.builder.store(self.zero(), slot)
         return slots
@@ -104,6 +118,18 @@ class Emitter:
             space = self.builder.alloca(ir.ArrayType(I8, count))
             space.align = 64
             return self.builder.ptrtoint(space, I64)
+
+    def array(self, count: int, zero: Value) -> Value:
+        """As many accumulators for any index; registers too where all indices are constants."""
+        with self.builder.goto_entry_block():
+            array = self.builder.alloca(ir.ArrayType(self.f32, count))
+        for index in range(count):
+            self.builder.store(zero, self.slot(array, self.integer(index)))
+        return array
+
+    def slot(self, array: Value, index: Value) -> Value:
+        """One of an array's accumulators."""
+        return self.builder.gep(array, [self.integer(0), index])
 
     @contextmanager
     def loop(self, count: Value) -> Iterator[Value]:
@@ -124,8 +150,9 @@ class Emitter:
         builder.branch(head)
         builder.position_at_end(end)
 
-    def done(self) -> None:
+    def done(self) -> Function:
         self.builder.ret_void()
+        return str(self.module), self.function.name
 
     @staticmethod
     def integer(value: Value | int) -> Value:

@@ -1,53 +1,63 @@
-"""The table of instruction sets: which exist here, which one is used, and where its tile functions
-are.
+"""The table of instruction sets: which exist here, which one is used, and where its functions are.
 
-`EDGESPEC_ISA` forces one by name. A new one needs a row in `_SETS` and a feature to look for.
+`EDGESPEC_ISA` forces one by name. Each is a target of its own: what a newer processor has besides
+is switched off, so a forced set computes here as it does on the processors it is meant for. A new
+one needs its `Operations` and a row in `_SETS`.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import cache
 
-from llvmlite import ir
-
-from edgespec.backends.native.kernels import float_tile, integer_tile, plain, tile
-from edgespec.backends.native.kernels.emit import I8, V16I32, Emitter, Value
+from edgespec.backends.native.kernels import (
+    arm,
+    float_tile,
+    integer_tile,
+    plain,
+    row_ops,
+    tile,
+    x86,
+)
+from edgespec.backends.native.kernels.emit import Function
+from edgespec.backends.native.kernels.host import host_features
 from edgespec.backends.native.kernels.integer_tile import Operations
-from edgespec.backends.native.kernels.machine_code import compile_function, host_features
+from edgespec.backends.native.kernels.machine_code import (
+    Processor,
+    compile_function,
+    host_processor,
+)
 from edgespec.errors import OptionError
 from edgespec.models.spec import TensorType
 
 
-def _dot_avx512vnni(
-    emitter: Emitter, sums: Value, weights: list[Value], activations: list[Value], largest: int
-) -> Value:
-    for quad, four in zip(weights, activations, strict=True):
-        sums = emitter.call("llvm.x86.avx512.vpdpbusd.512", V16I32, [sums, quad, four])
-    return sums
+@dataclass(frozen=True, slots=True)
+class Isa:
+    """One instruction set."""
+
+    needs: frozenset[str]
+    """Features a processor must have, as LLVM names them."""
+    without: tuple[str, ...]
+    """Beginnings of the names of features that are switched off."""
+    operations: Operations
 
 
-def _lookup_avx512(emitter: Emitter, values: bytes, indices: Value) -> Value:
-    builder = emitter.builder
-    kind = ir.VectorType(I8, 64)
-    table = ir.Constant(kind, [ir.Constant(I8, value) for value in values * 4])
-    places = builder.bitcast(indices, kind)
-    found = emitter.call("llvm.x86.avx512.pshuf.b.512", kind, [table, places])
-    return builder.bitcast(found, V16I32)
-
-
-_SETS: dict[str, tuple[frozenset[str], Operations]] = {
-    "avx512vnni": (
-        frozenset({"avx512f", "avx512bw", "avx512vnni"}),
-        Operations(_dot_avx512vnni, _lookup_avx512),
-    ),
+_SCALABLE = ("sve", "sme")
+_WIDE = ("avx512", "evex512", "avx10", "amx")
+_SETS: dict[str, Isa] = {
+    "avx512vnni": Isa(frozenset({"avx512f", "avx512bw", "avx512vnni"}), (), x86.AVX512VNNI),
+    "avxvnni": Isa(frozenset({"avx2", "fma", "f16c", "avxvnni"}), _WIDE, x86.AVXVNNI),
+    "avx2": Isa(frozenset({"avx2", "fma", "f16c"}), (*_WIDE, "avxvnni"), x86.AVX2),
+    "neon-i8mm": Isa(frozenset({"dotprod", "i8mm"}), _SCALABLE, arm.I8MM),
+    "neon-dotprod": Isa(frozenset({"dotprod"}), (*_SCALABLE, "i8mm"), arm.DOTPROD),
 }
 PLAIN = "plain"
 
 
 def available() -> tuple[str, ...]:
     """Names of the instruction sets this machine can run, best first; "plain" always can."""
-    names = [name for name, (features, _) in _SETS.items() if features <= host_features()]
+    names = [name for name, isa in _SETS.items() if isa.needs <= host_features()]
     return (*names, PLAIN)
 
 
@@ -65,6 +75,27 @@ def chosen() -> str:
     return forced
 
 
+def processor(isa: str) -> Processor:
+    """What an instruction set's code is made for; plain loops are for this machine as it is."""
+    return host_processor(() if isa == PLAIN else _SETS[isa].without)
+
+
+def operations(isa: str) -> Operations:
+    """What an instruction set (not plain loops) brings of its own."""
+    return _SETS[isa].operations
+
+
+def row_addresses(isa: str, interleaved: bool) -> tuple[int, ...]:
+    """Where the row operations are, in the order of the kernels' table; RoPE is of two kinds."""
+    return row_ops.table(interleaved, processor(isa))
+
+
+def emit_tile(isa: str, kind: TensorType, num_tokens: int) -> Function:
+    """The tile function of an instruction set (not of plain loops), not compiled yet."""
+    emit = float_tile.emit_tile if tile.FORMATS[kind].is_float else integer_tile.emit_tile
+    return emit(kind, num_tokens, operations(isa))
+
+
 @cache
 def tile_address(isa: str, kind: TensorType, num_tokens: int) -> int:
     """Where the tile function for `num_tokens` (one of the format's sizes) is; compiled on first
@@ -72,6 +103,4 @@ def tile_address(isa: str, kind: TensorType, num_tokens: int) -> int:
     """
     if isa == PLAIN:
         return plain.address(kind)
-    if tile.FORMATS[kind].is_float:
-        return compile_function(*float_tile.emit_tile(kind, num_tokens))
-    return compile_function(*integer_tile.emit_tile(kind, num_tokens, _SETS[isa][1]))
+    return compile_function(*emit_tile(isa, kind, num_tokens), processor(isa))

@@ -10,33 +10,47 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
-from llvmlite import ir
 
+from edgespec.backends.native.kernels.host import known_features
 from edgespec.cache import cache_folder
 from edgespec.jit import CACHING
 
 
-@cache
-def host_features() -> frozenset[str]:
-    """Instruction-set features of this processor, as LLVM names them ("avx512vnni", "dotprod",
-    ...).
-    """
-    return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What machine code is made for, in LLVM's words."""
+
+    triple: str
+    cpu: str
+    features: str
+    """"+avx2,-avx512f,..."."""
+
+
+def host_processor(without: Iterable[str] = ()) -> Processor:
+    """This machine's processor, without the features whose names begin with one of `without`."""
+    beginnings = tuple(without)
+    text = ",".join(
+        f"{'+' if present and not name.startswith(beginnings) else '-'}{name}"
+        for name, present in sorted(known_features().items())
+    )
+    return Processor(llvm.get_default_triple(), llvm.get_host_cpu_name(), text)
 
 
 @cache
-def _target_machine() -> Any:
+def _target_machine(processor: Processor) -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(),
-        features=llvm.get_host_cpu_features().flatten(),
+    return llvm.Target.from_triple(processor.triple).create_target_machine(
+        cpu=processor.cpu,
+        features=processor.features,
         opt=3,
         reloc="pic",
         codemodel="jitdefault",
@@ -46,12 +60,14 @@ def _target_machine() -> Any:
 @cache
 def _engine() -> Any:
     """The one execution engine all kernels live in, for as long as the process does."""
-    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine(host_processor()))
 
 
-def _object_code(text: str) -> bytes:
-    machine = _target_machine()
+def object_code(text: str, processor: Processor) -> bytes:
+    """An object file with the functions of an LLVM module given as text."""
+    machine = _target_machine(processor)
     module = llvm.parse_assembly(text)
+    module.triple, module.data_layout = processor.triple, str(machine.target_data)
     module.verify()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
     builder.getModulePassManager().run(module, builder)
@@ -59,10 +75,9 @@ def _object_code(text: str) -> bytes:
     return code
 
 
-def _cache_path(text: str) -> Path:
+def _cache_path(text: str, processor: Processor) -> Path:
     digest = hashlib.blake2b(digest_size=20)
-    features = llvm.get_host_cpu_features().flatten()
-    for part in (text, llvm.get_host_cpu_name(), features, llvmlite.__version__):
+    for part in (text, *astuple(processor), llvmlite.__version__):
         digest.update(part.encode() + b"\0")
     return cache_folder() / "tiles" / f"{digest.hexdigest()}.o"
 
@@ -89,12 +104,12 @@ def _store_cached(path: Path, code: bytes) -> None:
 
 
 @cache
-def compile_function(text: str, name: str) -> int:
+def compile_function(text: str, name: str, processor: Processor) -> int:
     """The address of function `name` of an LLVM module given as text."""
-    path = _cache_path(text)
+    path = _cache_path(text, processor)
     code = _load_cached(path) if CACHING else None
     if code is None:
-        code = _object_code(text)
+        code = object_code(text, processor)
         if CACHING:
             _store_cached(path, code)
     engine = _engine()
@@ -102,10 +117,3 @@ def compile_function(text: str, name: str) -> int:
     engine.finalize_object()
     address: int = engine.get_function_address(name)
     return address
-
-
-def new_module(name: str) -> ir.Module:
-    """An empty module for this machine."""
-    module = ir.Module(name)
-    module.triple = llvm.get_default_triple()
-    return module

@@ -18,10 +18,9 @@ from edgespec.backends.native.kernels.emit import (
     V16F32,
     V16I32,
     Emitter,
+    Function,
     Value,
 )
-from edgespec.backends.native.kernels.intrinsics import NUM_ROW_ARGUMENTS
-from edgespec.backends.native.kernels.machine_code import compile_function, new_module
 
 
 def _larger(emitter: Emitter, left: Value, right: Value, *lanes: list[int]) -> Value:
@@ -55,11 +54,11 @@ def _maxima_of_4(emitter: Emitter, tiles: list[Value]) -> Value:
 
 
 @cache
-def maxima() -> int:
+def maxima() -> Function:
     """(logits, row stride, rows, tiles, valid, output, output stride): the largest of each tile of
     16 logits; NaN where one is. Only the first `valid` logits of a row count.
     """
-    emitter = Emitter(new_module("maxima"), "maxima", NUM_ROW_ARGUMENTS)
+    emitter = Emitter("maxima", 8)
     builder = emitter.builder
     source, stride, num_rows, num_tiles, valid, target, target_stride = emitter.arguments[:7]
     lanes = ir.Constant(V16I32, [ir.Constant(I32, lane) for lane in range(LANES)])
@@ -90,5 +89,4 @@ def maxima() -> int:
             with builder.if_then(some, likely=False):
                 one_by_one(row, builder.shl(group, emitter.integer(2)), emitter.integer(4))
         one_by_one(row, done, builder.sub(num_tiles, done))
-    emitter.done()
-    return compile_function(str(emitter.module), "maxima")
+    return emitter.done()

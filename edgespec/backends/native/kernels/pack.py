@@ -21,12 +21,12 @@ from edgespec.backends.native.kernels.emit import (
     I16,
     I32,
     V16I8,
-    V16I16,
     V16I32,
     Emitter,
+    Function,
     Value,
 )
-from edgespec.backends.native.kernels.machine_code import compile_function, new_module
+from edgespec.backends.native.kernels.machine_code import compile_function, host_processor
 from edgespec.models.spec import TensorType
 
 NUM_ARGUMENTS = 6
@@ -41,14 +41,14 @@ def packer(kind: TensorType) -> Callable[[int, int, int, int, int, int], None]:
     tiles (of 16 rows each), that of groups of columns in a row, and the addresses of the first
     tile's weights and scales.
     """
-    address = compile_function(*emit_packer(kind))
+    address = compile_function(*emit_packer(kind), host_processor())
     return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * NUM_ARGUMENTS)(address)
 
 
-def emit_packer(kind: TensorType) -> tuple[str, str]:
+def emit_packer(kind: TensorType) -> Function:
     """LLVM text and name of the function."""
     form, name = tile.FORMATS[kind], f"pack_{kind.name}"
-    emitter = Emitter(new_module(name), name, NUM_ARGUMENTS)
+    emitter = Emitter(name, NUM_ARGUMENTS)
     source, row_bytes, num_tiles, num_groups, weights, scales = emitter.arguments
     group_bytes = form.group // kind.block_size * kind.block_bytes
     rows = _Rows(emitter, row_bytes, emitter.stack_bytes(64 * (group_bytes // 4)))
@@ -69,8 +69,7 @@ def emit_packer(kind: TensorType) -> tuple[str, str]:
                 _pack_q6_k(rows, start, quads, steps)
             else:
                 _pack_super_block(rows, start, form.layout, quads, steps)
-    emitter.done()
-    return str(emitter.module), name
+    return emitter.done()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ def _pack_floats(rows: _Rows, start: Value, bits: int, target: Value) -> None:
     words = rows.words(start, bits // 16)
     if bits == 16:
         words.append(builder.lshr(words[0], emitter.constant(16)))
-        words = [builder.trunc(word, V16I16) for word in words]
+        words = [builder.trunc(word, emitter.i16) for word in words]
     for index, word in enumerate(words):
         emitter.store(word, emitter.address(target, 2 * bits * index), 1)
 
@@ -122,7 +121,7 @@ def _pack_block(rows: _Rows, start: Value, layout: tile.Layout, quads: Value, st
     emitter.store(rows.shorts(start), steps, 1)
     start = emitter.address(start, 2)
     if layout.minimum:  # the file's is added, ours is taken off
-        sign = ir.Constant(V16I16, [ir.Constant(I16, 0x8000)] * tile.TILE_ROWS)
+        sign = ir.Constant(emitter.i16, [ir.Constant(I16, 0x8000)] * tile.TILE_ROWS)
         emitter.store(builder.xor(rows.shorts(start), sign), emitter.address(steps, 32), 1)
         start = emitter.address(start, 2)
     words = rows.words(start, layout.bits)

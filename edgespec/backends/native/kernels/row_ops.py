@@ -1,9 +1,9 @@
 """Row operations as explicit vectors: norm, quantise, gate, softmax, and the two inner loops of
 attention.
 
-Each is one function at an address, compiled once. Vectors of 16 lanes and a fixed order of
-operations make a row's result a function of the row alone, on every instruction set. All take eight
-64-bit integers; the unused are zero.
+Each is emitted as LLVM text, to be compiled for the instruction set in use. Vectors of 16 lanes and
+a fixed order of operations make a row's result a function of the row alone, on every instruction
+set. All take eight 64-bit integers; the unused are zero.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from edgespec.backends.native.kernels.emit import (
     V16I8,
     V16I32,
     Emitter,
+    Function,
     Value,
 )
-from edgespec.backends.native.kernels.machine_code import compile_function, new_module
+from edgespec.backends.native.kernels.machine_code import Processor, compile_function
 from edgespec.backends.native.kernels.maxima import maxima
 
 NUM_ARGUMENTS = 8
@@ -37,12 +38,11 @@ def _floats(value: float) -> Value:
 
 
 def _start(name: str) -> Emitter:
-    return Emitter(new_module(name), name, NUM_ARGUMENTS)
+    return Emitter(name, NUM_ARGUMENTS)
 
 
-def _finish(emitter: Emitter) -> int:
-    emitter.done()
-    return compile_function(str(emitter.module), emitter.function.name)
+def _finish(emitter: Emitter) -> Function:
+    return emitter.done()
 
 
 def _sum_lanes(emitter: Emitter, vector: Value) -> Value:
@@ -95,8 +95,7 @@ def _exp(emitter: Emitter, x: Value) -> Value:
     return builder.select(low, emitter.zero(), scaled)
 
 
-@cache
-def rms_norm() -> int:
+def rms_norm() -> Function:
     """(input, weight, output, vectors, epsilon bits): output = input / rms(input) * weight."""
     emitter = _start("rms_norm")
     builder = emitter.builder
@@ -118,8 +117,7 @@ def rms_norm() -> int:
     return _finish(emitter)
 
 
-@cache
-def quantise() -> int:
+def quantise() -> Function:
     """(input f32, output i8, planes, plane stride, blocks): see `tile.py` for the planes."""
     emitter = _start("quantise")
     builder = emitter.builder
@@ -159,8 +157,7 @@ def quantise() -> int:
     return _finish(emitter)
 
 
-@cache
-def gate() -> int:
+def gate() -> Function:
     """(gate, up, output, vectors): output = silu(gate) * up."""
     emitter = _start("gate")
     builder = emitter.builder
@@ -177,8 +174,7 @@ def gate() -> int:
     return _finish(emitter)
 
 
-@cache
-def softmax() -> int:
+def softmax() -> Function:
     """(scores, vectors, output f32): scores become e**(score - max); the output is 1 / their sum.
 
     The caller pads the last vector with minus infinity.
@@ -203,8 +199,7 @@ def softmax() -> int:
     return _finish(emitter)
 
 
-@cache
-def rotate(interleaved: bool) -> int:
+def rotate(interleaved: bool) -> Function:
     """(input, cosines, sines, output, vectors of 16 pairs, vectors after them, factor bits): RoPE.
 
     The pairs are (i, i + half), or (2 i, 2 i + 1) where `interleaved`; every output, the values
@@ -259,8 +254,7 @@ def _shuffle(
     return first, second
 
 
-@cache
-def scores(num_rows: int) -> int:
+def scores(num_rows: int) -> Function:
     """(queries, query stride, keys f16 [head_dim, 16], head_dim, output, output stride): 16 dot
     products a row.
     """
@@ -279,8 +273,7 @@ def scores(num_rows: int) -> int:
     return _finish(emitter)
 
 
-@cache
-def mix(num_rows: int) -> int:
+def mix(num_rows: int) -> Function:
     """(weights f32, weight stride, values f16, value stride, keys, output, output stride, vectors a
     row).
 
@@ -312,8 +305,9 @@ def mix(num_rows: int) -> int:
 
 
 @cache
-def table(interleaved: bool) -> tuple[int, ...]:
+def table(interleaved: bool, processor: Processor) -> tuple[int, ...]:
     """All addresses in the order `table.py` names them."""
     attention = [function(size) for function in (scores, mix) for size in ROW_SIZES]
     first = (rms_norm(), quantise(), gate(), softmax(), rotate(interleaved))
-    return (*first, *attention, maxima())
+    functions = (*first, *attention, maxima())
+    return tuple(compile_function(*function, processor) for function in functions)
