@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.native.kernels import isa, row_ops, tile
-from edgespec.backends.native.kernels.emit import Function
+from edgespec.backends.native.kernels.emit import Emitter, Function
+from edgespec.backends.native.kernels.integer_tile import Operations
 from tests.backends.test_row_ops import GATES, QUANTISE, SCORES
 from tests.backends.tiles import KINDS, Activations, Tile, call, raw_rows
 
@@ -39,7 +40,23 @@ def functions(name: str) -> dict[str, Function]:
         for kind in KINDS
         for size in tile.FORMATS[kind].sizes
     }
-    return ROW_FUNCTIONS | tiles
+    return ROW_FUNCTIONS | tiles | {"lookup": _lookup(isa.operations(name))}
+
+
+VALUES = bytes([0, 255, 128, 127, 1, 254, 77, 200, 3, 5, 8, 13, 21, 34, 55, 89])
+"""What is looked up."""
+
+
+def _lookup(operations: Operations) -> Function:
+    """(indices, output, quads): the bytes of VALUES that indices 0..15 name."""
+    emitter = Emitter("lookup", NUM_ARGUMENTS, operations.lanes)
+    source, target, count = emitter.arguments[:3]
+    with emitter.loop(count) as index:
+        for first in range(0, tile.TILE_ROWS, operations.lanes):
+            indices = emitter.load(emitter.address(source, (index, LINE), 4 * first), emitter.i32)
+            found = operations.lookup(emitter, VALUES, indices)
+            emitter.store(found, emitter.address(target, (index, LINE), 4 * first))
+    return emitter.done()
 
 
 class Place(NamedTuple):
@@ -54,6 +71,8 @@ class Calls:
     def __init__(self) -> None:
         self.memory = bytearray()
         self.made: list[tuple[str, tuple[int | Place, ...]]] = []
+        self.known: dict[Place, NDArray[Any]] = {}
+        """What must stand in places that plain loops do not fill."""
 
     def place(self, array: NDArray[Any]) -> Place:
         """Put an array into the memory, with something beside it that must stay as it is."""
@@ -74,6 +93,8 @@ class Calls:
         memory[start : start + len(self.memory)] = np.frombuffer(self.memory, np.uint8)
         base = memory.ctypes.data + start
         for name, arguments in self.made:
+            if name not in addresses:
+                continue
             call(
                 addresses[name],
                 *(base + each.offset if isinstance(each, Place) else each for each in arguments),
@@ -113,6 +134,7 @@ def record() -> Calls:
         places = [calls.place(each) for each in (values, gain, np.zeros_like(gain))]
         calls.add("rms_norm", *places, len(gain) // 16, int(np.float32(1e-5).view(np.int32)))
     _record_attention(calls)
+    _record_lookup(calls)
     return calls
 
 
@@ -152,6 +174,13 @@ def _record_tiles(calls: Calls, kind: Any) -> None:
             )
 
 
+def _record_lookup(calls: Calls) -> None:
+    indices = np.random.default_rng(3).integers(0, 16, 5 * LINE, dtype=np.uint8)
+    output = calls.place(np.zeros_like(indices))
+    calls.add("lookup", calls.place(indices), output, 5)
+    calls.known[output] = np.frombuffer(VALUES, np.uint8)[indices]
+
+
 def _record_attention(calls: Calls) -> None:
     for name in ("rotate_halves", "rotate_pairs"):
         values, angles = _normal(160), _normal(64, scale=3.0, seed=1)
@@ -177,7 +206,10 @@ def _record_attention(calls: Calls) -> None:
 
 def expected(calls: Calls) -> NDArray[np.uint8]:
     """The memory after all calls as plain loops leave it."""
-    return calls.run(dict(_plain_addresses()))
+    memory = calls.run(dict(_plain_addresses()))
+    for place, values in calls.known.items():
+        memory[place.offset : place.offset + values.nbytes] = values.view(np.uint8)
+    return memory
 
 
 def _plain_addresses() -> Iterator[tuple[str, int]]:

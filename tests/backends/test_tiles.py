@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from edgespec.backends.native.kernels import isa, tile
-from edgespec.errors import OptionError
 from edgespec.models.spec import TensorType
 from tests.backends.tiles import (
     KINDS,
@@ -109,14 +108,3 @@ def test_largest_integers_do_not_saturate(used: str, kind: TensorType) -> None:
     activations.run(isa.tile_address(used, kind, 2), Tile.pack(kind, raw, columns), output=output)
     exact = quants.astype(np.float64) @ dequantised(kind, raw).astype(np.float64).T
     np.testing.assert_allclose(output, exact, rtol=1e-5)
-
-
-def test_instruction_sets_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("EDGESPEC_ISA", raising=False)
-    assert isa.chosen() == ISAS[0]
-    assert ISAS[-1] == isa.PLAIN
-    monkeypatch.setenv("EDGESPEC_ISA", "plain")
-    assert isa.chosen() == "plain"
-    monkeypatch.setenv("EDGESPEC_ISA", "sse9")
-    with pytest.raises(OptionError, match="'sse9'.*plain"):
-        isa.chosen()

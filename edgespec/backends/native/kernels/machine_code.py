@@ -63,14 +63,20 @@ def _engine() -> Any:
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine(host_processor()))
 
 
-def object_code(text: str, processor: Processor) -> bytes:
-    """An object file with the functions of an LLVM module given as text."""
+def optimised(text: str, processor: Processor) -> tuple[Any, Any]:
+    """An LLVM module given as text, optimised for a processor, and what turns it into code."""
     machine = _target_machine(processor)
     module = llvm.parse_assembly(text)
     module.triple, module.data_layout = processor.triple, str(machine.target_data)
     module.verify()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
     builder.getModulePassManager().run(module, builder)
+    return module, machine
+
+
+def object_code(text: str, processor: Processor) -> bytes:
+    """An object file with the functions of an LLVM module given as text."""
+    module, machine = optimised(text, processor)
     code: bytes = machine.emit_object(module)
     return code
 

@@ -1,0 +1,140 @@
+"""Instruction sets: the same bits from all, each within its own processor, and none calls out."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from edgespec.backends.native.kernels import host, isa, tile
+from edgespec.backends.native.kernels.machine_code import Processor, compile_function, optimised
+from edgespec.errors import OptionError
+from tests.backends import calls
+from tests.backends.tiles import KINDS, name
+
+HERE = [each for each in isa.available() if each != isa.PLAIN]
+Recorded = tuple[calls.Calls, NDArray[np.uint8]]
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Recorded:
+    """All calls, and the memory as plain loops leave it."""
+    made = calls.record()
+    return made, calls.expected(made)
+
+
+@pytest.mark.parametrize("used", HERE)
+def test_bit_equal_to_plain_loops(used: str, recorded: Recorded) -> None:
+    """Tiles, row operations, look-ups; what lies beside their results stays as it was."""
+    made, expected = recorded
+    functions, processor = calls.functions(used), isa.processor(used)
+    ours = made.run({key: compile_function(*each, processor) for key, each in functions.items()})
+    assert made.differences(ours, expected) == []
+    np.testing.assert_array_equal(ours, expected)
+
+
+def test_differences_are_seen(recorded: Recorded) -> None:
+    made, expected = recorded
+    which = made.made[-3]
+    place = max(each for each in which[1] if isinstance(each, calls.Place))
+    changed = expected.copy()
+    changed[place.offset] ^= 1
+    assert which in made.differences(changed, expected)
+
+
+def test_sets_do_not_share_code() -> None:
+    """Functions of two sets have one name and stay two."""
+    addresses = {isa.tile_address(used, KINDS[0], 1) for used in isa.available()}
+    assert len(addresses) == len(isa.available())
+
+
+def _assembly(function: calls.Function, processor: Processor) -> str:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    module, machine = optimised(function[0], processor)
+    text: str = machine.emit_assembly(module)
+    return text
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=name)
+@pytest.mark.parametrize("used", {"avx2", "avxvnni"}.intersection(HERE))
+def test_forced_sets_stay_within_their_processors(used: str, kind: tile.TensorType) -> None:
+    """No wider registers, no more of them, no masks, though this processor may have them."""
+    processor = isa.processor(used)
+    forbidden = r"%zmm|%[xy]mm(1[6-9]|2\d|3[01])|%k[0-7]|\{evex\}"
+    if used == "avx2":
+        forbidden += "|vpdpbusd"
+    functions = [isa.emit_tile(used, kind, size) for size in (1, tile.FORMATS[kind].sizes[-1])]
+    for function in functions + (list(calls.ROW_FUNCTIONS.values()) if kind == KINDS[0] else []):
+        assert re.findall(forbidden, _assembly(function, processor)) == []
+
+
+TARGETS = {
+    "avx512vnni": Processor("x86_64-pc-windows-msvc", "icelake-server", ""),
+    "avxvnni": Processor("x86_64-pc-windows-msvc", "alderlake", ""),
+    "avx2": Processor("x86_64-pc-windows-msvc", "haswell", ""),
+    "neon-i8mm": Processor("arm64-apple-darwin", "apple-m2", ""),
+    "neon-dotprod": Processor("arm64-apple-darwin", "apple-m1", ""),
+}
+"""Systems where a function's stack or registers are checked or saved by others."""
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=name)
+@pytest.mark.parametrize("used", TARGETS)
+def test_tiles_call_nothing(used: str, kind: tile.TensorType) -> None:
+    """Neither the C library nor, on Windows, a check of large stacks: there is no linker."""
+    for size in (1, tile.FORMATS[kind].sizes[-1]):
+        text = _assembly(isa.emit_tile(used, kind, size), TARGETS[used])
+        assert re.findall(r"\t(?:callq?|blr?)\s.*", text) == []
+
+
+@pytest.mark.parametrize("used", TARGETS)
+def test_row_operations_call_nothing(used: str) -> None:
+    for function in calls.ROW_FUNCTIONS.values():
+        assert re.findall(r"\t(?:callq?|blr?)\s.*", _assembly(function, TARGETS[used])) == []
+
+
+def test_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EDGESPEC_ISA", raising=False)
+    assert isa.chosen() == isa.available()[0]
+    assert isa.available()[-1] == isa.PLAIN
+    monkeypatch.setenv("EDGESPEC_ISA", "plain")
+    assert isa.chosen() == "plain"
+    monkeypatch.setenv("EDGESPEC_ISA", "sse9")
+    with pytest.raises(OptionError, match="'sse9'.*plain"):
+        isa.chosen()
+
+
+@pytest.mark.parametrize(
+    ("features", "first"),
+    [
+        ({"avx512f", "avx512bw", "avx512vnni", "avxvnni", "avx2", "fma", "f16c"}, "avx512vnni"),
+        ({"avx512f", "avx512bw", "avx2", "fma", "f16c"}, "avx2"),
+        ({"avx2", "fma", "f16c", "avxvnni"}, "avxvnni"),
+        ({"avx", "f16c"}, "plain"),
+        ({"neon", "dotprod", "i8mm", "sve"}, "neon-i8mm"),
+        ({"neon", "dotprod"}, "neon-dotprod"),
+        ({"neon"}, "plain"),
+    ],
+    ids=["server", "no VNNI", "desktop", "old", "new arm", "arm", "old arm"],
+)
+def test_the_best_a_processor_has(
+    features: set[str], first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isa, "host_features", lambda: frozenset(features))
+    monkeypatch.delenv("EDGESPEC_ISA", raising=False)
+    assert isa.chosen() == first
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems are asked in other ways")
+def test_the_system_is_asked_for_features() -> None:
+    """By a word of the auxiliary vector whose value is known: the size of a page."""
+    page = 6
+    bit = os.sysconf("SC_PAGESIZE").bit_length() - 1
+    assert host._arm_has(host._Asked((page, bit), b"", 0))
+    assert not host._arm_has(host._Asked((page, bit - 1), b"", 0))
