@@ -54,11 +54,13 @@ class Emitter:
     def load(self, address: Value, kind: Any, align: int = 1) -> Value:
         return self.builder.load(self.builder.inttoptr(address, kind.as_pointer()), align=align)
 
-    def prefetch(self, address: Value, num_bytes: int) -> None:
-        """Ask for the cache lines of `num_bytes` bytes; past the end of memory it does nothing."""
+    def prefetch(self, address: Value, num_bytes: int, level: int = 1) -> None:
+        """Ask for the cache lines of `num_bytes` bytes, into the first or second cache; past the
+        end of memory it does nothing.
+        """
         for line in range(0, num_bytes, 64):
             pointer = self.builder.inttoptr(self.address(address, line), I8.as_pointer())
-            hints = [ir.Constant(I32, value) for value in (0, 3, 1)]  # read, keep, data
+            hints = [ir.Constant(I32, value) for value in (0, 4 - level, 1)]  # read, data
             self.call("llvm.prefetch.p0", VOID, [pointer, *hints])
 
     def store(self, value: Value, address: Value, align: int = 4) -> None:
