@@ -1,15 +1,17 @@
-"""How fast weights of each type are repacked at load, in GB of the file per second of one core.
+"""What each type of weights takes to load, in GB of the file per second of a core; and to compile.
 
-    python benchmarks/loading.py [TYPE...] [--megabytes 64] [--columns 4096] [--rounds 5]
+    python benchmarks/weight_types.py [TYPE...] [--megabytes 64] [--columns 4096] [--rounds 5]
 
 Three times of one matrix whose file is in the page cache, medians: "pack", from memory to memory
 that has been touched; "first touch", into fresh memory, whose pages the system hands out meanwhile;
-"load", what opening a model does: read a few rows, pack them, and so on, into fresh memory.
+"load", what opening a model does: read a few rows, pack them, and so on, into fresh memory. Then
+the seconds that a first start compiles for the type: its packer and its tile functions.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -21,6 +23,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from edgespec.backends.native.kernels import isa
+from edgespec.backends.native.kernels.pack import packer
 from edgespec.backends.native.kernels.tile import FORMATS
 from edgespec.backends.native.weights import PackedMatrix, load_matrix
 from edgespec.models.file import ModelFile
@@ -56,6 +60,16 @@ def measure(kind: TensorType, megabytes: int, num_columns: int, rounds: int) -> 
             }
 
 
+def compile_seconds(kind: TensorType) -> tuple[float, float]:
+    """For the packer and for all tile functions; the cache folder must be empty."""
+    used, start = isa.chosen(), perf_counter()
+    packer(kind)
+    middle = perf_counter()
+    for size in FORMATS[kind].sizes:
+        isa.tile_address(used, kind, size)
+    return middle - start, perf_counter() - middle
+
+
 def _median(work: Callable[[], object], rounds: int) -> float:
     work()
     times = []
@@ -77,13 +91,18 @@ def main() -> None:
     for name in options.types:
         if name not in names:
             parser.error(f"{name} is none of {', '.join(names)}")
+    isa.tile_address(isa.chosen(), TensorType.F32, 1)  # what the first compilation sets up once
     print(f"{options.megabytes} MiB in {options.columns} columns, one thread, GB/s of the file")
-    print(f"{'type':8}{'pack':>8}{'first touch':>13}{'load':>8}")
+    print(f"{'type':8}{'pack':>8}{'first touch':>13}{'load':>8}{'compile: pack':>16}{'tiles':>8}")
     for name in options.types or names:
+        compiled = compile_seconds(TensorType[name])
         found = measure(TensorType[name], options.megabytes, options.columns, options.rounds)
         speeds = [found["bytes"] / found[key] / 1e9 for key in ("pack", "first touch", "load")]
-        print(f"{name:8}{speeds[0]:8.2f}{speeds[1]:13.2f}{speeds[2]:8.2f}", flush=True)
+        print(f"{name:8}{speeds[0]:8.2f}{speeds[1]:13.2f}{speeds[2]:8.2f}", end="")
+        print(f"{compiled[0]:14.2f} s{compiled[1]:6.2f} s", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["EDGESPEC_CACHE"] = folder
+        main()
