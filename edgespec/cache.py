@@ -20,6 +20,8 @@ from edgespec.version import __version__
 _DIGEST_BYTES = 32
 _COMPILERS = ("numba", "llvmlite", "numpy")
 """Packages whose version decides what a source is compiled to."""
+_COMPILED_IN = ("jit.py", "backends/base.py", "models/spec.py")
+"""Files without kernels whose options or constants are compiled in."""
 
 
 def cache_folder() -> Path:
@@ -49,8 +51,7 @@ def is_compiled(name: Path, source: bytes) -> bool:
     """Whether compiled code may depend on this file of the package: on its kernels, on the options
     they are compiled with, or on a constant that is compiled in.
     """
-    named = name.as_posix() in ("jit.py", "backends/base.py")
-    return named or b"edgespec.jit" in source or "kernels" in name.parts
+    return name.as_posix() in _COMPILED_IN or b"edgespec.jit" in source or "kernels" in name.parts
 
 
 def _version(package: str) -> str:

@@ -193,7 +193,7 @@ def test_folder_of_kernels_changes_with(
     assert key() != here
 
 
-@pytest.mark.parametrize("place", ["kernels/loop.py", "jit.py", "backends/base.py"])
+@pytest.mark.parametrize("place", ["kernels/loop.py", "jit.py", "models/spec.py"])
 def test_folder_of_kernels_changes_with_what_they_say(
     place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -84,7 +84,7 @@ def _place(part: str) -> int:
 
 def foreign_constants(name: str, text: str) -> list[str]:
     """What a file with kernels imports that may be compiled in, from files that are not hashed for
-    the cache: constants, and modules, whose attributes may be constants.
+    the cache (`edgespec.cache.is_compiled`): constants, and modules, which have constants.
     """
     found = []
     for module, names in _imports(ast.parse(text), name):
