@@ -125,7 +125,7 @@ def compare(
         context = max(map(len, prompts)) + num_tokens
         backends = [backend, "reference"] if exact else [backend]
         with ExitStack() as stack:
-            opened = [_open(file, name, context, threads) for name in backends]
+            opened = [open_target(file, name, context, threads) for name in backends]
             targets = [stack.enter_context(target) for target in opened]
             result = Parity(path.name, types, len(prompts))
             runs = llama_peer.greedy(path, prompts, num_tokens, threads=threads)
@@ -192,13 +192,16 @@ def matrix_types(file: ModelFile) -> str:
     return "+".join(sorted(sizes, key=lambda name: -sizes[name]))
 
 
-def _open(file: ModelFile, backend: str, context: int, threads: int) -> Target:
+def open_target(
+    file: ModelFile, backend: str, context: int, threads: int, max_nodes: int = 4
+) -> Target:
+    """A model in a backend of that name, with f16 KV and no budget."""
     plan = Plan(
         backend=backend,
         quantisation="",
         context_length=context,
         kv_type="f16",
-        max_nodes=4,
+        max_nodes=max_nodes,
         prefill_chunk=64,
         threads=threads,
         gpu_layers=0,

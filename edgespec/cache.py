@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
 from edgespec.models.spec import TensorType
+from edgespec.version import __version__
+
+_DIGEST_BYTES = 32
+_COMPILERS = ("numba", "llvmlite", "numpy")
+"""Packages whose version decides what a source is compiled to."""
+_COMPILED_IN = ("jit.py", "backends/base.py", "models/spec.py")
+"""Files without kernels whose options or constants are compiled in."""
 
 
 def cache_folder() -> Path:
@@ -22,21 +31,52 @@ def cache_folder() -> Path:
 
 
 @cache
-def source_hash() -> str:
-    """A hash of all sources that compiled code depends on, and of Numba's version."""
+def code_key() -> str:
+    """A hash of all that compiled code depends on: the sources, the compilers, the processor.
+
+    And of where the sources are, because Numba keeps the code of every place apart.
+    """
+    package = Path(__file__).parent
     digest = hashlib.blake2b(digest_size=10)
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        source = path.read_bytes()
-        named = path.name in ("jit.py", "base.py")  # options, and a constant that is compiled in
-        if b"edgespec.jit" in source or named or "kernels" in path.parts:
-            digest.update(path.name.encode() + b"\0" + source)
-    digest.update(version("numba").encode())
+    for path in sorted(package.rglob("*.py")):
+        name, source = path.relative_to(package), path.read_bytes()
+        if is_compiled(name, source):
+            digest.update(f"{name.as_posix()}\0".encode() + source + b"\0")
+    versions = [__version__, sys.implementation.cache_tag, *map(_version, _COMPILERS)]
+    digest.update(repr([str(package), versions, processor()]).encode())
     return digest.hexdigest()
 
 
+def is_compiled(name: Path, source: bytes) -> bool:
+    """Whether compiled code may depend on this file of the package: on its kernels, on the options
+    they are compiled with, or on a constant that is compiled in.
+    """
+    return name.as_posix() in _COMPILED_IN or b"edgespec.jit" in source or "kernels" in name.parts
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # programs that are one file may leave this out
+        return ""
+
+
+def processor() -> str:
+    """The processor and its extensions, as far as the system tells without a compiler's help."""
+    told = []
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            name, _, value = line.partition(":")
+            if name.strip() in ("model name", "CPU implementer", "CPU part", "flags", "Features"):
+                told.append(value.strip())
+            if told and not line.strip():
+                break  # one of them speaks for all: LLVM, too, looks at one
+    return "\0".join([platform.machine(), *(told or [platform.processor()])])
+
+
 def kernel_folder() -> Path:
-    """Where this version's compiled kernels are."""
-    return cache_folder() / "kernels" / source_hash()
+    """Where the kernels of this version, compiled for this machine, are."""
+    return cache_folder() / "kernels" / code_key()
 
 
 def kernels_are_cached(backend: str, kinds: Iterable[TensorType]) -> bool:
@@ -45,10 +85,9 @@ def kernels_are_cached(backend: str, kinds: Iterable[TensorType]) -> bool:
 
 
 def cached_kernels() -> tuple[str, ...]:
-    """Backend and weight types of all that is compiled for some processor: "native.Q8_0"."""
+    """Backend and weight types of all that is compiled: "native.Q8_0"."""
     markers = kernel_folder().glob("ready.*")
-    names = {path.name.removeprefix("ready.").rpartition(".")[0] for path in markers}
-    return tuple(sorted(names))
+    return tuple(sorted(path.name.removeprefix("ready.") for path in markers))
 
 
 def remember_kernels(backend: str, kinds: Iterable[TensorType]) -> None:
@@ -58,12 +97,30 @@ def remember_kernels(backend: str, kinds: Iterable[TensorType]) -> None:
 
 
 def _marker(backend: str, kinds: Iterable[TensorType]) -> Path:
-    """Of another processor, or an instruction set that was forced, nothing is compiled yet."""
-    from edgespec.memory.hardware import hardware
+    names = sorted({kind.name for kind in kinds})
+    forced = os.environ.get("EDGESPEC_ISA", "")
+    return kernel_folder() / ".".join(["ready", backend, *names, forced]).rstrip(".")
 
-    cpu = hardware()
-    key = repr((cpu.cpu_name, cpu.isa, os.environ.get("EDGESPEC_ISA")))
-    digest = hashlib.blake2b(key.encode(), digest_size=4).hexdigest()
-    return kernel_folder() / ".".join(
-        ["ready", backend, *sorted({kind.name for kind in kinds}), digest]
-    )
+
+def load_checked(path: Path) -> bytes | None:
+    """What `store_checked` wrote; None when there is no such file or it is damaged."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    content, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+    return content if content and hashlib.sha256(content).digest() == digest else None
+
+
+def store_checked(path: Path, content: bytes) -> None:
+    """Write under another name first, so that a reader sees the whole file or none; a folder that
+    cannot be written only costs making it again.
+    """
+    partial = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(content + hashlib.sha256(content).digest())
+        partial.replace(path)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)

@@ -2,20 +2,29 @@
 
 Kernels take arrays and scalars, fill buffers they were handed, allocate nothing and raise nothing.
 Compiled code is cached on disk under a folder named after a hash of all kernel sources, because
-Numba's own cache notices edits in a function's own file only.
+Numba's own cache notices edits in a function's own file only. Its files are ours too: Numba's have
+no checksum, and an index that two processes can leave in disorder.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import pickle
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
 from numba import njit
+from numba.core.caching import FunctionCache
+from numba.core.ccallback import CFunc
+from numba.core.runtime import rtsys
+from numba.core.serialize import dumps
+from numba.core.sigutils import normalize_signature
 
-from edgespec.cache import kernel_folder
+from edgespec.cache import kernel_folder, load_checked, store_checked
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -42,18 +51,57 @@ def _prepare_cache() -> bool:
 
 
 CACHING = _prepare_cache()
-_OPTIONS: dict[str, Any] = {
-    "cache": CACHING,
-    "nogil": True,
-    "error_model": "numpy",
-    "boundscheck": False,
-}
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+
+
+class _Files:
+    """A function's compiled variants on disk, a file each, where Numba's cache looks for them."""
+
+    def __init__(self, folder: str, name: str) -> None:
+        self._folder, self._name = Path(folder), name
+
+    def load(self, key: object) -> Any:
+        """What was saved under this key; None when nothing was, or it is damaged."""
+        data = load_checked(self._path(key))
+        return None if data is None else pickle.loads(data)
+
+    def save(self, key: object, data: Any) -> None:
+        store_checked(self._path(key), dumps(data))
+
+    def _path(self, key: object) -> Path:
+        """The key names the argument types, the processor and its features."""
+        digest = hashlib.blake2b(repr((numba.__version__, key)).encode(), digest_size=10)
+        return self._folder / f"{self._name}.{digest.hexdigest()}.nbc"
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]  # Numba has no types
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = _Files(self._cache_path, self._impl.filename_base)
+
+    def load_overload(self, sig: object, target_context: Any) -> Any:
+        """Numba's own would first learn to compile: 0.1 s that finished code has no use for."""
+        rtsys.initialize(target_context)
+        return self._load_overload(sig, target_context)
+
+
+class _Callback(CFunc):
+    _pyfunc: Callable[..., Any]
+
+    def enable_caching(self) -> None:
+        self._cache = _Cache(self._pyfunc)
+
+
+def _compile(function: Function, **options: Any) -> Function:
+    compiled: Any = njit(**options, **_OPTIONS)(function)
+    if CACHING and function.__module__.startswith(f"{__package__}."):  # others are not in the key
+        compiled._cache = _Cache(function)
+    return compiled  # type: ignore[no-any-return]
 
 
 def kernel(function: Function) -> Function:
     """Compile for one thread, every float operation in the order it is written."""
-    compiled: Function = njit(**_OPTIONS)(function)
-    return compiled
+    return _compile(function)
 
 
 def inner_kernel(function: Function) -> Function:
@@ -61,10 +109,7 @@ def inner_kernel(function: Function) -> Function:
 
     Saves most of the compile time of functions that take many arrays.
     """
-    compiled: Function = njit(
-        _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS
-    )(function)
-    return compiled
+    return _compile(function, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def inlined_kernel(function: Function) -> Function:
@@ -73,7 +118,17 @@ def inlined_kernel(function: Function) -> Function:
     For functions without loops only: LLVM optimises them before they are inlined and once more
     after, and llvmlite 0.50 makes an endless loop of some that it has unrolled the first time.
     """
-    compiled: Function = njit(
-        _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, **_OPTIONS
-    )(function)
+    return _compile(
+        function, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True
+    )
+
+
+def callback(function: Callable[..., Any], signature: Any) -> Any:
+    """Compile as C would call it; the code is at `.address` for as long as this object lives."""
+    compiled = _Callback(
+        function, normalize_signature(signature), locals={}, options={"error_model": "numpy"}
+    )
+    if CACHING:
+        compiled.enable_caching()
+    compiled.compile()
     return compiled

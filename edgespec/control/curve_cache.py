@@ -12,7 +12,7 @@ from typing import Any
 
 import edgespec.version
 from edgespec.backends.base import Progress, Target, TokenTree
-from edgespec.cache import cache_folder, source_hash
+from edgespec.cache import cache_folder, code_key
 from edgespec.memory.hardware import hardware
 from edgespec.memory.plan import Plan
 
@@ -50,7 +50,7 @@ def _place(path: Path, plan: Plan, target: Target) -> Path:
     parts: list[Any] = [str(path.resolve()), status.st_size, status.st_mtime_ns]
     cpu = hardware()
     parts += [plan.backend, plan.threads, cpu.cpu_name, cpu.isa, os.environ.get("EDGESPEC_ISA")]
-    parts += [edgespec.version.__version__, source_hash(), target.capabilities.name]
+    parts += [edgespec.version.__version__, code_key(), target.capabilities.name]
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()
     return cache_folder() / "curves" / f"{digest}.json"
 

@@ -34,14 +34,14 @@ LIBRARIES: dict[str, Cost] = {
 
 KERNELS: dict[KernelState, Cost] = {
     "ready": Cost(0, 0),
-    "cached": Cost(54 * MIB, 24 * MIB),
-    "cold": Cost(158 * MIB, 24 * MIB),
+    "cached": Cost(45 * MIB, 15 * MIB),
+    "cold": Cost(158 * MIB, 15 * MIB),
 }
 """All kernels of a session: machine code, and what Numba and LLVM keep for good beside it.
 
-Loading from the cache still wakes up Numba's target and LLVM's linker. A cold start compiles in a
-child process of 225 MiB, imports included, because compiling leaves 200 MiB behind that cannot be
-given back; then this process starts from the cache.
+Loading from the cache wakes up LLVM's linker, but not what Numba compiles with. A cold start
+compiles in child processes of 225 MiB, imports included, because compiling leaves 200 MiB behind
+that cannot be given back; then this process starts from the cache.
 """
 
 THREAD_BYTES = 128 * KIB
@@ -51,8 +51,8 @@ TOKENIZER_BYTES = 1 * MIB
 TOKENIZER_BYTES_PER_TOKEN = 320
 """Texts, kinds, and the map from text to id with merges or scores (32,000 and 150,000 tokens)."""
 
-SESSION_BYTES = 16 * MIB
-"""Library pages that come back while working (8 MiB), modules imported late (`tokenizers` 3.3 MiB,
+SESSION_BYTES = 15 * MIB
+"""Library pages that come back while working (7 MiB), modules imported late (`tokenizers` 3.3 MiB,
 `jinja2` 1.9 MiB), text, statistics.
 """
 

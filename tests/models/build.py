@@ -87,7 +87,7 @@ def write_gguf(
     fields |= metadata or {}
     for key, value in fields.items():
         if value is not None:
-            _add_field(writer, key, value)
+            add_field(writer, key, value)
 
     plan = tensor_shapes(arch, dim, layers, heads, kv_heads, head_dim, ffn, vocab, tied)
     if rope_factors:
@@ -182,7 +182,8 @@ def _byte_characters() -> dict[int, str]:
     return dict(sorted(table.items()))
 
 
-def _add_field(writer: GGUFWriter, key: str, value: Any) -> None:
+def add_field(writer: GGUFWriter, key: str, value: Any) -> None:
+    """Add one metadata entry, of the type its value has."""
     if isinstance(value, list | tuple):
         writer.add_array(key, value)
     else:

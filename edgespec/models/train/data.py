@@ -44,6 +44,13 @@ def record_key(record: Record) -> str:
     return "\0".join(str(record.get(part, "")) for part in ("prompt", "response", "text"))
 
 
+def is_held_out(source: Source, record: Record) -> bool:
+    """Return whether a record is never trained on."""
+    if source.name == "identity":
+        return False
+    return share_of(record_key(record), "split") < HELD_OUT_SHARE
+
+
 def read_source(source: Source, folder: Path) -> Iterator[Record]:
     """Yield the records of one corpus file; `identity` is written in the recipe itself."""
     if source.name == "identity":
@@ -121,7 +128,7 @@ def gather(
             if limit is not None and index >= limit:
                 break
             key = record_key(record)
-            if source.name != "identity" and share_of(key, "split") < HELD_OUT_SHARE:
+            if is_held_out(source, record):
                 if share_of(key, "weight") < source.weight:
                     held_out.setdefault(source.name, []).append(render(record))
                 continue

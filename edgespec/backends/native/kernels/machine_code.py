@@ -9,7 +9,6 @@ loaded.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from functools import cache
@@ -20,7 +19,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from edgespec.backends.native.kernels.host import known_features
-from edgespec.cache import cache_folder
+from edgespec.cache import cache_folder, load_checked, store_checked
 from edgespec.jit import CACHING
 
 
@@ -88,36 +87,15 @@ def _cache_path(text: str, processor: Processor) -> Path:
     return cache_folder() / "tiles" / f"{digest.hexdigest()}.o"
 
 
-def _load_cached(path: Path) -> bytes | None:
-    """The object code, or None when the file is absent or its checksum does not match."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    code, digest = data[:-32], data[-32:]
-    return code if code and hashlib.sha256(code).digest() == digest else None
-
-
-def _store_cached(path: Path, code: bytes) -> None:
-    """Write under another name first: a reader sees the whole file or none."""
-    partial = path.with_suffix(f".{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(code + hashlib.sha256(code).digest())
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-
-
 @cache
 def compile_function(text: str, name: str, processor: Processor) -> int:
     """The address of function `name` of an LLVM module given as text."""
     path = _cache_path(text, processor)
-    code = _load_cached(path) if CACHING else None
+    code = load_checked(path) if CACHING else None
     if code is None:
         code = object_code(text, processor)
         if CACHING:
-            _store_cached(path, code)
+            store_checked(path, code)
     engine = _engine()
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import cfunc, types
+from numba import types
 
 from edgespec.backends.native.kernels import tile
 from edgespec.backends.native.kernels.intrinsics import (
@@ -25,7 +25,7 @@ from edgespec.backends.native.kernels.unpack import (
     scale_at,
     weight_at,
 )
-from edgespec.jit import CACHING, inlined_kernel
+from edgespec.jit import callback, inlined_kernel
 from edgespec.models.spec import TensorType
 
 _ROWS, _BLOCK = tile.TILE_ROWS, tile.BLOCK
@@ -87,7 +87,7 @@ _KEPT: list[Any] = []
 @cache
 def address(kind: TensorType) -> int:
     """Where the plain tile function of a type is."""
-    function = cfunc(_SIGNATURE, cache=CACHING, error_model="numpy")(plain_tile(kind))
+    function = callback(plain_tile(kind), _SIGNATURE)
     _KEPT.append(function)  # Numba frees the code with the object
     place: int = function.address
     return place
