@@ -9,15 +9,24 @@ from edgespec.verification.sampling import SamplingParams
 if TYPE_CHECKING:
     from edgespec.verification.acceptance import Verdict, Verifier, verify
     from edgespec.verification.noise import gumbel_noise
+    from edgespec.verification.rejection_verifier import RejectionVerifier
 
 _LAZY = {
+    "RejectionVerifier": "edgespec.verification.rejection_verifier",
     "Verdict": "edgespec.verification.acceptance",
     "Verifier": "edgespec.verification.acceptance",
     "gumbel_noise": "edgespec.verification.noise",
     "verify": "edgespec.verification.acceptance",
 }
 
-__all__ = ["SamplingParams", "Verdict", "Verifier", "gumbel_noise", "verify"]
+__all__ = [
+    "RejectionVerifier",
+    "SamplingParams",
+    "Verdict",
+    "Verifier",
+    "gumbel_noise",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -169,7 +169,7 @@ class Verifier:
                 *self._scratch,
             )
         if bonus < 0:
-            raise _bad_row(position + num_path - 1, bonus)
+            raise bad_row(position + num_path - 1, bonus)
         return Verdict(self._path[:num_path].tolist(), int(bonus))
 
     def _check(self, logits: Logits, maxima: Logits | None, num_nodes: int) -> None:
@@ -215,7 +215,8 @@ def _whole_rows(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     return as_strided(logits, (len(logits), row_bytes // step), logits.strides)
 
 
-def _bad_row(position: int, status: int) -> BackendError:
+def bad_row(position: int, status: int) -> BackendError:
+    """The error for a row that no token can be drawn from."""
     what = "NaN" if status == NOT_A_NUMBER else "no finite maximum"
     return BackendError(
         f"the logits at position {position} hold {what}: the model file is damaged or the backend "

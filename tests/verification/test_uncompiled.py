@@ -15,10 +15,21 @@ HERE = Path(__file__).parent
 
 @pytest.mark.skipif(bool(config.DISABLE_JIT), reason="is what this test starts")
 def test_suite_passes_with_the_jit_off() -> None:
-    """The tests of rows and sums once more, uncompiled."""
+    """The tests of rows, sums and samplers once more, uncompiled, but for wrong samplers."""
     tests = [str(HERE / name) for name in ("test_rows.py", "test_nucleus.py")]
+    tests += map(str, sorted(HERE.glob("test_rejection*.py")))
     found = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-k",
+            "not noticed",
+            *tests,
+        ],
         capture_output=True,
         text=True,
         cwd=HERE.parents[1],
