@@ -11,8 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.native.kernels import isa, table, tile
-from edgespec.backends.native.kernels.attention import ROWS_PER_ITEM
-from edgespec.memory.arena import BLOCK, KvArena
+from edgespec.backends.native.kernels.spans import (
+    ROW_BLOCK,
+    ROWS_PER_ITEM,
+    SCORES_ROWS,
+    SPAN,
+    SPLIT_NODES,
+    WIDTH,
+)
+from edgespec.memory.arena import BLOCK, SCALED, KvArena
 from edgespec.models.spec import ModelSpec
 
 
@@ -70,16 +77,16 @@ class Scratch:
     key: NDArray[np.float32]
     value: NDArray[np.float32]
     up: NDArray[np.float32]
-    rotated: NDArray[np.float32]
-    """[kv_heads, rows * group, head_pad]: queries, rotated and scaled."""
+    rotated: NDArray[np.uint8]
+    """[kv_heads, rows * group / 12, bytes]: queries, rotated and scaled."""
     cosines: NDArray[np.float32]
     sines: NDArray[np.float32]
     scores: NDArray[np.float32]
-    """[threads, 16, slots]."""
+    """[threads, 14, width]."""
     mixed: NDArray[np.float32]
-    """[threads, 16, head_pad]."""
-    inverse: NDArray[np.float32]
-    """[threads, 16]: one over the softmax's sums."""
+    """[regions of rows, spans, head_pad]: what each span of a row comes to (int8 KV: int32)."""
+    facts: NDArray[np.float32]
+    """[regions of rows, 3, spans to 16]: maximum, sum and step of these."""
     logits: NDArray[np.float32]
     maxima: NDArray[np.float32]
     """[rows, tiles]: of each tile of logits."""
@@ -95,13 +102,15 @@ class Scratch:
         max_nodes: int,
         prefill_chunk: int,
         threads: int,
+        kv_type: str,
     ) -> Scratch:
         """Buffers for passes of up to max(max_nodes, prefill_chunk) nodes."""
         num_rows = round_up(max(max_nodes, prefill_chunk), max(tile.INTEGER_SIZES))
         q_dim, kv_dim = spec.num_heads * spec.head_dim, spec.kv_dim
         group = spec.num_heads // spec.num_kv_heads
         head_pad = round_up(spec.head_dim, 16)
-        slots = round_up(context_length + num_rows, 16)
+        spans = -(-(context_length + num_rows) // SPAN)
+        regions = max(spec.num_kv_heads * split_rows(spec, max_nodes), threads * ROWS_PER_ITEM)
 
         def floats(*shape: int) -> NDArray[np.float32]:
             return np.zeros(shape, np.float32)
@@ -112,12 +121,19 @@ class Scratch:
             key=floats(num_rows, round_up(kv_dim, 16)),
             value=floats(num_rows, round_up(kv_dim, 16)),
             up=floats(num_rows, round_up(spec.ffn_dim, 16)),
-            rotated=floats(spec.num_kv_heads, num_rows * group, head_pad),
+            rotated=np.zeros(
+                (
+                    spec.num_kv_heads,
+                    -(-num_rows * group // ROW_BLOCK),
+                    query_bytes(spec.head_dim, kv_type),
+                ),
+                np.uint8,
+            ),
             cosines=floats(num_rows, spec.rope_dim // 2),
             sines=floats(num_rows, spec.rope_dim // 2),
-            scores=floats(threads, ROWS_PER_ITEM, slots),
-            mixed=floats(threads, ROWS_PER_ITEM, head_pad),
-            inverse=floats(threads, ROWS_PER_ITEM),
+            scores=floats(threads, SCORES_ROWS, WIDTH),
+            mixed=floats(regions, spans, head_pad),
+            facts=floats(regions, 3, round_up(spans, 16)),
             logits=floats(logits_rows(max_nodes), round_up(spec.vocab_size, 16)),
             maxima=floats(logits_rows(max_nodes), round_up(spec.vocab_size, 16) // 16),
             normed=Rows.allocate(num_rows, spec.dim),
@@ -133,6 +149,19 @@ class Scratch:
         return sum(part.size_bytes if isinstance(part, Rows) else part.nbytes for part in parts)
 
 
+def split_rows(spec: ModelSpec, max_nodes: int) -> int:
+    """Rows of a key head when threads share its spans, in whole blocks."""
+    group = spec.num_heads // spec.num_kv_heads
+    return round_up(min(SPLIT_NODES, max_nodes) * group, ROW_BLOCK)
+
+
+def query_bytes(head_dim: int, kv_type: str) -> int:
+    """Bytes of 12 rows' queries: f32, or two int8 digits, a step and a start for each block."""
+    if kv_type == "f16":
+        return ROW_BLOCK * 4 * round_up(head_dim, 16)
+    return ROW_BLOCK * (4 + -(-head_dim // SCALED) * (2 * SCALED + 4))
+
+
 def logits_rows(max_nodes: int) -> int:
     """Rows of logits: the most that any type's smallest tiles that hold `max_nodes` write."""
     tables = (tile.INTEGER_SIZES, tile.FLOAT_SIZES)
@@ -142,8 +171,10 @@ def logits_rows(max_nodes: int) -> int:
     )
 
 
-def fill_shape(c: NDArray[np.int64], spec: ModelSpec) -> None:
+def fill_shape(c: NDArray[np.int64], spec: ModelSpec, max_nodes: int) -> None:
     """Enter the architecture's numbers and the row operations."""
+    c[table.SPLIT_NODES] = min(SPLIT_NODES, max_nodes)
+    c[table.SPLIT_ROWS] = split_rows(spec, max_nodes)
     c[table.NUM_HEADS] = spec.num_heads
     c[table.NUM_KV_HEADS] = spec.num_kv_heads
     c[table.HEAD_DIM] = spec.head_dim
@@ -162,29 +193,40 @@ def fill_shape(c: NDArray[np.int64], spec: ModelSpec) -> None:
     c[table.OPS : table.OPS + table.NUM_OPS] = isa.row_addresses(isa.chosen(), interleaved)
 
 
-def fill_arena(c: NDArray[np.int64], arena: KvArena) -> None:
+def fill_arena(c: NDArray[np.int64], arena: KvArena, head_dim: int) -> None:
     """Enter the arena; its array of block addresses stays where it is as the arena grows."""
+    layout, int8 = arena.layout, arena.kv_type == "int8"
     c[table.BLOCKS] = arena.addresses.ctypes.data
     c[table.BLOCK] = BLOCK
-    c[table.PLANE_BYTES] = arena.plane_bytes
-    c[table.KEY_TILE_BYTES] = arena.key_tile_bytes
-    c[table.VALUE_BYTES] = arena.value_bytes
+    c[table.HEAD_BYTES] = layout.head_bytes
+    c[table.KEY_BYTES] = layout.key_bytes
+    c[table.KEY_TILE_BYTES] = layout.key_tile_bytes
+    c[table.KEY_SCALES] = layout.key_scales
+    c[table.VALUE_BYTES] = layout.value_bytes
+    c[table.VALUE_SCALES] = layout.value_scales
+    c[table.KEY_STEPS] = -(-head_dim // (4 if int8 else 2))
+    c[table.KV_INT8] = int8
+    c[table.WEIGHT_BYTES] = 2 if int8 else 4
+    addresses = isa.attention_addresses(isa.chosen(), arena.kv_type)
+    c[table.ATTENTION : table.ATTENTION + table.NUM_ATTENTION] = addresses
 
 
 def fill_scratch(c: NDArray[np.int64], scratch: Scratch) -> None:
     """Enter addresses and strides of all buffers."""
     two = ("stream", "query", "key", "value", "up")
-    for place, name in zip(range(table.STREAM, table.ROTATED, 2), two, strict=True):
+    for place, name in zip(range(table.STREAM, table.COSINES, 2), two, strict=True):
         buffer = getattr(scratch, name)
         c[place : place + 2] = (buffer.ctypes.data, buffer.strides[0])
     c[table.COSINES], c[table.SINES] = scratch.cosines.ctypes.data, scratch.sines.ctypes.data
     c[table.ANGLE_STRIDE] = scratch.cosines.strides[0]
-    three = {table.ROTATED: "rotated", table.SCORES: "scores", table.MIXED: "mixed"}
-    for place, name in three.items():
-        buffer = getattr(scratch, name)
-        c[place : place + 3] = (buffer.ctypes.data, *buffer.strides[:2])
-    c[table.INVERSE] = scratch.inverse.ctypes.data
-    c[table.INVERSE_THREAD] = scratch.inverse.strides[0]
+    c[table.ROTATED] = scratch.rotated.ctypes.data
+    c[table.ROTATED_HEAD], c[table.ROTATED_BLOCK] = scratch.rotated.strides[:2]
+    for place, buffer in (
+        (table.SCORES, scratch.scores),
+        (table.MIXED, scratch.mixed),
+        (table.FACTS, scratch.facts),
+    ):
+        c[place : place + 2] = (buffer.ctypes.data, buffer.strides[0])
     c[table.LOGITS] = scratch.logits.ctypes.data
     c[table.LOGITS_STRIDE] = scratch.logits.strides[0]
     c[table.MAXIMA] = scratch.maxima.ctypes.data

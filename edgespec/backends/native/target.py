@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgespec.backends.base import Capabilities, Logits, Progress, Target, TokenTree
 from edgespec.backends.native import session
-from edgespec.backends.native.kernels import attention, isa, table, tile
+from edgespec.backends.native.kernels import attention, isa, kv_places, table, tile
 from edgespec.backends.native.kernels.tile import FORMATS
 from edgespec.backends.native.pace import Pace
 from edgespec.backends.native.team import Team
@@ -47,16 +47,16 @@ class NativeTarget(Target):
         factors = file.matrix_f32("rope_freqs.weight").ravel() if spec.rope_factors else None
         self._frequencies = session.rope_frequencies(spec, factors)
         self._scratch = session.Scratch.allocate(
-            spec, plan.context_length, plan.max_nodes, self._chunk, plan.threads
+            spec, plan.context_length, plan.max_nodes, self._chunk, plan.threads, plan.kv_type
         )
         self._arena = KvArena(
-            spec.num_layers, spec.num_kv_heads, spec.head_dim, plan.context_length
+            spec.num_layers, spec.num_kv_heads, spec.head_dim, plan.context_length, plan.kv_type
         )
         self._nodes = _NodeTables(self._chunk, plan.max_nodes)
         self._tiles: dict[int, NDArray[np.int64]] = {}
         self._table = np.zeros(table.NUM_ENTRIES, np.int64)
-        session.fill_shape(self._table, spec)
-        session.fill_arena(self._table, self._arena)
+        session.fill_shape(self._table, spec, plan.max_nodes)
+        session.fill_arena(self._table, self._arena, spec.head_dim)
         session.fill_scratch(self._table, self._scratch)
         self._weights.fill(self._table)
         self._table[table.FREQUENCIES] = self._frequencies.ctypes.data
@@ -119,7 +119,7 @@ class NativeTarget(Target):
     def _commit(self, path: Sequence[int]) -> None:
         for place, node in enumerate(path):
             if node != place:  # ascending, so a source is read before it is overwritten
-                attention.move_kv(
+                kv_places.move_kv(
                     self._table, self.spec.num_layers, self.length + node, self.length + place
                 )
 

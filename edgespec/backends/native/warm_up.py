@@ -7,11 +7,12 @@ from contextlib import closing
 
 import numpy as np
 
-from edgespec.backends.native.kernels import attention, isa, table
+from edgespec.backends.native.kernels import attention, isa, kv_places, table
 from edgespec.backends.native.kernels.pack import packer
 from edgespec.backends.native.kernels.tile import FORMATS
 from edgespec.backends.native.kernels.unpack import unpack_row
 from edgespec.backends.native.team import Team
+from edgespec.memory.arena import KV_TYPES
 from edgespec.models.spec import TensorType
 
 
@@ -25,9 +26,11 @@ def warm_up(kinds: Iterable[TensorType]) -> None:
     name = isa.chosen()
     for interleaved in (False, True):
         isa.row_addresses(name, interleaved)
+    for kv_type in KV_TYPES:
+        isa.attention_addresses(name, kv_type)
     with closing(Team(empty, 2)) as team:
         team.run(0, 0, 0, 1)
-    attention.move_kv(empty, 0, 0, 0)
+    kv_places.move_kv(empty, 0, 0, 0)
     for kind in kinds:
         if kind in FORMATS:
             packer(kind)

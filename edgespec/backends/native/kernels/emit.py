@@ -6,7 +6,7 @@ into what it has, so the same text serves AVX-512, AVX2 and NEON. Addresses are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -63,6 +63,18 @@ class Emitter:
             hints = [ir.Constant(I32, value) for value in (0, 4 - level, 1)]  # read, data
             self.call("llvm.prefetch.p0", VOID, [pointer, *hints])
 
+    def prefetch_share(self, base: Value, step: Value, num_bytes: int, share: Value) -> None:
+        """Ask, for the second cache, for the next `num_bytes` at `base` in one of 2**share steps.
+
+        Spread out, because what is asked for and what is needed now wait in the same few buffers.
+        """
+        builder = self.builder
+        mask = builder.sub(builder.shl(self.integer(1), share), self.integer(1))
+        due = builder.icmp_signed("==", builder.and_(step, mask), self.integer(0))
+        with builder.if_then(due):
+            there = self.address(base, (builder.lshr(step, share), num_bytes))
+            self.prefetch(there, num_bytes, level=2)
+
     def store(self, value: Value, address: Value, align: int = 4) -> None:
         self.builder.store(
             value, self.builder.inttoptr(address, value.type.as_pointer()), align=align
@@ -106,12 +118,13 @@ class Emitter:
         """f16 at an address, one for each lane, as f32."""
         return self.builder.fpext(self.load(address, self.f16, 2), self.f32)
 
-    def running(self, count: int) -> list[Value]:
-        """`count` float accumulators at zero; registers once LLVM has promoted them."""
+    def running(self, count: int, start: Value | None = None) -> list[Value]:
+        """`count` accumulators at `start` (float zeros); registers once LLVM has promoted them."""
+        start = self.zero() if start is None else start
         with self.builder.goto_entry_block():  # an alloca inside a loop would grow the stack
-            slots = [self.builder.alloca(self.f32) for _ in range(count)]
+            slots = [self.builder.alloca(start.type) for _ in range(count)]
         for slot in slots:
-            self.builder.store(self.zero(), slot)
+            self.builder.store(start, slot)
         return slots
 
     def stack_bytes(self, count: int) -> Value:
@@ -151,6 +164,22 @@ class Emitter:
         index.add_incoming(builder.add(index, ir.Constant(I64, 1)), builder.block)
         builder.branch(head)
         builder.position_at_end(end)
+
+    def groups(self, count: Value, size: int) -> Value:
+        """How many groups of `size` hold `count`."""
+        return self.builder.udiv(self.address(count, size - 1), self.integer(size))
+
+    def in_steps(self, count: Value, width: int, body: Callable[[int, Value], None]) -> None:
+        """Emit loops over `count` items: body(width, first) while as many are left, then one by
+        one.
+        """
+        whole = self.builder.udiv(count, self.integer(width))
+        with self.loop(whole) as step:
+            body(width, self.builder.mul(step, self.integer(width)))
+        if width > 1:
+            done = self.builder.mul(whole, self.integer(width))
+            with self.loop(self.builder.sub(count, done)) as index:
+                body(1, self.builder.add(done, index))
 
     def done(self) -> Function:
         self.builder.ret_void()

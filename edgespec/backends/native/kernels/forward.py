@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgespec.backends.native.kernels import table as t
-from edgespec.backends.native.kernels.attention import attend_share, store_kv
+from edgespec.backends.native.kernels.attention import attend_share, finish_node, put_query
 from edgespec.backends.native.kernels.intrinsics import (
     bits_to_float,
     call_row,
@@ -24,6 +24,7 @@ from edgespec.backends.native.kernels.intrinsics import (
     load_long,
     store_float,
 )
+from edgespec.backends.native.kernels.kv_places import store_kv
 from edgespec.backends.native.kernels.team import (
     barrier,
     first_unit,
@@ -218,9 +219,8 @@ def _place_query(c, layer, head, node):
     row = c[t.QUERY] + node * c[t.QUERY_STRIDE] + 4 * head * dim
     biases = layer * (c[t.NUM_HEADS] + 2 * c[t.NUM_KV_HEADS])
     _refine(c, layer, row, (biases + head) * dim * 4, np.int64(0))
-    target = c[t.ROTATED] + head // group * c[t.ROTATED_HEAD]
-    target += (node * group + head % group) * c[t.ROTATED_STRIDE]
-    _rotate(c, node, row, target, c[t.QUERY_SCALE_BITS])
+    _rotate(c, node, row, row, c[t.QUERY_SCALE_BITS])
+    put_query(c, head // group, node * group + head % group, row)
 
 
 @inner_kernel
@@ -294,9 +294,10 @@ def _layer(c, thread, threads, layer, num_rows):
     _norm(c, thread, threads, gain, np.int64(0), num_rows)
     _project(c, thread, layer, num_rows)
     barrier(c, thread, threads)
-    attend_share(c, thread, threads, layer, num_rows)
+    attend_share(c, thread, layer, num_rows)
     barrier(c, thread, threads)
     for row in range(thread, num_rows, threads):
+        finish_node(c, row, num_rows)
         _quantise(c, attended, row, 0, c[t.NUM_HEADS] * c[t.HEAD_DIM])
     barrier(c, thread, threads)
     _multiply(c, thread, base + 64 * t.WO, attended, num_rows, stream, stride, 1)

@@ -18,32 +18,43 @@ from edgespec.backends.native.kernels.tile import FORMATS
 # The pass at hand: committed positions P, and the tree as int32 arrays (see `attention.py`).
 LENGTH, DEPTH, RUN, EXTRA_START, EXTRA = range(12, 17)
 
-# The KV arena: int64 array of block addresses, positions in a block, bytes of its parts.
-BLOCKS, BLOCK, PLANE_BYTES, KEY_TILE_BYTES, VALUE_BYTES = range(17, 22)
+# The KV arena: int64 array of block addresses, positions in a block, then one head's part of it
+# (`memory/arena.py`), steps of the scoring loop, whether it is int8, bytes of a softmax weight.
+(BLOCKS, BLOCK, HEAD_BYTES, KEY_BYTES, KEY_TILE_BYTES, KEY_SCALES, VALUE_BYTES, VALUE_SCALES,
+ KEY_STEPS, KV_INT8, WEIGHT_BYTES) = range(17, 28)
 
 # Weights: int64 [layers, 7, 8] (columns below), one such row for the head, and small f32 vectors.
-MATRICES, HEAD_MATRIX, NORMS, LAST_NORM_WEIGHT, HEAD_NORMS, BIASES, FREQUENCIES = range(22, 29)
+MATRICES, HEAD_MATRIX, NORMS, LAST_NORM_WEIGHT, HEAD_NORMS, BIASES, FREQUENCIES = range(28, 35)
 
-# Scratch, f32: rows of activations, and what each thread uses for attention.
+# Scratch, f32: rows of activations.
 (STREAM, STREAM_STRIDE, QUERY, QUERY_STRIDE, KEY, KEY_STRIDE, VALUE, VALUE_STRIDE, UP, UP_STRIDE,
- ROTATED, ROTATED_HEAD, ROTATED_STRIDE, COSINES, SINES, ANGLE_STRIDE, SCORES, SCORES_THREAD,
- SCORES_STRIDE, MIXED, MIXED_THREAD, MIXED_STRIDE, INVERSE, INVERSE_THREAD, LOGITS,
- LOGITS_STRIDE, VOCAB_SIZE, MAXIMA, MAXIMA_STRIDE) = range(29, 58)
+ COSINES, SINES, ANGLE_STRIDE, LOGITS, LOGITS_STRIDE, VOCAB_SIZE, MAXIMA, MAXIMA_STRIDE) = (
+    range(35, 53))
+
+# Attention's scratch: queries (of a key head, of 12 rows), scores (of a thread), what spans come to
+# (of a row), nodes up to which threads share spans, and rows of a key head then.
+(ROTATED, ROTATED_HEAD, ROTATED_BLOCK, SCORES, SCORES_THREAD, MIXED, MIXED_STRIDE, FACTS,
+ FACTS_STRIDE, SPLIT_NODES, SPLIT_ROWS) = range(53, 64)
 
 # Three matmul inputs, each with the eight entries below.
-NORMED, ATTENDED, GATED = range(58, 82, 8)
+NORMED, ATTENDED, GATED = range(64, 88, 8)
 (FLOATS, FLOATS_STRIDE, QUANTS, QUANTS_STRIDE, PLANES, PLANES_STRIDE, PLANE_BYTES_EACH,
  HAS_QUANTS) = range(8)
 
 # The job at hand, and the team that does it (see `team.py`): its words, and the lock functions.
 # UNIT_HEADS heads fill whole tiles: what one thread computes, rotates and stores at a time.
-NUM_LAYERS, FIRST_ROW, NUM_ROWS, UNIT_HEADS, TEAM, ACQUIRE, RELEASE = range(82, 89)
+NUM_LAYERS, FIRST_ROW, NUM_ROWS, UNIT_HEADS, TEAM, ACQUIRE, RELEASE = range(88, 95)
 
-# Functions: row operations (their order in `row_ops.table`), then by type: tiles and their sizes.
-OPS = 89
-NORM, QUANTISE, GATE, SOFTMAX, ROTATE, SCORE, MIX, TILE_MAXIMA = 0, 1, 2, 3, 4, 5, 9, 13
-NUM_OPS, NUM_TYPES = 14, len(FORMATS)
-TILES = OPS + NUM_OPS
+# Functions: row operations (their order in `row_ops.table`), attention's (in `attention_ops.table`:
+# after the first ones, scores and mixing for 1 to 12 rows), then by type: tiles and their sizes.
+OPS = 95
+NORM, QUANTISE, GATE, ROTATE, TILE_MAXIMA = range(5)
+NUM_OPS, NUM_TYPES = 5, len(FORMATS)
+ATTENTION = OPS + NUM_OPS
+SOFTMAX, COMBINE, STORE_KEY, STORE_VALUE, PUT_QUERY, SPREAD, WEIGH, MOST_ROWS, SCORE, MIX = (
+    *range(9), 8 + 12)
+NUM_ATTENTION = 8 + 2 * 12
+TILES = ATTENTION + NUM_ATTENTION
 SIZES = TILES + NUM_TYPES
 NUM_ENTRIES = SIZES + NUM_TYPES
 

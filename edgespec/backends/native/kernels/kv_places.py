@@ -1,0 +1,101 @@
+"""Where keys and values of a position lie in the arena, and how they get there and move.
+
+`memory/arena.py` draws the layout.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgespec.backends.native.kernels import table as t
+from edgespec.backends.native.kernels.intrinsics import (
+    bytes_at,
+    call_row,
+    float_to_half,
+    load_float,
+    load_long,
+    store_short,
+)
+from edgespec.jit import inner_kernel, kernel
+
+_MOST_HALF = np.float32(65504.0)
+
+
+@inner_kernel
+def key_address(c, layer, head, slot):
+    """Where one head's part of the block of a slot starts: its keys, then its values."""
+    block = load_long(c[t.BLOCKS] + 8 * (slot // c[t.BLOCK]))
+    return block + (layer * c[t.NUM_KV_HEADS] + head) * c[t.HEAD_BYTES]
+
+
+@inner_kernel
+def _half(value):
+    """The nearest finite f16: what is stored must not spoil other rows when weighted by zero."""
+    if not value < _MOST_HALF:
+        value = _MOST_HALF
+    return float_to_half(max(value, -_MOST_HALF))
+
+
+@inner_kernel
+def store_kv(c, layer, head, slot, key, value):
+    """Write one position's key and value, f32 [head_dim] at two addresses."""
+    place = key_address(c, layer, head, slot)
+    tile, column = slot % c[t.BLOCK] >> 4, slot & 15
+    keys = place + tile * c[t.KEY_TILE_BYTES]
+    values = place + c[t.KEY_BYTES]
+    within = slot % c[t.BLOCK]
+    if c[t.KV_INT8] == 0:
+        for i in range(c[t.HEAD_DIM]):
+            store_short(keys + 2 * column + 32 * i, _half(load_float(key + 4 * i)))
+            store_short(
+                values + within * c[t.VALUE_BYTES] + 2 * i, _half(load_float(value + 4 * i))
+            )
+        return
+    scale = place + c[t.KEY_SCALES] + tile * 32 * ((c[t.HEAD_DIM] + 31) >> 5) + 2 * column
+    dim = c[t.HEAD_DIM]
+    call_row(c[t.ATTENTION + t.STORE_KEY], key, keys + 4 * column, scale, dim, 0, 0, 0, 0)
+    row = values + (within >> 2) * c[t.VALUE_BYTES] + (within & 3)
+    scale = values + c[t.VALUE_SCALES] + 2 * within
+    call_row(c[t.ATTENTION + t.STORE_VALUE], value, row, scale, dim, 0, 0, 0, 0)
+
+
+@inner_kernel
+def _copy(source, target, count, stride, size):
+    """Copy `count` numbers of `size` bytes, `stride` bytes from one to the next."""
+    width = count * stride
+    old, new = bytes_at(source, width), bytes_at(target, width)
+    for i in range(count):
+        for byte in range(size):
+            new[i * stride + byte] = old[i * stride + byte]
+
+
+@inner_kernel
+def _move_head(c, old, new, source, target):
+    """Copy a position's key and value of one head; `old` and `new` are where its part starts."""
+    size = 4 if c[t.KV_INT8] != 0 else 2
+    steps = c[t.KEY_STEPS] if c[t.KV_INT8] != 0 else c[t.HEAD_DIM]
+    one, two = source % c[t.BLOCK], target % c[t.BLOCK]
+    key = old + (one >> 4) * c[t.KEY_TILE_BYTES] + size * (one & 15)
+    place = new + (two >> 4) * c[t.KEY_TILE_BYTES] + size * (two & 15)
+    _copy(key, place, steps, 16 * size, size)
+    value, room = old + c[t.KEY_BYTES], new + c[t.KEY_BYTES]
+    if c[t.KV_INT8] == 0:
+        _copy(value + one * c[t.VALUE_BYTES], room + two * c[t.VALUE_BYTES], c[t.HEAD_DIM], 2, 2)
+        return
+    blocks = (c[t.HEAD_DIM] + 31) >> 5
+    key = old + c[t.KEY_SCALES] + 32 * blocks * (one >> 4) + 2 * (one & 15)
+    place = new + c[t.KEY_SCALES] + 32 * blocks * (two >> 4) + 2 * (two & 15)
+    _copy(key, place, blocks, 32, 2)
+    row = value + (one >> 2) * c[t.VALUE_BYTES] + (one & 3)
+    place = room + (two >> 2) * c[t.VALUE_BYTES] + (two & 3)
+    _copy(row, place, c[t.HEAD_DIM], 4, 1)
+    _copy(value + c[t.VALUE_SCALES] + 2 * one, room + c[t.VALUE_SCALES] + 2 * two, 1, 2, 2)
+
+
+@kernel
+def move_kv(c, num_layers, source, target):
+    """Copy one position's keys and values, all layers and heads, from one slot to another."""
+    for layer in range(num_layers):
+        for head in range(c[t.NUM_KV_HEADS]):
+            old = key_address(c, layer, head, source)
+            _move_head(c, old, key_address(c, layer, head, target), source, target)
