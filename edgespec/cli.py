@@ -115,6 +115,14 @@ Context = Annotated[
 Threads = Annotated[
     int | None, typer.Option("--threads", metavar="N", help="Threads; one per core if left out.")
 ]
+KvType = Annotated[
+    str,
+    typer.Option(
+        "--kv-type",
+        metavar="auto|f16|int8",
+        help="How keys and values are kept; int8 takes half the memory. auto is f16.",
+    ),
+]
 MaxTokens = Annotated[
     int, typer.Option("--max-tokens", "-n", metavar="N", help="Most tokens to write.")
 ]
@@ -189,6 +197,7 @@ def run(
     memory: Memory = "auto",
     vram: Vram = "auto",
     context: Context = None,
+    kv_type: KvType = "auto",
     threads: Threads = None,
     max_tokens: MaxTokens = 512,
     temperature: Temperature = 0.8,
@@ -222,7 +231,7 @@ def run(
     )  # fmt: skip
     text = read_prompt(prompt, sys.stdin.buffer, stdin_is_terminal=sys.stdin.isatty())
     chosen = "none" if no_speculation else drafters
-    load = LoadOptions(model, memory, backend, threads, context, chosen)
+    load = LoadOptions(model, memory, backend, threads, context, chosen, kv_type)
     run_once(text, load, reply, system=system, raw=raw, stats=stats, as_json=as_json)
 
 
@@ -234,6 +243,7 @@ def chat(
     memory: Memory = "auto",
     vram: Vram = "auto",
     context: Context = None,
+    kv_type: KvType = "auto",
     threads: Threads = None,
     max_tokens: MaxTokens = 512,
     temperature: Temperature = 0.8,
@@ -265,7 +275,7 @@ def chat(
         not no_speculation, ignore_eos,
     )  # fmt: skip
     chosen = "none" if no_speculation else drafters
-    load = LoadOptions(model, memory, backend, threads, context, chosen)
+    load = LoadOptions(model, memory, backend, threads, context, chosen, kv_type)
     if not hold_chat(prompt, load, reply, system=system, as_json=as_json):
         raise typer.Exit(1)
 
@@ -278,6 +288,7 @@ def plan(
     memory: Memory = "auto",
     vram: Vram = "auto",
     context: Context = None,
+    kv_type: KvType = "auto",
     threads: Threads = None,
     drafters: Drafters = "auto",
     no_speculation: NoSpeculation = False,
@@ -290,7 +301,7 @@ def plan(
     check_vram(vram)
     chosen = "none" if no_speculation else drafters
     options = LoadOptions(
-        one_model(model_argument, model), memory, backend, threads, context, chosen
+        one_model(model_argument, model), memory, backend, threads, context, chosen, kv_type
     )
     made = options.plan()
     if as_json:

@@ -30,13 +30,15 @@ def plan(
     context: int | None = None,
     max_nodes: int | None = None,
     drafters: str | Sequence[str] = "auto",
+    kv_type: str = "auto",
 ) -> Plan:
     """What `load` with the same arguments would do: where every byte goes, and why.
 
     Raises BudgetError when nothing fits, OptionError for arguments that mean nothing.
     """
     with open_model(resolve(model)) as file:
-        return _plan(file, memory, backend, threads, context, max_nodes, _drafters(drafters))
+        names = _drafters(drafters)
+        return _plan(file, memory, backend, threads, context, max_nodes, names, kv_type)
 
 
 def load(
@@ -48,18 +50,20 @@ def load(
     context: int | None = None,
     max_nodes: int | None = None,
     drafters: str | Sequence[str] = "auto",
+    kv_type: str = "auto",
     progress: Progress | None = None,
 ) -> Engine:
     """Open a model inside a memory budget; None is the model that ships with the package.
 
-    `memory` is bytes, "2GiB", "50%" or "auto". Raises BudgetError before loading when the model
+    `memory` is bytes, "2GiB", "50%" or "auto"; `kv_type` is how keys and values are kept: "f16"
+    (and "auto") or "int8", in half the memory. Raises BudgetError before loading when the model
     does not fit, ModelFileError when it cannot be read, OptionError for arguments that mean
     nothing.
     """
     names = _drafters(drafters)
     file = open_model(resolve(model))
     try:
-        chosen = _plan(file, memory, backend, threads, context, max_nodes, names)
+        chosen = _plan(file, memory, backend, threads, context, max_nodes, names, kv_type)
         return _open(file, chosen, progress)
     except BaseException:
         file.close()
@@ -120,6 +124,7 @@ def _plan(
     context: int | None,
     max_nodes: int | None,
     drafters: tuple[str, ...],
+    kv_type: str,
 ) -> Plan:
     memory_now, name = snapshot(), backends.choose(backend)
     kernels: KernelState = "cached" if kernels_are_cached(name, _kinds(file)) else "cold"
@@ -133,4 +138,5 @@ def _plan(
         max_nodes=max_nodes,
         backend=name,
         draft=bool(drafters),
+        kv_type=kv_type,
     )

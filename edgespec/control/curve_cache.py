@@ -49,7 +49,8 @@ def _place(path: Path, plan: Plan, target: Target) -> Path:
     status = path.stat()
     parts: list[Any] = [str(path.resolve()), status.st_size, status.st_mtime_ns]
     cpu = hardware()
-    parts += [plan.backend, plan.threads, cpu.cpu_name, cpu.isa, os.environ.get("EDGESPEC_ISA")]
+    parts += [plan.backend, plan.threads, plan.kv_type]
+    parts += [cpu.cpu_name, cpu.isa, os.environ.get("EDGESPEC_ISA")]
     parts += [edgespec.version.__version__, code_key(), target.capabilities.name]
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()
     return cache_folder() / "curves" / f"{digest}.json"

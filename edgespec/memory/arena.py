@@ -17,7 +17,7 @@ dimensions, a value has one. Dimensions are padded to 16 (int8 keys: to 4).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,6 @@ TILE = 16
 """Positions in one tile of keys."""
 SCALED = 32
 """Dimensions of an int8 key that share a scale."""
-KvType = Literal["f16", "int8"]
-KV_TYPES: tuple[KvType, ...] = ("f16", "int8")
 
 
 @dataclass(frozen=True, slots=True)

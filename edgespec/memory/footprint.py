@@ -34,6 +34,7 @@ def native_footprint(
     drafter_bytes: int,
     base_bytes: int,
     kernel_bytes: int = 0,
+    kv_type: str = "f16",
     startup_peak_bytes: int = 0,
 ) -> Footprint:
     """Itemise the peak of a native session, in bytes.
@@ -43,7 +44,8 @@ def native_footprint(
     three), `drafter_bytes` the cap of all drafters' stores. Raises UnsupportedModelError.
     """
     tensors = tuple(tensors)
-    scratch = activation_bytes(spec, context_length, max_nodes, prefill_chunk, threads)
+    scratch = activation_bytes(spec, context_length, max_nodes, prefill_chunk, threads, kv_type)
+    cache = kv_bytes(spec, context_length, kv_type)
     steady = [
         FootprintItem("interpreter", base_bytes, "with its libraries, measured"),
         FootprintItem("compiled kernels", kernel_bytes, "measured"),
@@ -51,7 +53,7 @@ def native_footprint(
         FootprintItem("weights", weights_bytes(tensors), "repacked", exact=True),
     ]
     running = [
-        FootprintItem("KV cache", kv_bytes(spec, context_length), _kv_note(context_length), True),
+        FootprintItem("KV cache", cache, _kv_note(context_length, kv_type), True),
         FootprintItem("activations", scratch, f"{max(max_nodes, prefill_chunk)} rows", True),
         FootprintItem("logits", logits_bytes(spec, max_nodes), f"{max_nodes} rows", True),
         FootprintItem("sampling", spec.vocab_size * calibration.SAMPLING_BYTES_PER_TOKEN),
@@ -76,8 +78,8 @@ def tokenizer_bytes(vocab_size: int) -> int:
     return calibration.TOKENIZER_BYTES + vocab_size * calibration.TOKENIZER_BYTES_PER_TOKEN
 
 
-def _kv_note(positions: int) -> str:
-    return f"{-(-positions // KV_BLOCK)} x {KV_BLOCK} positions, f16"
+def _kv_note(positions: int, kv_type: str) -> str:
+    return f"{-(-positions // KV_BLOCK)} x {KV_BLOCK} positions, {kv_type}"
 
 
 def _sum(items: Iterable[FootprintItem]) -> int:

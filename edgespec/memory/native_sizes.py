@@ -20,8 +20,12 @@ TILE_ROWS = 16
 """Rows of a weight matrix that are interleaved; the last tile is padded with zeros."""
 TILE_SIZES = (1, 2, 4, 8, 16)
 """Rows that passes are padded up to, whatever the weights' type."""
-ATTENTION_ROWS = 16
-"""Query rows one thread scores at a time."""
+ATTENTION_ROWS, THREAD_ROWS, SPLIT_NODES = 12, 48, 16
+"""Query rows that are kept together, rows a thread takes on, nodes whose spans threads share."""
+SPAN = 512
+"""Positions whose softmax is computed at once."""
+SCORE_FLOATS = 14 * (SPAN + 256 + 80)
+"""Scores a thread keeps: of 12 rows, and the values' scales twice; of a span and all nodes."""
 BLOCK, NUM_PLANES = 32, 7
 """Columns that share an activation scale, and 4-byte values kept for each such block."""
 READ_CHUNK_BYTES = 4 * 1024**2
@@ -69,13 +73,20 @@ def weights_bytes(tensors: Iterable[TensorInfo]) -> int:
     return sum(packed_bytes(tensor) for tensor in tensors if tensor.name not in _NOT_HELD)
 
 
-def kv_bytes(spec: ModelSpec, positions: int) -> int:
-    """KV arena in f16: blocks x (layers x 2 x kv_heads x 256 x head_dim to 16 x 2 bytes + 64).
+def kv_bytes(spec: ModelSpec, positions: int, kv_type: str = "f16") -> int:
+    """KV arena: blocks x (layers x kv_heads x 256 x bytes of a key and a value + 64).
 
-    Nodes that may be rejected yet lie in it too, past the committed positions.
+    In f16 these are 2 x head_dim to 16 x 2 bytes. In int8 the key has head_dim to 4 bytes and an
+    f16 scale for each 32, the value head_dim to 16 and one scale. Nodes that may be rejected yet
+    lie in it too, past the committed positions.
     """
     head_dim = round_up(spec.head_dim, 16)
-    block_bytes = spec.num_layers * 2 * spec.num_kv_heads * KV_BLOCK * head_dim * 2
+    if kv_type == "f16":
+        pair_bytes = 2 * head_dim * 2
+    else:
+        key_bytes = round_up(spec.head_dim, 4) + 2 * -(-spec.head_dim // BLOCK)
+        pair_bytes = key_bytes + head_dim + 2
+    block_bytes = spec.num_layers * spec.num_kv_heads * KV_BLOCK * pair_bytes
     return -(-positions // KV_BLOCK) * (block_bytes + ALIGNMENT)
 
 
@@ -90,7 +101,12 @@ def logits_bytes(spec: ModelSpec, max_nodes: int) -> int:
 
 
 def activation_bytes(
-    spec: ModelSpec, context_length: int, max_nodes: int, prefill_chunk: int, threads: int
+    spec: ModelSpec,
+    context_length: int,
+    max_nodes: int,
+    prefill_chunk: int,
+    threads: int,
+    kv_type: str = "f16",
 ) -> int:
     """Scratch of one pass, shared by all layers: rows x row bytes + attention + node tables.
 
@@ -98,15 +114,39 @@ def activation_bytes(
     """
     chunk = max(max_nodes, prefill_chunk)
     rows = round_up(chunk, TILE_SIZES[-1])
-    head_dim = round_up(spec.head_dim, 16)
-    slots = round_up(context_length + rows, 16)
-    attention = threads * ATTENTION_ROWS * (slots + head_dim + 1) * 4
+    attention = _attention_bytes(spec, context_length, max_nodes, threads)
+    attention += _query_bytes(spec, rows, kv_type)
     tables = 4 * (3 * chunk + 1 + max_nodes**2)
     return rows * _row_bytes(spec) + attention + tables
 
 
+def _attention_bytes(spec: ModelSpec, context_length: int, max_nodes: int, threads: int) -> int:
+    """Scores of all threads, and for each query row and span its values and three facts.
+
+    Query rows are those of all key heads for up to 16 nodes, or 48 for each thread if that is more.
+    """
+    spans = -(-context_length // SPAN)
+    group = spec.num_heads // spec.num_kv_heads
+    head_rows = round_up(min(SPLIT_NODES, max_nodes) * group, ATTENTION_ROWS)
+    rows = max(spec.num_kv_heads * head_rows, threads * THREAD_ROWS)
+    results = rows * (spans * round_up(spec.head_dim, 16) + 3 * round_up(spans, 16))
+    return 4 * (threads * SCORE_FLOATS + results)
+
+
+def _query_bytes(spec: ModelSpec, rows: int, kv_type: str) -> int:
+    """Rotated queries of all nodes, 12 rows of a key head together: f32 in head_dim to 16, or with
+    int8 KV two bytes for each dimension to 32, a step and a start for each 32.
+    """
+    groups = -(-rows * (spec.num_heads // spec.num_kv_heads) // ATTENTION_ROWS)
+    if kv_type == "f16":
+        row_bytes = 4 * round_up(spec.head_dim, 16)
+    else:
+        row_bytes = 4 + -(-spec.head_dim // BLOCK) * (2 * BLOCK + 4)
+    return spec.num_kv_heads * groups * ATTENTION_ROWS * row_bytes
+
+
 def _row_bytes(spec: ModelSpec) -> int:
-    """One node's f32 stream, q, k, v, up, rotated queries and angles, and its three matmul inputs.
+    """One node's f32 stream, q, k, v, up and angles, and its three matmul inputs.
 
     A matmul input is kept as f32 and, when it has whole blocks of 32, as int8 with seven 4-byte
     values per block.
@@ -114,7 +154,7 @@ def _row_bytes(spec: ModelSpec) -> int:
     q_dim = spec.num_heads * spec.head_dim
     widths = (q_dim, spec.kv_dim, spec.kv_dim, spec.ffn_dim)
     floats = spec.dim + sum(round_up(width, 16) for width in widths)
-    floats += spec.num_heads * round_up(spec.head_dim, 16) + spec.rope_dim // 2 * 2
+    floats += spec.rope_dim // 2 * 2
     inputs = 0
     for width in (spec.dim, q_dim, spec.ffn_dim):
         blocks = width // BLOCK if width % BLOCK == 0 else 0

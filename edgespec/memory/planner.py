@@ -12,7 +12,7 @@ from edgespec.memory.calibration import Runtime
 from edgespec.memory.hardware import Hardware
 from edgespec.memory.plan import Plan
 from edgespec.memory.refusal import refuse
-from edgespec.memory.settings import Limits, Settings
+from edgespec.memory.settings import KV_TYPES, Limits, Settings
 from edgespec.memory.size import format_size
 from edgespec.memory.sizing import Sizing
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
@@ -40,6 +40,7 @@ class Planner:
         max_nodes: int | None = None,
         backend: str = "native",
         draft: bool = True,
+        kv_type: str = "auto",
     ) -> Plan:
         """The fastest settings that fit; what is given is kept, what is None is chosen.
 
@@ -49,7 +50,8 @@ class Planner:
         if backend not in BACKENDS:
             known = ", ".join(BACKENDS)
             raise OptionError(f"no plan is known for backend {backend!r}; plans exist for {known}")
-        limits = Limits.of(spec, context=context, max_nodes=max_nodes, draft=draft)
+        kept = _kv_type(kv_type, backend)
+        limits = Limits.of(spec, context=context, max_nodes=max_nodes, draft=draft, kv_type=kept)
         runtime = self.runtime or Runtime(budget.snapshot.process_resident_bytes)
         usable = _threads(threads, hardware)
         sizing = Sizing(spec, tuple(tensors), usable, runtime, backend)
@@ -60,7 +62,7 @@ class Planner:
             backend=backend,
             quantisation=quantisation(sizing.tensors),
             context_length=chosen.context,
-            kv_type="f16",
+            kv_type=chosen.kv_type,
             max_nodes=chosen.max_nodes,
             prefill_chunk=chosen.prefill_chunk,
             threads=sizing.threads,
@@ -82,6 +84,18 @@ def quantisation(tensors: Iterable[TensorInfo]) -> str:
     return "+".join(kind.name for kind, size in sizes.most_common() if size * 100 >= whole)
 
 
+def _kv_type(asked: str, backend: str) -> str:
+    """How keys and values are kept."""
+    if asked not in ("auto", *KV_TYPES):
+        raise OptionError(f"no KV type is called {asked!r}; choose auto, {' or '.join(KV_TYPES)}")
+    if asked == "int8" and backend != "native":
+        raise OptionError(
+            f"the {backend} backend keeps keys and values as f16; use --kv-type f16, or the native "
+            "backend for int8"
+        )
+    return KV_TYPES[0] if asked == "auto" else asked
+
+
 def _threads(asked: int | None, hardware: Hardware) -> int:
     if asked is None:
         return hardware.usable_threads()
@@ -98,6 +112,7 @@ def _reasons(
     """One sentence for each choice."""
     return [
         _context_reason(sizing.spec, limits, chosen),
+        *(["KV int8: as asked; half the memory of f16"] if chosen.kv_type == "int8" else []),
         _nodes_reason(limits, chosen),
         f"prefill: {chosen.prefill_chunk} tokens a pass"
         + (", smaller to fit" if chosen.prefill_chunk < limits.wished.prefill_chunk else ""),

@@ -25,6 +25,11 @@ def refuse(sizing: Sizing, limits: Limits, budget: Budget) -> BudgetError:
 def _advice(sizing: Sizing, limits: Limits, budget: Budget) -> str:
     """The nearest ways out, the one that keeps most of what was asked first."""
     advice = []
+    smaller = limits.with_kv("int8")
+    if sizing.backend == "native" and limits.wished.kv_type != "int8":
+        fitting = smaller.fit(lambda settings: sizing.total(settings) <= budget.size_bytes)
+        if fitting is not None:
+            advice.append(f"--kv-type int8 fits this budget ({_describe(fitting)})")
     if limits.pinned:
         free = limits.unpinned(sizing.spec)
         smallest = free.smallest

@@ -14,6 +14,8 @@ from edgespec.errors import OptionError
 from edgespec.memory.size import MIB
 from edgespec.models.spec import ModelSpec
 
+KV_TYPES = ("f16", "int8")
+"""How keys and values can be kept; the first is what "auto" means."""
 DEFAULT_CONTEXT = 8192
 SMALLEST_CONTEXT = 256
 DEFAULT_NODES = 16
@@ -54,6 +56,8 @@ class Settings:
     """Prompt tokens computed in one pass."""
     max_nodes: int
     drafter_bytes: int
+    kv_type: str = "f16"
+    """How keys and values are kept: "f16", or "int8" in half the memory."""
 
     def conceding(self, lever: str, value: int) -> Self:
         """These settings with one lever at most at `value`; a single node drafts nothing."""
@@ -87,6 +91,7 @@ class Limits:
         context: int | None = None,
         max_nodes: int | None = None,
         draft: bool = True,
+        kv_type: str = "f16",
     ) -> Self:
         """Check what the user gave against the model; OptionError when it cannot be met at all."""
         if context is not None and not 1 <= context <= spec.context_length:
@@ -104,6 +109,7 @@ class Limits:
             prefill_chunk=min(DEFAULT_CHUNK, positions),
             max_nodes=min(nodes, positions),
             drafter_bytes=_drafter_bytes(positions) if drafts else 0,
+            kv_type=kv_type,
         )
         given = {"context": context, "max_nodes": max_nodes}
         return cls(wished, frozenset(name for name, value in given.items() if value is not None))
@@ -118,7 +124,11 @@ class Limits:
 
     def unpinned(self, spec: ModelSpec) -> Limits:
         """The same wish with nothing pinned, for naming what would fit instead."""
-        return Limits.of(spec, draft=self.wished.max_nodes > 1)
+        return Limits.of(spec, draft=self.wished.max_nodes > 1, kv_type=self.wished.kv_type)
+
+    def with_kv(self, kv_type: str) -> Self:
+        """The same wish with keys and values kept otherwise."""
+        return replace(self, wished=replace(self.wished, kv_type=kv_type))
 
     def fit(self, fits: Callable[[Settings], bool]) -> Settings | None:
         """The first settings down the concessions that fit, with needless ones taken back."""

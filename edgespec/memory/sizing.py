@@ -33,6 +33,7 @@ class Sizing:
             prefill_chunk=settings.prefill_chunk,
             threads=self.threads,
             drafter_bytes=settings.drafter_bytes,
+            kv_type=settings.kv_type,
             base_bytes=self.runtime.libraries_bytes(),
             kernel_bytes=self.runtime.kernels_bytes(),
             startup_peak_bytes=self.runtime.peak_bytes(),

@@ -22,6 +22,7 @@ class LoadOptions:
     threads: int | None = None
     context: int | None = None
     drafters: str = "auto"
+    kv_type: str = "auto"
 
     def load(self, progress: Progress | None = None) -> Engine:
         from edgespec.opening import load

@@ -109,7 +109,7 @@ class Scratch:
         q_dim, kv_dim = spec.num_heads * spec.head_dim, spec.kv_dim
         group = spec.num_heads // spec.num_kv_heads
         head_pad = round_up(spec.head_dim, 16)
-        spans = -(-(context_length + num_rows) // SPAN)
+        spans = -(-context_length // SPAN)
         regions = max(spec.num_kv_heads * split_rows(spec, max_nodes), threads * ROWS_PER_ITEM)
 
         def floats(*shape: int) -> NDArray[np.float32]:

@@ -12,7 +12,7 @@ from edgespec.backends.native.kernels.pack import packer
 from edgespec.backends.native.kernels.tile import FORMATS
 from edgespec.backends.native.kernels.unpack import unpack_row
 from edgespec.backends.native.team import Team
-from edgespec.memory.arena import KV_TYPES
+from edgespec.memory.settings import KV_TYPES
 from edgespec.models.spec import TensorType
 
 

@@ -10,9 +10,6 @@ divided by 2**share. The others take eight. Unused ones are zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from llvmlite import ir
 
 from edgespec.backends.native.kernels import int8_kv, int8_store
@@ -38,6 +35,8 @@ from edgespec.backends.native.kernels.vectors import (
 )
 from edgespec.memory.arena import TILE
 
+_FIRST = ("softmax", "combine", "store_key", "store_value", "put_query", "spread", "weigh")
+"""Functions in the order of the table, before those for rows."""
 _CHAINS = 4
 """Running maxima, so that none waits for the one before."""
 
@@ -220,30 +219,41 @@ def combine(*, scaled: bool) -> Function:
     return emitter.done()
 
 
+def functions(kv_type: str, operations: Operations) -> dict[str, Function]:
+    """All functions of attention over "f16" or "int8" KV, by name; those for rows end in how many
+    they take.
+    """
+    if kv_type == "f16":
+        sizes, lanes = row_sizes(operations.lanes), operations.lanes
+        made = {"softmax": softmax(scaled=False), "combine": combine(scaled=False)}
+        for size in sizes:
+            made |= {f"scores_{size}": scores(size, lanes), f"mix_{size}": mix(size, lanes)}
+        return made
+    made = {
+        "softmax": softmax(scaled=True),
+        "combine": combine(scaled=True),
+        "store_key": int8_store.store_key(),
+        "store_value": int8_store.store_value(),
+        "put_query": int8_kv.put_query(),
+        "spread": int8_kv.spread(),
+        "weigh": int8_kv.weigh(operations),
+    }
+    for size in row_sizes(operations.lanes, int8_kv.DIGITS):
+        made[f"scores_{size}"] = int8_kv.scores(size, operations)
+        made[f"mix_{size}"] = int8_kv.mix(size, operations)
+    return made
+
+
 def table(kv_type: str, operations: Operations, processor: Processor) -> list[int]:
     """Attention's part of the kernels' table: addresses in its order, 0 where a type needs none,
     and before those of scores and mixing the most rows they take at once.
     """
-    lanes = operations.lanes
-    loops: tuple[Callable[[int], Function], ...]
-    others: list[Function | None]
-    if kv_type == "f16":
-        sizes = row_sizes(lanes)
-        others = [softmax(scaled=False), combine(scaled=False), None, None, None, None, None]
-        loops = (partial(scores, lanes=lanes), partial(mix, lanes=lanes))
-    else:
-        sizes = row_sizes(lanes, int8_kv.DIGITS)
-        others = [softmax(scaled=True), combine(scaled=True)]
-        others += [int8_store.store_key(), int8_store.store_value()]
-        others += [int8_kv.query(), int8_kv.spread(), int8_kv.weigh(operations)]
-        loops = (
-            partial(int8_kv.scores, operations=operations),
-            partial(int8_kv.mix, operations=operations),
-        )
-    entries = [compile_function(*one, processor) if one else 0 for one in others]
-    entries.append(sizes[-1])
-    for loop in loops:
-        made = {size: compile_function(*loop(size), processor) for size in sizes}
+    made = functions(kv_type, operations)
+    addresses = {name: compile_function(*one, processor) for name, one in made.items()}
+    sizes = [size for size in range(1, ROW_BLOCK + 1) if f"scores_{size}" in made]
+    entries = [addresses.get(name, 0) for name in _FIRST] + [sizes[-1]]
+    for loop in ("scores", "mix"):
         for rows in range(1, ROW_BLOCK + 1):
-            entries.append(next((made[size] for size in sizes if size >= rows), 0))
+            fitting = (f"{loop}_{size}" for size in sizes if size >= rows)
+            entries.append(addresses.get(next(fitting, ""), 0))
     return entries

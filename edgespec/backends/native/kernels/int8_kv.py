@@ -88,9 +88,9 @@ def _digits(emitter: Emitter, numbers: Value) -> Value:
     return builder.bitcast(builder.shuffle_vector(*both, order), ir.VectorType(I32, 8))
 
 
-def query() -> Function:
+def put_query() -> Function:
     """(query f32, target, head_dim): one row of the queries; the target is its first digits."""
-    emitter = start("query_int8")
+    emitter = start("put_query_int8")
     builder = emitter.builder
     source, target, head_dim = emitter.arguments[:3]
     largest = largest_size(emitter, source, head_dim)

@@ -21,7 +21,7 @@ from edgespec.backends.native.kernels import (
     tile,
     x86,
 )
-from edgespec.backends.native.kernels.emit import I32, Emitter, Function, Value
+from edgespec.backends.native.kernels.emit import Function
 from edgespec.backends.native.kernels.host import host_features
 from edgespec.backends.native.kernels.integer_tile import Operations
 from edgespec.backends.native.kernels.machine_code import (
@@ -29,27 +29,9 @@ from edgespec.backends.native.kernels.machine_code import (
     compile_function,
     host_processor,
 )
+from edgespec.backends.native.kernels.portable import PORTABLE
 from edgespec.errors import OptionError
 from edgespec.models.spec import TensorType
-
-
-def _dot_anywhere(
-    emitter: Emitter, starts: list[Value], quads: list[Value], rows: list[Value], largest: int
-) -> list[Value]:
-    builder = emitter.builder
-    sums = []
-    for acc, row in zip(starts, rows, strict=True):
-        for i, quad in enumerate(quads):
-            four = emitter.splat_load(emitter.address(row, 4 * i), I32)
-            for place in range(0, 32, 8):
-                weight = builder.and_(
-                    builder.lshr(quad, emitter.constant(place)), emitter.constant(255)
-                )
-                value = builder.shl(four, emitter.constant(24 - place))
-                value = builder.ashr(value, emitter.constant(24))
-                acc = builder.add(acc, builder.mul(weight, value))
-        sums.append(acc)
-    return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +55,6 @@ _SETS: dict[str, Isa] = {
     "neon-dotprod": Isa(frozenset({"dotprod"}), (*_SCALABLE, "i8mm"), arm.DOTPROD),
 }
 PLAIN = "plain"
-_ANY = Operations(lanes=16, dot=_dot_anywhere, lookup=x86.AVX2.lookup)
 
 
 def available() -> tuple[str, ...]:
@@ -102,8 +83,8 @@ def processor(isa: str) -> Processor:
 
 
 def operations(isa: str) -> Operations:
-    """What an instruction set (not plain loops) brings of its own."""
-    return _SETS[isa].operations
+    """What an instruction set brings of its own."""
+    return PORTABLE if isa == PLAIN else _SETS[isa].operations
 
 
 def row_addresses(isa: str, interleaved: bool) -> tuple[int, ...]:
@@ -120,8 +101,7 @@ def emit_tile(isa: str, kind: TensorType, num_tokens: int) -> Function:
 @cache
 def attention_addresses(isa: str, kv_type: str) -> tuple[int, ...]:
     """The part of the kernels' table that is attention's: addresses, and the most rows at once."""
-    operations = _ANY if isa == PLAIN else _SETS[isa].operations
-    return attention_ops.table(kv_type, operations, processor(isa))
+    return tuple(attention_ops.table(kv_type, operations(isa), processor(isa)))
 
 
 @cache
