@@ -1,6 +1,6 @@
 """Attention over prefix and ancestors: the description of trees, and results against the reference.
 
-Kernels read addresses the target prepares, so attention is driven through whole one-layer models.
+By itself, on any shape, against float64; and through whole one-layer models, against the reference.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from edgespec.backends.base import Target, TokenTree
 from edgespec.backends.native.kernels.attention import describe_tree
+from edgespec.memory.settings import KV_TYPES
 from edgespec.models import open_model
+from tests.backends.attending import Attending, exact, kept
 from tests.conformance.targets import cosines, open_target, tokens
 from tests.conformance.trees import parents, path_to, token_trees
 from tests.models.build import write_gguf
@@ -71,6 +74,139 @@ def _target(backend: str, heads: str) -> Target:
     if not path.exists():
         write_gguf(path, layers=1, **HEADS[heads])
     return open_target(backend, path)
+
+
+GROUPS = [(1, 1), (1, 3), (2, 2), (3, 1), (4, 2), (7, 1), (32, 1)]
+"""Heads that share keys, and heads that have some."""
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> dict[str, Any]:
+    """Any heads, widths, prefixes that end near borders of blocks and spans, and trees."""
+    group, kv_heads = draw(
+        st.sampled_from([(1, 1), (1, 3), (2, 2), (3, 1), (4, 2), (7, 1), (32, 1)])
+    )
+    near = draw(st.sampled_from([0, 16, 240, 500, 760, 1010]))
+    return {
+        "heads": group * kv_heads,
+        "kv_heads": kv_heads,
+        "head_dim": draw(st.sampled_from([2, 8, 20, 64, 80, 96, 128])),
+        "kv_type": draw(st.sampled_from(KV_TYPES)),
+        "prefix": near + draw(st.integers(0, 40)),
+        "shape": draw(parents(33)),
+        "sharpness": draw(st.sampled_from([0.0, 1.0, 8.0])),
+        "seed": draw(st.integers(0, 99)),
+    }
+
+
+class Example:
+    """Random keys, values and queries of a prefix and a tree, as a case says."""
+
+    def __init__(self, case: dict[str, Any]) -> None:
+        rng = np.random.default_rng(case["seed"])
+        self.heads, self.kv_heads, self.head_dim = (
+            case[name] for name in ("heads", "kv_heads", "head_dim")
+        )
+        self.kv_type, self.prefix, self.shape = case["kv_type"], case["prefix"], case["shape"]
+        count = self.prefix + len(self.shape)
+        shape = (count, self.kv_heads, self.head_dim)
+        self.keys, self.values = rng.standard_normal((2, *shape), dtype=np.float32)
+        queries = (len(self.shape), self.heads, self.head_dim)
+        scale = case["sharpness"] / np.sqrt(self.head_dim)
+        self.queries = rng.standard_normal(queries, dtype=np.float32) * np.float32(scale)
+
+    def path(self, node: int) -> list[int]:
+        """Slots of a node's ancestors and its own."""
+        path = [node]
+        while self.shape[path[0]] >= 0:
+            path.insert(0, self.shape[path[0]])
+        return [self.prefix + each for each in path]
+
+    def run(self, threads: int = 1, **changes: Any) -> NDArray[np.float32]:
+        sizes = (self.heads, self.kv_heads, self.head_dim, self.kv_type)
+        attending = Attending(*sizes, threads=threads, **changes)
+        attending.put(0, self.keys, self.values)
+        attending.length = self.prefix
+        return attending.attend(self.shape, self.queries)
+
+    def alone(self, node: int) -> NDArray[np.float32]:
+        """A node's row as plain decoding computes it: after its path, with no other node."""
+        attending = Attending(self.heads, self.kv_heads, self.head_dim, self.kv_type, max_nodes=1)
+        slots = [*range(self.prefix), *self.path(node)]
+        attending.put(0, self.keys[slots], self.values[slots])
+        attending.length = len(slots) - 1
+        return attending.attend([-1], self.queries[node : node + 1])[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=cases(), data=st.data())
+def test_against_float64(case: dict[str, Any], data: st.DataObject) -> None:
+    """Any shape on any number of threads, and each row the same bits as alone."""
+    example = Example(case)
+    ours = example.run()
+    group = example.heads // example.kv_heads
+    keys = kept(example.kv_type, example.keys, keys=True)
+    values = kept(example.kv_type, example.values, keys=False)
+    node = data.draw(st.integers(0, len(example.shape) - 1), label="node")
+    seen = [*range(example.prefix), *example.path(node)]
+    for head in range(example.heads):
+        one, two = keys[seen, head // group], values[seen, head // group]
+        expected = exact(one, two, example.queries[node, head])
+        error = 5e-6 if example.kv_type == "f16" else 5e-4
+        np.testing.assert_allclose(ours[node, head], expected, rtol=0, atol=error)
+    threads = data.draw(st.integers(2, 5), label="threads")
+    np.testing.assert_array_equal(example.run(threads).view(np.uint32), ours.view(np.uint32))
+    alone = example.alone(node)
+    np.testing.assert_array_equal(alone.view(np.uint32), ours[node].view(np.uint32))
+
+
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+def test_moved_positions_are_what_they_were(kv_type: str) -> None:
+    """To a block that another position is in, across blocks and tiles."""
+    rng = np.random.default_rng(0)
+    keys, values = rng.standard_normal((2, 300, 2, 20), dtype=np.float32)
+    queries = rng.standard_normal((1, 6, 20), dtype=np.float32)
+    straight, moved = Attending(6, 2, 20, kv_type), Attending(6, 2, 20, kv_type)
+    order = [*range(250), 262, 263, 270, 299]
+    straight.put(0, keys[order], values[order])
+    moved.put(0, keys, values)
+    for target, source in enumerate(order):
+        if source != target:
+            moved.move(source, target)
+    rows = []
+    for attending in (straight, moved):
+        attending.length = len(order) - 1
+        rows.append(attending.attend([-1], queries))
+    np.testing.assert_array_equal(rows[0], rows[1])
+
+
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan, 1e30])
+def test_a_sibling_spoils_nothing(kv_type: str, bad: float) -> None:
+    """Numbers past what a cache can hold stay with the node that has them."""
+    case = {"heads": 4, "kv_heads": 2, "head_dim": 16, "kv_type": kv_type, "prefix": 20}
+    example = Example({**case, "shape": [-1, 0, 0, 2], "sharpness": 1.0, "seed": 0})
+    before = example.run()
+    example.keys[21], example.values[21] = bad, bad
+    after = example.run()
+    for node in (0, 2, 3):
+        np.testing.assert_array_equal(after[node], before[node])
+
+
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+@pytest.mark.parametrize("size", [0.0, 1e-30, 1e-7, 1e-3, 1e3])
+def test_sizes_of_keys_and_values(kv_type: str, size: float) -> None:
+    """Down to nothing: results are finite, and as near as the cache's numbers are."""
+    case = {"heads": 4, "kv_heads": 2, "head_dim": 40, "kv_type": kv_type, "prefix": 30}
+    example = Example({**case, "shape": [-1], "sharpness": 1.0, "seed": 0})
+    example.keys *= np.float32(size)
+    example.values *= np.float32(size)
+    ours = example.run()[0]
+    keys = kept(kv_type, example.keys, keys=True)
+    values = kept(kv_type, example.values, keys=False)
+    for head in range(4):
+        expected = exact(keys[:, head // 2], values[:, head // 2], example.queries[0, head])
+        np.testing.assert_allclose(ours[head], expected, rtol=0, atol=max(5e-4 * size, 1e-12))
 
 
 @pytest.mark.parametrize("heads", HEADS)

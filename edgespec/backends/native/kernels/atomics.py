@@ -27,10 +27,10 @@ ACQUIRE, RELEASE = (
 if config.DISABLE_JIT:
 
     def atomic_load(address: int) -> int:
-        return ctypes.c_int64.from_address(address).value
+        return ctypes.c_int64.from_address(int(address)).value
 
     def atomic_swap(address: int, value: int) -> int:
-        word = ctypes.c_int64.from_address(address)
+        word = ctypes.c_int64.from_address(int(address))
         before, word.value = word.value, value
         return before
 

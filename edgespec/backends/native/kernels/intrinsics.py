@@ -21,15 +21,15 @@ from edgespec.backends.native.kernels.emit import F16, F32, F64, I8, I16, I32, I
 if config.DISABLE_JIT:
 
     def _loader(kind: Any, source: Any = None, widen: str = "") -> Any:
-        return lambda address: kind.from_address(address).value
+        return lambda address: kind.from_address(int(address)).value
 
     def _storer(kind: Any, source: Any = None) -> Any:
         def store(address: int, value: Any) -> None:
-            kind.from_address(address).value = getattr(value, "item", lambda: value)()
+            kind.from_address(int(address)).value = getattr(value, "item", lambda: value)()
 
         return store
 
-    load_byte = _loader(ctypes.c_uint8)
+    load_byte, store_byte = _loader(ctypes.c_uint8), _storer(ctypes.c_uint8)
     load_short, store_short = _loader(ctypes.c_uint16), _storer(ctypes.c_uint16)
     load_float, store_float = _loader(ctypes.c_float), _storer(ctypes.c_float)
     load_int = _loader(ctypes.c_int32)
@@ -64,12 +64,14 @@ else:
         return load
 
     def _storer(kind: Any, source: Any = None) -> Any:
-        """An intrinsic that writes one value of an LLVM type to an address."""
+        """An intrinsic that writes one value of an LLVM type, or a wider integer cut to it."""
 
         @intrinsic
         def store(typing: Any, address: Any, value: Any) -> Any:
             def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-                builder.store(arguments[1], builder.inttoptr(arguments[0], source.as_pointer()))
+                value = arguments[1]
+                value = value if value.type == source else builder.trunc(value, source)
+                builder.store(value, builder.inttoptr(arguments[0], source.as_pointer()))
                 return context.get_dummy_value()
 
             return types.void(types.intp, kind), generate
@@ -80,6 +82,7 @@ else:
     load_float, store_float = _loader(types.float32, F32), _storer(types.float32, F32)
     # Widened: one integer type, one compiled variant.
     load_byte, load_int = _loader(types.int64, I8, "zext"), _loader(types.int64, I32, "sext")
+    store_byte = _storer(types.int64, I8)
     load_long, store_long = _loader(types.int64, I64), _storer(types.int64, I64)
     load_double = _loader(types.float64, F64)
 
@@ -172,3 +175,12 @@ def call_row(
 ) -> Any:
     """Call a row operation at `address`; the eight integers are those of `row_ops.py`."""
     return types.void(*[types.intp] * (row_ops.NUM_ARGUMENTS + 1)), _caller(row_ops.NUM_ARGUMENTS)
+
+
+def _plain_caller(num_arguments: int) -> Any:
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * num_arguments)
+    return lambda address, *values: function(int(address))(*map(int, values))
+
+
+if config.DISABLE_JIT:
+    call_tile, call_row = map(_plain_caller, (tile.NUM_ARGUMENTS, row_ops.NUM_ARGUMENTS))

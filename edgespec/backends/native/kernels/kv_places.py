@@ -9,11 +9,12 @@ import numpy as np
 
 from edgespec.backends.native.kernels import table as t
 from edgespec.backends.native.kernels.intrinsics import (
-    bytes_at,
     call_row,
     float_to_half,
+    load_byte,
     load_float,
     load_long,
+    store_byte,
     store_short,
 )
 from edgespec.jit import inner_kernel, kernel
@@ -62,11 +63,9 @@ def store_kv(c, layer, head, slot, key, value):
 @inner_kernel
 def _copy(source, target, count, stride, size):
     """Copy `count` numbers of `size` bytes, `stride` bytes from one to the next."""
-    width = count * stride
-    old, new = bytes_at(source, width), bytes_at(target, width)
-    for i in range(count):
-        for byte in range(size):
-            new[i * stride + byte] = old[i * stride + byte]
+    for place in range(0, count * stride, stride):
+        for byte in range(place, place + size):
+            store_byte(target + byte, load_byte(source + byte))
 
 
 @inner_kernel

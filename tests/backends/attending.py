@@ -1,0 +1,133 @@
+"""Attention by itself: one layer's keys and values are put in, queries asked, without a model; and
+the same in float64, without anything clever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.backends.native import session
+from edgespec.backends.native.kernels import kv_places, team
+from edgespec.backends.native.kernels import table as t
+from edgespec.backends.native.kernels.attention import (
+    attend_share,
+    describe_tree,
+    finish_node,
+    put_query,
+)
+from edgespec.jit import kernel
+from edgespec.memory.arena import SCALED, KvArena
+from tests.memory.machines import model
+
+Floats = NDArray[np.float32]
+
+
+@kernel
+def _put(c, first, keys, values):  # type: ignore[no-untyped-def]
+    for place in range(keys.shape[0]):
+        for head in range(keys.shape[1]):
+            key, value = keys[place, head], values[place, head]
+            kv_places.store_kv(c, 0, head, first + place, key.ctypes.data, value.ctypes.data)
+
+
+@kernel
+def _ask(c, queries):  # type: ignore[no-untyped-def]
+    group = c[t.NUM_HEADS] // c[t.NUM_KV_HEADS]
+    for node in range(queries.shape[0]):
+        for head in range(queries.shape[1]):
+            row, query = node * group + head % group, queries[node, head]
+            put_query(c, head // group, row, query.ctypes.data)
+
+
+@kernel
+def _attend(c, threads, num_nodes):  # type: ignore[no-untyped-def]
+    team.share_out(c, threads)
+    for thread in range(threads):
+        attend_share(c, thread, 0, num_nodes)
+    for node in range(num_nodes):
+        finish_node(c, node, num_nodes)
+
+
+class Attending:
+    """One layer's attention with `length` committed positions."""
+
+    def __init__(
+        self,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        kv_type: str = "f16",
+        *,
+        max_nodes: int = 40,
+        threads: int = 1,
+        context: int = 2048,
+    ) -> None:
+        plain, _ = model(layers=1, heads=heads, kv_heads=kv_heads, dim=16 * heads)
+        self.spec = replace(plain, head_dim=head_dim, rope_dim=head_dim)
+        self.arena = KvArena(1, kv_heads, head_dim, context, kv_type)
+        self.threads, self.length = threads, 0
+        spec, c = self.spec, np.zeros(t.NUM_ENTRIES, np.int64)
+        self.scratch = session.Scratch.allocate(spec, context, max_nodes, 64, threads, kv_type)
+        session.fill_shape(c, spec, max_nodes)
+        session.fill_arena(c, self.arena, head_dim)
+        session.fill_scratch(c, self.scratch)
+        self._tree = [np.zeros(size, np.int32) for size in (64, 64, 65, 64 * 64)]
+        for entry, array in zip((t.DEPTH, t.RUN, t.EXTRA_START, t.EXTRA), self._tree, strict=True):
+            c[entry] = array.ctypes.data
+        self._words = np.zeros((team.MEMBERS + threads * team.LINE) // 8, np.int64)
+        c[t.TEAM] = self._words.ctypes.data
+        self._words[team.SIZE // 8] = threads
+        self._words[(team.MEMBERS + team.SHARE) // 8 :: team.LINE // 8] = 1 << 10
+        self.table = c
+
+    def put(self, first: int, keys: Floats, values: Floats) -> None:
+        """Store keys and values [n, kv_heads, head_dim] from slot `first` on."""
+        self.arena.reserve(first + len(keys))
+        _put(self.table, first, keys, values)
+
+    def move(self, source: int, target: int) -> None:
+        kv_places.move_kv(self.table, 1, source, target)
+
+    def attend(self, parents: list[int], queries: Floats) -> Floats:
+        """Queries [n, heads, head_dim] of nodes, whose own keys and values are in place."""
+        self.table[t.LENGTH] = self.length
+        describe_tree(np.array(parents, np.int16), *self._tree)
+        self._words[team.COUNTER // 8] = 0
+        _ask(self.table, queries)
+        _attend(self.table, self.threads, len(parents))
+        width = self.spec.num_heads * self.spec.head_dim
+        rows = self.scratch.attended.floats[: len(parents), :width]
+        return rows.reshape(queries.shape).copy()
+
+
+def exact(keys: NDArray[Any], values: NDArray[Any], query: NDArray[Any]) -> NDArray[np.float64]:
+    """Attention of one query head over all keys and values [n, head_dim], in float64."""
+    scores = keys.astype(np.float64) @ query.astype(np.float64)
+    weights = np.exp(scores - scores.max())
+    result: NDArray[np.float64] = weights / weights.sum() @ values.astype(np.float64)
+    return result
+
+
+def kept(kv_type: str, numbers: Floats, *, keys: bool) -> Floats:
+    """What a cache makes of keys or values [..., head_dim]."""
+    if kv_type == "f16":
+        return numbers.astype(np.float16).astype(np.float32)
+    size = SCALED if keys else numbers.shape[-1]
+    parts = [
+        _as_int8(numbers[..., first : first + size]) for first in range(0, numbers.shape[-1], size)
+    ]
+    return np.concatenate(parts, axis=-1)
+
+
+def _as_int8(numbers: Floats) -> Floats:
+    wished = np.abs(numbers).max(axis=-1, keepdims=True) * np.float32(1.0 / 127.0)
+    near = wished.astype(np.float16)
+    scale = np.where(near < wished, np.nextafter(near, np.float16(np.inf)), near).astype(np.float32)
+    with np.errstate(divide="ignore"):
+        inverse = np.where(scale > 0, np.float32(1.0) / scale, np.float32(0.0))
+    rounded: Floats = np.clip(np.rint(numbers * inverse), -127, 127).astype(np.float32) * scale
+    return rounded
