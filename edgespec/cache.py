@@ -20,7 +20,13 @@ from edgespec.version import __version__
 _DIGEST_BYTES = 32
 _COMPILERS = ("numba", "llvmlite", "numpy")
 """Packages whose version decides what a source is compiled to."""
-_COMPILED_IN = ("jit.py", "backends/base.py", "models/spec.py")
+_COMPILED_IN = (
+    "jit.py",
+    "backends/base.py",
+    "memory/arena.py",
+    "memory/settings.py",
+    "models/spec.py",
+)
 """Files without kernels whose options or constants are compiled in."""
 
 

@@ -10,12 +10,15 @@ divided by 2**share. The others take eight. Unused ones are zero.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from llvmlite import ir
 
 from edgespec.backends.native.kernels import int8_kv, int8_store
 from edgespec.backends.native.kernels.emit import F32, V16F32, Emitter, Function, Value
 from edgespec.backends.native.kernels.integer_tile import Operations
-from edgespec.backends.native.kernels.machine_code import Processor, compile_function
+from edgespec.backends.native.kernels.machine_code import Processor, compile_named
 from edgespec.backends.native.kernels.row_ops import start
 from edgespec.backends.native.kernels.spans import (
     NUM_LOOP_ARGUMENTS,
@@ -219,41 +222,47 @@ def combine(*, scaled: bool) -> Function:
     return emitter.done()
 
 
-def functions(kv_type: str, operations: Operations) -> dict[str, Function]:
-    """All functions of attention over "f16" or "int8" KV, by name; those for rows end in how many
-    they take.
+def functions(kv_type: str, operations: Operations) -> dict[str, Callable[[], Function]]:
+    """What emits each function of attention over "f16" or "int8" KV, by the function's name; those
+    for rows end in how many they take.
     """
     if kv_type == "f16":
-        sizes, lanes = row_sizes(operations.lanes), operations.lanes
-        made = {"softmax": softmax(scaled=False), "combine": combine(scaled=False)}
-        for size in sizes:
-            made |= {f"scores_{size}": scores(size, lanes), f"mix_{size}": mix(size, lanes)}
+        lanes = operations.lanes
+        made: dict[str, Callable[[], Function]] = {
+            "softmax_f16": partial(softmax, scaled=False),
+            "combine_f16": partial(combine, scaled=False),
+        }
+        for size in row_sizes(lanes):
+            made[f"scores_f16_{size}"] = partial(scores, size, lanes)
+            made[f"mix_f16_{size}"] = partial(mix, size, lanes)
         return made
     made = {
-        "softmax": softmax(scaled=True),
-        "combine": combine(scaled=True),
-        "store_key": int8_store.store_key(),
-        "store_value": int8_store.store_value(),
-        "put_query": int8_kv.put_query(),
-        "spread": int8_kv.spread(),
-        "weigh": int8_kv.weigh(operations),
+        "softmax_int8": partial(softmax, scaled=True),
+        "combine_int8": partial(combine, scaled=True),
+        "store_key_int8": int8_store.store_key,
+        "store_value_int8": int8_store.store_value,
+        "put_query_int8": int8_kv.put_query,
+        "spread_int8": int8_kv.spread,
+        "weigh_int8": partial(int8_kv.weigh, operations),
     }
     for size in row_sizes(operations.lanes, int8_kv.DIGITS):
-        made[f"scores_{size}"] = int8_kv.scores(size, operations)
-        made[f"mix_{size}"] = int8_kv.mix(size, operations)
+        made[f"scores_int8_{size}"] = partial(int8_kv.scores, size, operations)
+        made[f"mix_int8_{size}"] = partial(int8_kv.mix, size, operations)
     return made
 
 
-def table(kv_type: str, operations: Operations, processor: Processor) -> list[int]:
+def table(isa: str, kv_type: str, operations: Operations, processor: Processor) -> list[int]:
     """Attention's part of the kernels' table: addresses in its order, 0 where a type needs none,
     and before those of scores and mixing the most rows they take at once.
     """
-    made = functions(kv_type, operations)
-    addresses = {name: compile_function(*one, processor) for name, one in made.items()}
-    sizes = [size for size in range(1, ROW_BLOCK + 1) if f"scores_{size}" in made]
-    entries = [addresses.get(name, 0) for name in _FIRST] + [sizes[-1]]
+    addresses = {
+        name: compile_named(f"{isa}.{name}", name, emit, processor)
+        for name, emit in functions(kv_type, operations).items()
+    }
+    sizes = [size for size in range(1, ROW_BLOCK + 1) if f"mix_{kv_type}_{size}" in addresses]
+    entries = [addresses.get(f"{name}_{kv_type}", 0) for name in _FIRST] + [sizes[-1]]
     for loop in ("scores", "mix"):
         for rows in range(1, ROW_BLOCK + 1):
-            fitting = (f"{loop}_{size}" for size in sizes if size >= rows)
+            fitting = (f"{loop}_{kv_type}_{size}" for size in sizes if size >= rows)
             entries.append(addresses.get(next(fitting, ""), 0))
     return entries

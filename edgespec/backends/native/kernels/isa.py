@@ -101,7 +101,7 @@ def emit_tile(isa: str, kind: TensorType, num_tokens: int) -> Function:
 @cache
 def attention_addresses(isa: str, kv_type: str) -> tuple[int, ...]:
     """The part of the kernels' table that is attention's: addresses, and the most rows at once."""
-    return tuple(attention_ops.table(kv_type, operations(isa), processor(isa)))
+    return tuple(attention_ops.table(isa, kv_type, operations(isa), processor(isa)))
 
 
 @cache

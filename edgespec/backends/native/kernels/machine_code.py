@@ -3,13 +3,13 @@ content.
 
 The cache key is a hash of the text itself, the processor, its features and the llvmlite version: an
 edited kernel, another machine or another version asks for another file, so stale code cannot be
-loaded.
+loaded. Functions that take long to emit are remembered by a hash of all sources instead.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
@@ -18,8 +18,9 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
+from edgespec.backends.native.kernels.emit import Function
 from edgespec.backends.native.kernels.host import known_features
-from edgespec.cache import cache_folder, load_checked, store_checked
+from edgespec.cache import cache_folder, code_key, load_checked, store_checked
 from edgespec.jit import CACHING
 
 
@@ -90,10 +91,28 @@ def _cache_path(text: str, processor: Processor) -> Path:
 @cache
 def compile_function(text: str, name: str, processor: Processor) -> int:
     """The address of function `name` of an LLVM module given as text."""
-    path = _cache_path(text, processor)
+    return _address(_cache_path(text, processor), lambda: text, name, processor)
+
+
+_named: dict[tuple[str, Processor], int] = {}
+
+
+def compile_named(key: str, name: str, emit: Callable[[], Function], processor: Processor) -> int:
+    """The same for a function that is emitted only where no earlier process has left its code.
+
+    Emitting takes longer than loading. `key` tells the function apart from all others that these
+    sources emit for this processor.
+    """
+    if (key, processor) not in _named:
+        path = _cache_path(f"{code_key()}\0{key}", processor)
+        _named[key, processor] = _address(path, lambda: emit()[0], name, processor)
+    return _named[key, processor]
+
+
+def _address(path: Path, text: Callable[[], str], name: str, processor: Processor) -> int:
     code = load_checked(path) if CACHING else None
     if code is None:
-        code = object_code(text, processor)
+        code = object_code(text(), processor)
         if CACHING:
             store_checked(path, code)
     engine = _engine()
