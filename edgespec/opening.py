@@ -80,7 +80,8 @@ def _open(file: ModelFile, chosen: Plan, progress: Progress | None) -> Engine:
             progress(stage, done, total)
 
     report("kernels", 0, 1)
-    warm_up(chosen.backend, _kinds(file), chosen.budget_bytes - chosen.planned_bytes)
+    spare_bytes = chosen.budget_bytes - chosen.planned_bytes
+    warm_up(chosen.backend, _kinds(file), spare_bytes, chosen.kv_type)
     release_free_memory()  # the compiler's peak must be over before the weights come
     report("kernels", 1, 1)
     target = backends.open_target(file, chosen, lambda done, total: report("load", done, total))

@@ -25,15 +25,18 @@ CHILD_BYTES = 225 * MIB
 """Resident memory of a child while it compiles, imports included, measured."""
 
 
-def warm_up(backend: str, kinds: Iterable[TensorType], spare_bytes: int = 0) -> None:
-    """Have all compiled code of a backend, for these weight types, ready in this process.
+def warm_up(
+    backend: str, kinds: Iterable[TensorType], spare_bytes: int = 0, kv_type: str = "f16"
+) -> None:
+    """Have all compiled code of a backend, for these weight types and this KV, ready here.
 
-    `spare_bytes` is what the budget has left beside a first start's one child.
+    `spare_bytes` is what the budget has left beside a first start's one child. What only int8 KV
+    needs is compiled here when it is first asked for: it takes a second and leaves nothing behind.
     """
     kinds = sorted(kinds, key=lambda kind: kind.type_id)
     if not kernels_are_cached(backend, kinds) and _can_have_children():
         _run_children(backend, kinds, at_once=spare_bytes >= CHILD_BYTES)
-    backends.warm_up(backend, kinds)
+    backends.warm_up(backend, kinds, kv_type)
     _warm_up_decoding()
     remember_kernels(backend, kinds)
 

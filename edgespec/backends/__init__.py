@@ -32,12 +32,12 @@ def choose(name: str) -> str:
     raise OptionError(f"no backend is called {name!r}; choose auto, {', '.join(NAMES)}")
 
 
-def warm_up(name: str, kinds: Iterable[TensorType]) -> None:
-    """Compile what a backend needs for these weight types, or load it from the cache."""
+def warm_up(name: str, kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
+    """Compile what a backend needs for these weight types and KV, or load it from the cache."""
     if name == "native":
         from edgespec.backends.native.warm_up import warm_up as warm_up_native
 
-        warm_up_native(kinds)
+        warm_up_native(kinds, kv_type)
 
 
 def open_target(file: ModelFile, plan: Plan, progress: Progress | None = None) -> Target:

@@ -10,10 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels import isa, row_ops, tile
+from edgespec.backends.native.kernels import attention_ops, int8_kv, isa, row_ops, tile
 from edgespec.backends.native.kernels.emit import Emitter, Function
 from edgespec.backends.native.kernels.integer_tile import Operations
-from tests.backends.test_row_ops import GATES, QUANTISE, SCORES
+from edgespec.backends.native.kernels.spans import WIDTH, row_sizes
+from edgespec.memory.settings import KV_TYPES
+from tests.backends import attention_arrays as arrays
+from tests.backends.test_attention_ops import SCORES
+from tests.backends.test_row_ops import GATES, QUANTISE
 from tests.backends.tiles import KINDS, Activations, Tile, call, raw_rows
 
 NUM_ARGUMENTS = tile.NUM_ARGUMENTS
@@ -23,14 +27,18 @@ ROW_FUNCTIONS = {
     "rms_norm": row_ops.rms_norm(),
     "quantise": row_ops.quantise(),
     "gate": row_ops.gate(),
-    "softmax": row_ops.softmax(),
     "rotate_halves": row_ops.rotate(interleaved=False),
     "rotate_pairs": row_ops.rotate(interleaved=True),
-} | {
-    f"{function.__name__}_{size}": function(size)
-    for function in (row_ops.scores, row_ops.mix)
-    for size in row_ops.ROW_SIZES
 }
+
+
+def attention(name: str) -> dict[str, Function]:
+    """Attention's functions of an instruction set."""
+    return {
+        key: emit()
+        for kv_type in KV_TYPES
+        for key, emit in attention_ops.functions(kv_type, isa.operations(name)).items()
+    }
 
 
 def functions(name: str) -> dict[str, Function]:
@@ -40,7 +48,7 @@ def functions(name: str) -> dict[str, Function]:
         for kind in KINDS
         for size in tile.FORMATS[kind].sizes
     }
-    return ROW_FUNCTIONS | tiles | {"lookup": _lookup(isa.operations(name))}
+    return ROW_FUNCTIONS | attention(name) | tiles | {"lookup": _lookup(isa.operations(name))}
 
 
 VALUES = bytes([0, 255, 128, 127, 1, 254, 77, 200, 3, 5, 8, 13, 21, 34, 55, 89])
@@ -126,9 +134,6 @@ def record() -> Calls:
         up = _normal(len(values), seed=1)
         places = [calls.place(each.astype(np.float32)) for each in (values, up, np.zeros(len(up)))]
         calls.add("gate", *places, len(values) // 16)
-    for values in SCORES.values():
-        scores = calls.place(values.astype(np.float32))
-        calls.add("softmax", scores, len(values) // 16, calls.place(np.zeros(1, np.float32)))
     for scale in (1.0, 1e-12, 1e-3, 1e4, 1e18):
         values, gain = _normal(1040, scale=scale), _normal(1040, seed=1)
         places = [calls.place(each) for each in (values, gain, np.zeros_like(gain))]
@@ -187,21 +192,53 @@ def _record_attention(calls: Calls) -> None:
         arrays = (values, np.cos(angles), np.sin(angles), np.zeros_like(values))
         factor = int(np.float32(0.125).view(np.int32))
         calls.add(name, *(calls.place(each) for each in arrays), 4, 2, factor)
-    for size in row_ops.ROW_SIZES:
-        queries, keys = _normal(size, 100), _normal(100, 16, seed=1).astype(np.float16)
-        scores = np.zeros((size, 24), np.float32)
-        calls.add(
-            f"scores_{size}",
-            *(calls.place(queries), queries.strides[0], calls.place(keys), 100),
-            *(calls.place(scores), scores.strides[0]),
-        )
-        weights, values = np.abs(_normal(size, 40)), _normal(37, 64, seed=2).astype(np.float16)
-        output = _normal(size, 80, seed=3)
-        calls.add(
-            f"mix_{size}",
-            *(calls.place(weights), weights.strides[0], calls.place(values), values.strides[0]),
-            *(37, calls.place(output), output.strides[0], 4),
-        )
+    for kv_type in KV_TYPES:
+        _record_loops(calls, kv_type)
+    for values in SCORES.values():
+        places = [calls.place(np.zeros(1, np.float32)) for _ in range(3)]
+        scales = calls.place(np.abs(_normal(len(values), seed=1)))
+        for kv_type in KV_TYPES:
+            scores, count = calls.place(values.astype(np.float32)), len(values) // 16
+            calls.add(f"softmax_{kv_type}", scores, count, *places[:2], scales, places[2])
+    for kind in (np.float32, np.int32):
+        mixed, facts = (_normal(2, 19, 32) * 1e4).astype(kind), np.abs(_normal(2, 3, 32, seed=1))
+        output = np.zeros((2, 24), np.float32)
+        sizes = (mixed.strides[0], calls.place(facts), facts.strides[0], 19)
+        name = f"combine_{'f16' if kind is np.float32 else 'int8'}"
+        calls.add(name, calls.place(mixed), *sizes, calls.place(output), 24, 2)
+    for scale in (1.0, 1e-7, 1e6, 0.0):
+        number = calls.place(_normal(40, scale=scale))
+        for name, count in {"store_key_int8": 64 * 10, "store_value_int8": 4 * 48}.items():
+            scales = calls.place(np.zeros(64, np.uint8))
+            calls.add(name, number, calls.place(np.zeros(count, np.uint8)), scales, 40)
+        calls.add("put_query_int8", number, calls.place(np.zeros(12 * 140, np.uint8)), 40)
+    scales = np.abs(_normal(32)).astype(np.float16)
+    calls.add("spread_int8", calls.place(scales), calls.place(np.zeros(32, np.float32)), 2)
+
+
+def _record_loops(calls: Calls, kv_type: str) -> None:
+    """Scores and mixing, for the numbers of rows that all instruction sets have functions for."""
+    digits = int8_kv.DIGITS if kv_type == "int8" else 1
+    queries, keys = arrays.queries(kv_type, 40), arrays.keys(kv_type, 4, 40)
+    values = arrays.values(kv_type, 36, 48)
+    asked, tiles, scales, rows = (
+        calls.place(each) for each in (queries.data, keys.data, keys.scales, values.data)
+    )
+    for size in row_sizes(8, digits):
+        scores = calls.place(np.zeros((size, WIDTH), np.float32))
+        steps = 40 // (2 if kv_type == "f16" else 4)
+        sizes = (keys.data.strides[0], 4, steps, scales)
+        calls.add(f"scores_{kv_type}_{size}", asked, tiles, *sizes, scores, tiles)
+        weights, output = arrays.weights(size, 36), np.zeros((size, 48), np.float32)
+        shares, mixed = calls.place(weights), calls.place(output)
+        if kv_type == "int8":
+            largest = calls.place(weights.max(axis=1))
+            for row in range(size):
+                share = Place(shares.offset + row * weights.strides[0])
+                step, target = Place(largest.offset + 4 * row), Place(mixed.offset + 192 * row)
+                calls.add("weigh_int8", share, 3, step, target, 3)
+        sizes = (values.data.strides[0], 36)
+        calls.add(f"mix_{kv_type}_{size}", shares, rows, *sizes, mixed, 192, 3, rows)
 
 
 def expected(calls: Calls) -> NDArray[np.uint8]:
@@ -213,7 +250,7 @@ def expected(calls: Calls) -> NDArray[np.uint8]:
 
 
 def _plain_addresses() -> Iterator[tuple[str, int]]:
-    for name, function in ROW_FUNCTIONS.items():
+    for name, function in (ROW_FUNCTIONS | attention(isa.PLAIN)).items():
         yield name, isa.compile_function(*function, isa.processor(isa.PLAIN))
     for kind in KINDS:
         for size in tile.FORMATS[kind].sizes:

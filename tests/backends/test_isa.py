@@ -70,7 +70,9 @@ def test_forced_sets_stay_within_their_processors(used: str, kind: tile.TensorTy
     if used == "avx2":
         forbidden += "|vpdpbusd"
     functions = [isa.emit_tile(used, kind, size) for size in (1, tile.FORMATS[kind].sizes[-1])]
-    for function in functions + (list(calls.ROW_FUNCTIONS.values()) if kind == KINDS[0] else []):
+    if kind == KINDS[0]:
+        functions += [*calls.ROW_FUNCTIONS.values(), *calls.attention(used).values()]
+    for function in functions:
         assert re.findall(forbidden, _assembly(function, processor)) == []
 
 
@@ -95,7 +97,8 @@ def test_tiles_call_nothing(used: str, kind: tile.TensorType) -> None:
 
 @pytest.mark.parametrize("used", TARGETS)
 def test_row_operations_call_nothing(used: str) -> None:
-    for function in calls.ROW_FUNCTIONS.values():
+    functions = calls.ROW_FUNCTIONS | calls.attention(used)
+    for function in functions.values():
         assert re.findall(r"\t(?:callq?|blr?)\s.*", _assembly(function, TARGETS[used])) == []
 
 

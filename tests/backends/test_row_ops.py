@@ -125,92 +125,6 @@ def test_gate(values: Floats) -> None:
     np.testing.assert_allclose(output, exact, rtol=1e-6, atol=1e-30)
 
 
-def _softmax(scores: Floats) -> tuple[Floats, float]:
-    powers, inverse = scores.copy(), np.zeros(1, np.float32)
-    _call(row_ops.softmax(), powers.ctypes.data, len(scores) // 16, inverse.ctypes.data, *[0] * 5)
-    return powers, float(inverse[0])
-
-
-OUT = np.float32(-np.inf)
-SCORES = {
-    "ordinary": _normal(64),
-    "far apart": _normal(64, scale=1e4),
-    "all equal": np.full(48, -7.5, np.float32),
-    "padded": np.concatenate([_normal(17), np.full(15, OUT)]),
-    "one of them": np.concatenate([np.full(5, OUT), [np.float32(3)], np.full(10, OUT)]),
-    "a vector left out": np.concatenate([np.full(16, OUT), _normal(16)]),
-    "huge": np.linspace(3e38, -3e38, 32, dtype=np.float32),
-    "around the end of e**x": np.linspace(-100, 0, 112, dtype=np.float32),
-}
-
-
-@pytest.mark.parametrize("scores", SCORES.values(), ids=SCORES.keys())
-def test_softmax(scores: Floats) -> None:
-    powers, inverse = _softmax(scores.astype(np.float32))
-    wide = scores.astype(np.float64)
-    exact = np.exp(wide - wide.max())
-    np.testing.assert_allclose(powers, exact, rtol=1e-5, atol=1e-37)
-    np.testing.assert_allclose(inverse, 1.0 / exact.sum(), rtol=1e-6)
-    assert np.all(powers[np.isneginf(scores)] == 0.0)
-
-
-def test_softmax_does_not_see_padding() -> None:
-    """More padding, the same sums: a context grows without changing what is near."""
-    scores = _normal(16)
-    short, longer = _softmax(scores), _softmax(np.concatenate([scores, np.full(64, OUT)]))
-    np.testing.assert_array_equal(longer[0][:16], short[0])
-    assert longer[1] == short[1]
-
-
-@pytest.mark.parametrize("num_rows", row_ops.ROW_SIZES)
-@pytest.mark.parametrize("head_dim", [8, 64, 100])
-def test_scores(num_rows: int, head_dim: int) -> None:
-    queries = _normal(num_rows, 112)
-    keys = _normal(head_dim, 16, seed=1).astype(np.float16)
-    output = np.full((num_rows + 1, 24), np.float32(7))
-    _call(
-        row_ops.scores(num_rows),
-        queries.ctypes.data,
-        queries.strides[0],
-        keys.ctypes.data,
-        head_dim,
-        output.ctypes.data,
-        output.strides[0],
-        0,
-        0,
-    )
-    exact = queries[:, :head_dim].astype(np.float64) @ keys.astype(np.float64)
-    np.testing.assert_allclose(output[:num_rows, :16], exact, rtol=1e-5, atol=1e-5)
-    assert np.all(output[num_rows] == 7)
-    assert np.all(output[:, 16:] == 7)
-
-
-@pytest.mark.parametrize("num_rows", row_ops.ROW_SIZES)
-@pytest.mark.parametrize(("num_keys", "width"), [(0, 16), (1, 16), (37, 64), (256, 32)])
-def test_mix(num_rows: int, num_keys: int, width: int) -> None:
-    weights = np.abs(_normal(num_rows, 256))
-    values = _normal(256, width, seed=1).astype(np.float16)
-    before = _normal(num_rows + 1, width + 16, seed=2)
-    output = before.copy()
-    _call(
-        row_ops.mix(num_rows),
-        weights.ctypes.data,
-        weights.strides[0],
-        values.ctypes.data,
-        values.strides[0],
-        num_keys,
-        output.ctypes.data,
-        output.strides[0],
-        width // 16,
-    )
-    used = weights[:, :num_keys].astype(np.float64) @ values[:num_keys].astype(np.float64)
-    np.testing.assert_allclose(
-        output[:num_rows, :width], before[:num_rows, :width] + used, rtol=1e-4, atol=1e-4
-    )
-    np.testing.assert_array_equal(output[num_rows], before[num_rows])
-    np.testing.assert_array_equal(output[:, width:], before[:, width:])
-
-
 def _maxima(logits: Floats, num_tiles: int, valid: int) -> Floats:
     output = np.full((len(logits) + 1, num_tiles + 1), np.float32(7))
     source, target = logits.ctypes.data, output.ctypes.data
@@ -249,25 +163,6 @@ def test_maxima_show_what_is_not_a_number(place: int, bad: float) -> None:
     assert np.isnan(expected).sum() == 1
     np.testing.assert_array_equal(_maxima(logits, 20, 320), expected)
     assert not np.any(np.isnan(_maxima(logits, 20, place)))
-
-
-def test_rows_of_any_size_agree() -> None:
-    """One row's scores and mixture are bit-equal alone and among eight."""
-    queries, keys = _normal(8, 64), _normal(64, 16, seed=1).astype(np.float16)
-    shares, values = np.abs(_normal(8, 40)), _normal(40, 64, seed=2).astype(np.float16)
-    scored, mixed = {}, {}
-    for size in row_ops.ROW_SIZES:
-        scored[size] = np.zeros((8, 16), np.float32)
-        mixed[size] = np.zeros((8, 64), np.float32)
-        for first in range(0, 8, size):
-            one, two = queries[first:], scored[size][first:]
-            places = (one.ctypes.data, 256, keys.ctypes.data, 64, two.ctypes.data, 64, 0, 0)
-            _call(row_ops.scores(size), *places)
-            one, two = shares[first:], mixed[size][first:]
-            places = (one.ctypes.data, 160, values.ctypes.data, 128, 40, two.ctypes.data, 256, 4)
-            _call(row_ops.mix(size), *places)
-        np.testing.assert_array_equal(scored[size], scored[8])
-        np.testing.assert_array_equal(mixed[size], mixed[8])
 
 
 @pytest.mark.parametrize("in_place", [False, True])

@@ -12,11 +12,10 @@ from edgespec.backends.native.kernels.pack import packer
 from edgespec.backends.native.kernels.tile import FORMATS
 from edgespec.backends.native.kernels.unpack import unpack_row
 from edgespec.backends.native.team import Team
-from edgespec.memory.settings import KV_TYPES
 from edgespec.models.spec import TensorType
 
 
-def warm_up(kinds: Iterable[TensorType]) -> None:
+def warm_up(kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
     """Call every compiled function once on nothing: no layers, no rows, no columns."""
     integers = np.zeros(4, np.int32)
     attention.describe_tree(np.full(1, -1, np.int16), integers, integers, integers, integers)
@@ -26,8 +25,7 @@ def warm_up(kinds: Iterable[TensorType]) -> None:
     name = isa.chosen()
     for interleaved in (False, True):
         isa.row_addresses(name, interleaved)
-    for kv_type in KV_TYPES:
-        isa.attention_addresses(name, kv_type)
+    isa.attention_addresses(name, kv_type)
     with closing(Team(empty, 2)) as team:
         team.run(0, 0, 0, 1)
     kv_places.move_kv(empty, 0, 0, 0)
