@@ -3,10 +3,11 @@
 #   make demo      one reply of the bundled model: plan, text, numbers
 #   make test      style, types and every test that is not slow
 #   make test-all  the slow tests too
+#   make test-arm  the kernels for ARM in an emulator: needs gcc-aarch64-linux-gnu and qemu-user
 #   make parity    compare with llama.cpp, which is built from source for it (minutes)
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-all parity lint clean
+.PHONY: demo test test-all test-arm parity lint clean
 .DELETE_ON_ERROR:
 
 VENV ?= .venv
@@ -39,6 +40,9 @@ lint: $(VENV)/dev
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
+
+test-arm: $(VENV)/dev
+	$(TEST_CACHE) $(BIN)/python -m pytest -rs tests/backends/test_arm.py
 
 parity: $(VENV)/llama
 	$(TEST_CACHE) $(BIN)/python -m pytest -rs tests/parity

@@ -93,6 +93,8 @@ def _processor() -> Iterator[Finding]:
         used = isa.chosen()
     except EdgeSpecError as error:
         advice = "unset EDGESPEC_ISA, or set it to one of those available"
+        if not available:
+            advice = "use --backend reference, or let the virtual machine offer its host's features"
         yield Finding("instruction set", str(error), value, "problem", advice)
         return
     value["used"] = used

@@ -15,10 +15,27 @@ from edgespec.backends.native.kernels.machine_code import Processor, object_code
 from tests.backends import calls
 from tests.backends.calls import Calls, Place
 
-TOOLS = {"aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu", "qemu-aarch64": "qemu-user"}
-MISSING = [package for tool, package in TOOLS.items() if shutil.which(tool) is None]
+COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
+
+
+def _missing() -> list[str]:
+    """Debian's names for what is not installed here."""
+    found = {"gcc-aarch64-linux-gnu": shutil.which(COMPILER), "qemu-user": shutil.which(EMULATOR)}
+    if shutil.which(COMPILER):
+        library = _run(COMPILER, "-print-file-name=libc.a").strip()
+        found["libc6-dev-arm64-cross"] = library if "/" in library else None
+    return [package for package, place in found.items() if place is None]
+
+
+def _run(*command: object) -> str:
+    found = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr or f"{command[0]} ended with {found.returncode}"
+    return found.stdout
+
+
+MISSING = _missing()
 pytestmark = pytest.mark.skipif(
-    bool(MISSING), reason=f"not installed here (Debian packages): {', '.join(MISSING)}"
+    bool(MISSING), reason=f"not installed (Debian packages): {', '.join(MISSING)}"
 )
 TRIPLE = "aarch64-unknown-linux-gnu"
 PROCESSORS = {
@@ -44,7 +61,7 @@ def test_bit_equal_to_plain_loops_here(
     functions = calls.functions(isa)
     binary = _build(functions, processor, tmp_path)
     (tmp_path / "calls").write_bytes(_file(made, list(functions)))
-    _run("qemu-aarch64", "-cpu", emulated, binary, tmp_path / "calls", tmp_path / "memory")
+    _run(EMULATOR, "-cpu", emulated, binary, tmp_path / "calls", tmp_path / "memory")
     ours = np.fromfile(tmp_path / "memory", np.uint8)
     assert made.differences(ours, expected) == []
     np.testing.assert_array_equal(ours, expected)
@@ -66,7 +83,7 @@ def _build(functions: dict[str, calls.Function], processor: Processor, folder: P
     driver = Path(__file__).with_name("arm_driver.c")
     output = folder / "kernels"
     sources = [driver, folder / "table.c", *objects.values()]
-    _run("aarch64-linux-gnu-gcc", "-static", "-O1", "-o", output, *sources)
+    _run(COMPILER, "-static", "-O1", "-o", output, *sources)
     return output
 
 
@@ -82,8 +99,3 @@ def _file(made: Calls, names: list[str]) -> bytes:
     ]
     sizes = np.array([len(made.memory), len(rows)], np.int64)
     return sizes.tobytes() + np.array(rows, np.int64).tobytes() + bytes(made.memory)
-
-
-def _run(*command: object) -> None:
-    found = subprocess.run([str(part) for part in command], capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr or f"{command[0]} ended with {found.returncode}"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from edgespec.backends.native.kernels import host, isa, tile
 from edgespec.backends.native.kernels.machine_code import Processor, compile_function, optimised
-from edgespec.errors import OptionError
+from edgespec.errors import BackendError, OptionError
 from tests.backends import calls
 from tests.backends.tiles import KINDS, name
 
@@ -119,7 +119,7 @@ def test_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"avx512f", "avx512bw", "avx512vnni", "avxvnni", "avx2", "fma", "f16c"}, "avx512vnni"),
         ({"avx512f", "avx512bw", "avx2", "fma", "f16c"}, "avx2"),
         ({"avx2", "fma", "f16c", "avxvnni"}, "avxvnni"),
-        ({"avx", "f16c"}, "plain"),
+        ({"avx", "fma", "f16c"}, "plain"),
         ({"neon", "dotprod", "i8mm", "sve"}, "neon-i8mm"),
         ({"neon", "dotprod"}, "neon-dotprod"),
         ({"neon"}, "plain"),
@@ -129,9 +129,19 @@ def test_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_best_a_processor_has(
     features: set[str], first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    machine = "arm64" if "neon" in features else "AMD64"
+    monkeypatch.setattr(isa.platform, "machine", lambda: machine)
     monkeypatch.setattr(isa, "host_features", lambda: frozenset(features))
     monkeypatch.delenv("EDGESPEC_ISA", raising=False)
     assert isa.chosen() == first
+
+
+def test_a_processor_without_the_basics_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isa.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(isa, "host_features", lambda: frozenset({"sse2"}))
+    assert isa.available() == ()
+    with pytest.raises(BackendError, match="FMA and F16C.*--backend reference"):
+        isa.chosen()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems are asked in other ways")

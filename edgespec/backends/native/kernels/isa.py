@@ -8,6 +8,7 @@ one needs its `Operations` and a row in `_SETS`.
 from __future__ import annotations
 
 import os
+import platform
 from dataclasses import dataclass
 from functools import cache
 
@@ -30,7 +31,7 @@ from edgespec.backends.native.kernels.machine_code import (
     host_processor,
 )
 from edgespec.backends.native.kernels.portable import PORTABLE
-from edgespec.errors import OptionError
+from edgespec.errors import BackendError, OptionError
 from edgespec.models.spec import TensorType
 
 
@@ -55,17 +56,29 @@ _SETS: dict[str, Isa] = {
     "neon-dotprod": Isa(frozenset({"dotprod"}), (*_SCALABLE, "i8mm"), arm.DOTPROD),
 }
 PLAIN = "plain"
+_PLAIN_NEEDS = {"x86_64": frozenset({"fma", "f16c"}), "amd64": frozenset({"fma", "f16c"})}
+"""What plain loops need besides what all processors of a kind have: LLVM would call the C library,
+which has not all of it, and these functions call nothing.
+"""
 
 
 def available() -> tuple[str, ...]:
-    """Names of the instruction sets this machine can run, best first; "plain" always can."""
+    """Names of the instruction sets this machine can run, best first; "plain" is the last."""
     names = [name for name, isa in _SETS.items() if isa.needs <= host_features()]
-    return (*names, PLAIN)
+    if _PLAIN_NEEDS.get(platform.machine().lower(), frozenset()) <= host_features():
+        names.append(PLAIN)
+    return tuple(names)
 
 
 def chosen() -> str:
     """The instruction set in use: the one `EDGESPEC_ISA` names, or the best there is."""
     names = available()
+    if not names:
+        raise BackendError(
+            "the native backend needs a processor with FMA and F16C (x86-64 since 2013), and this "
+            "one, or the virtual machine around it, does not offer them; use --backend reference, "
+            "which is slow"
+        )
     forced = os.environ.get("EDGESPEC_ISA")
     if not forced:
         return names[0]
