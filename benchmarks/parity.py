@@ -247,7 +247,7 @@ def main() -> int:
 
 _COLUMNS = dict.fromkeys(
     ("model", "types", "prompts", "tokens", "equal", "near ties", "different", "worst gap"), 11
-) | {"model": 30, "cosine": 11, "mean": 11, "ours-exact": 12, "peer-exact": 12}
+) | {"model": 30, "types": 22, "cosine": 11, "mean": 11, "ours-exact": 12, "peer-exact": 12}
 
 
 def _report(found: Parity, exact: bool) -> bool:
