@@ -15,7 +15,7 @@ from edgespec.memory.monitor import release_free_memory
 from edgespec.models import ModelFile, TensorType, open_model, resolve
 
 if TYPE_CHECKING:
-    from edgespec.drafting.base import Drafter
+    from edgespec.drafting import Market
     from edgespec.engine import Engine, Progress
 
 DRAFTERS = ("suffix-automaton",)
@@ -86,7 +86,7 @@ def _open(file: ModelFile, chosen: Plan, progress: Progress | None) -> Engine:
     target = backends.open_target(file, chosen, lambda done, total: report("load", done, total))
     report("load", 1, 1)
     release_free_memory()
-    return Engine(file, chosen, target, _drafter(chosen), progress)
+    return Engine(file, chosen, target, _market(chosen), progress)
 
 
 def _kinds(file: ModelFile) -> frozenset[TensorType]:
@@ -94,13 +94,12 @@ def _kinds(file: ModelFile) -> frozenset[TensorType]:
     return frozenset(info.type for info in file.tensors.values() if len(info.shape) > 1)
 
 
-def _drafter(chosen: Plan) -> Drafter:
-    from edgespec.drafting.silent import SilentDrafter
-    from edgespec.drafting.suffix_automaton import SuffixAutomatonDrafter
+def _market(chosen: Plan) -> Market:
+    from edgespec.drafting import Market, SuffixAutomatonDrafter
 
     if not chosen.drafter_bytes:
-        return SilentDrafter()
-    return SuffixAutomatonDrafter(chosen.drafter_bytes)
+        return Market([])
+    return Market([SuffixAutomatonDrafter(chosen.drafter_bytes)])
 
 
 def _drafters(names: str | Sequence[str]) -> tuple[str, ...]:
