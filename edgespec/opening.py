@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from edgespec import backends
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
     from edgespec.drafting.base import Drafter
     from edgespec.engine import Engine, Progress
 
-DRAFTERS = ("suffix-automaton",)
+DRAFTERS = {
+    "suffix-automaton": ("suffix_automaton", "SuffixAutomatonDrafter"),
+    "ngram": ("ngram", "NgramDrafter"),
+    "recycling": ("recycling", "RecyclingDrafter"),
+}
+"""Every drafter's module in edgespec.drafting and its class, by name."""
+AUTO_DRAFTERS = ("suffix-automaton",)
 
 
 def plan(
@@ -60,13 +67,15 @@ def load(
     file = open_model(resolve(model))
     try:
         chosen = _plan(file, memory, backend, threads, context, max_nodes, names)
-        return _open(file, chosen, progress)
+        return _open(file, chosen, names, progress)
     except BaseException:
         file.close()
         raise
 
 
-def _open(file: ModelFile, chosen: Plan, progress: Progress | None) -> Engine:
+def _open(
+    file: ModelFile, chosen: Plan, names: tuple[str, ...], progress: Progress | None
+) -> Engine:
     # Imported here because they bring Numba, which planning does not need.
     from edgespec.engine import Engine
     from edgespec.warm_up import warm_up
@@ -82,7 +91,7 @@ def _open(file: ModelFile, chosen: Plan, progress: Progress | None) -> Engine:
     target = backends.open_target(file, chosen, lambda done, total: report("load", done, total))
     report("load", 1, 1)
     release_free_memory()
-    return Engine(file, chosen, target, _drafter(chosen), progress)
+    return Engine(file, chosen, target, _drafter(names, chosen.drafter_bytes), progress)
 
 
 def _kinds(file: ModelFile) -> frozenset[TensorType]:
@@ -90,25 +99,31 @@ def _kinds(file: ModelFile) -> frozenset[TensorType]:
     return frozenset(info.type for info in file.tensors.values() if len(info.shape) > 1)
 
 
-def _drafter(chosen: Plan) -> Drafter:
-    from edgespec.drafting.silent import SilentDrafter
-    from edgespec.drafting.suffix_automaton import SuffixAutomatonDrafter
+def _drafter(names: tuple[str, ...], max_bytes: int) -> Drafter:
+    """The drafter asked for, in at most `max_bytes`; one that proposes nothing when there is no
+    room for any.
+    """
+    if not names or not max_bytes:
+        from edgespec.drafting.silent import SilentDrafter
 
-    if not chosen.drafter_bytes:
         return SilentDrafter()
-    return SuffixAutomatonDrafter(chosen.drafter_bytes)
+    module, kind = DRAFTERS[names[0]]
+    drafter: Drafter = getattr(import_module(f"edgespec.drafting.{module}"), kind)(max_bytes)
+    return drafter
 
 
 def _drafters(names: str | Sequence[str]) -> tuple[str, ...]:
     """The drafters asked for: "auto", "none", or names separated by commas."""
     if isinstance(names, str):
         if names == "auto":
-            return DRAFTERS
+            return AUTO_DRAFTERS
         names = [] if names in ("none", "") else [name.strip() for name in names.split(",")]
     for name in names:
         if name not in DRAFTERS:
             known = ", ".join(DRAFTERS)
             raise OptionError(f"no drafter is called {name!r}; choose auto, none or {known}")
+    if len(names) > 1:
+        raise OptionError(f"{len(names)} drafters were named, and one drafts at a time; name one")
     return tuple(names)
 
 
