@@ -23,6 +23,7 @@ DRAFTERS = {
     "suffix-automaton": ("suffix_automaton", "SuffixAutomatonDrafter"),
     "ngram": ("ngram", "NgramDrafter"),
     "recycling": ("recycling", "RecyclingDrafter"),
+    "jacobi": ("jacobi", "JacobiDrafter"),
 }
 """Every drafter's module in edgespec.drafting and its class, by name."""
 AUTO_DRAFTERS = ("suffix-automaton",)

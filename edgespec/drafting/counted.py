@@ -12,7 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.drafting.follower_kernels import FIRST, TOTAL, find, keys_at_node
-from edgespec.drafting.proposal import PATH, PATH_FLOOR, is_waiting, plant, push, take_best
+from edgespec.drafting.proposal import (
+    PARENT,
+    PATH,
+    PATH_FLOOR,
+    TOKEN,
+    is_waiting,
+    plant,
+    push,
+    take_best,
+)
 from edgespec.drafting.rates import RATE
 from edgespec.jit import inner_kernel, kernel
 
@@ -80,13 +89,14 @@ def grow_from_counts(
 ) -> int:
     """Fill the tree, best path first; return its number of nodes with the root."""
     plant(places, scores, tail[-1])
+    tokens, parents = places[:, TOKEN], places[:, PARENT]
     num_nodes = 1
     num_waiting = 0
     while num_nodes <= max_nodes:
         node = num_nodes - 1
         left = 1.0
         first = num_waiting
-        for order in range(keys_at_node(places, node, tail, keys) - 1, -1, -1):
+        for order in range(keys_at_node(tokens, parents, node, tail, keys) - 1, -1, -1):
             if left * scores[node, PATH] < PATH_FLOOR:
                 break
             row = find(rows, keys[order, 0], keys[order, 1])

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.proposal import PARENT, TOKEN
 from edgespec.jit import inner_kernel, kernel
 
 CHECK, STAMP, TOTAL, FIRST = 0, 1, 2, 3
@@ -64,14 +63,18 @@ def keys_in_text(text: NDArray[np.int32], end: int, keys: NDArray[np.int64]) -> 
 
 @inner_kernel
 def keys_at_node(
-    places: NDArray[np.int32], node: int, tail: NDArray[np.int32], keys: NDArray[np.int64]
+    tokens: NDArray[np.int32],
+    parents: NDArray[np.signedinteger],
+    node: int,
+    tail: NDArray[np.int32],
+    keys: NDArray[np.int64],
 ) -> int:
     """The keys of the contexts that end with a node of a tree; tail[-1] is the root's token."""
     place = len(tail) - 1
     for order in range(len(keys)):
         if node > 0:
-            token = places[node, TOKEN]
-            node = places[node, PARENT]
+            token = tokens[node]
+            node = int(parents[node])
         elif place >= 0:
             token = tail[place]
             place -= 1

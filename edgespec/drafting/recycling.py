@@ -21,7 +21,7 @@ from edgespec.drafting.follower_kernels import (
     lengthen,
     row_for,
 )
-from edgespec.drafting.proposal import PATH, PATH_FLOOR, plant, push, take_best
+from edgespec.drafting.proposal import PARENT, PATH, PATH_FLOOR, TOKEN, plant, push, take_best
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.table_drafter import TableDrafter
 from edgespec.jit import inner_kernel, kernel
@@ -85,10 +85,11 @@ def grow_from_ranks(
 ) -> int:
     """Fill the tree, best path first; return its number of nodes with the root."""
     plant(places, scores, tail[-1])
+    tokens, parents = places[:, TOKEN], places[:, PARENT]
     num_nodes = 1
     num_waiting = 0
     while num_nodes <= max_nodes:
-        keys_at_node(places, num_nodes - 1, tail, keys)
+        keys_at_node(tokens, parents, num_nodes - 1, tail, keys)
         row = find(rows, keys[0, 0], keys[0, 1])
         if row >= 0:
             num_waiting = push_ranks(rows, row, rates, places, scores, num_waiting, num_nodes - 1)
