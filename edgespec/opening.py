@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 DRAFTERS = {
     "suffix-automaton": ("suffix_automaton", "SuffixAutomatonDrafter"),
     "ngram": ("ngram", "NgramDrafter"),
+    "trigram": ("trigram", "TrigramDrafter"),
     "recycling": ("recycling", "RecyclingDrafter"),
     "jacobi": ("jacobi", "JacobiDrafter"),
+    "copy": ("copying", "CopyDrafter"),
 }
 """Every drafter's module in edgespec.drafting and its class, by name."""
 AUTO_DRAFTERS = ("suffix-automaton",)
