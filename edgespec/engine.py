@@ -153,6 +153,7 @@ class Engine:
         cached = self._prefill(request.prompt_ids)
         prefill_s = time.perf_counter() - start
         if request.speculation:
+            session.drafter.begin(request.sampling)
             session.drafter.reset(request.prompt_ids)
         end_ids = frozenset() if request.ignore_eos else self.tokenizer.end_ids
         verifier = Verifier(self.file.spec.vocab_size, request.sampling, self.plan.max_nodes)

@@ -24,6 +24,7 @@ DRAFTERS = {
     "ngram": ("ngram", "NgramDrafter"),
     "trigram": ("trigram", "TrigramDrafter"),
     "recycling": ("recycling", "RecyclingDrafter"),
+    "stand": ("stand", "StandDrafter"),
     "jacobi": ("jacobi", "JacobiDrafter"),
     "copy": ("copying", "CopyDrafter"),
 }

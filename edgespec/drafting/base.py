@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from edgespec.verification.sampling import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,14 @@ class Drafter(ABC):
     name: str
     wants_top = 0
     """How many of the target's likeliest tokens per node `observe` needs to see."""
+
+    def begin(self, sampling: SamplingParams) -> None:
+        """A reply is to be written whose tokens are drawn like this; `reset` follows.
+
+        Noise is a function of seed, position and token, so a drafter that knows the seed can add
+        the target's own noise to what it thinks of the next tokens.
+        """
+        del sampling
 
     @abstractmethod
     def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
