@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from edgespec.errors import EdgeSpecError, OptionError
-from edgespec.terminal import bench
+from edgespec.terminal import bench, stores
 from edgespec.terminal.options import LoadOptions, ReplyOptions, check_vram, one_model
 from edgespec.terminal.text import printable, read_prompt, tolerate_any_encoding
 from edgespec.version import __version__
@@ -51,6 +51,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+app.add_typer(stores.app, name="store")
 
 
 def main() -> None:
