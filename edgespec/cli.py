@@ -145,6 +145,10 @@ Seed = Annotated[
 Drafters = Annotated[
     str, typer.Option("--drafters", metavar="LIST|auto", help="Who guesses ahead: names, or none.")
 ]
+Store = Annotated[
+    str | None,
+    typer.Option("--store", metavar="FILE", help="A datastore for the drafter hierarchy."),
+]
 NoSpeculation = Annotated[
     bool,
     typer.Option("--no-speculation", help="One token at a time; the text is the same, only later."),
@@ -201,6 +205,7 @@ def run(
     repetition_penalty: Penalty = 1.0,
     seed: Seed = None,
     drafters: Drafters = "auto",
+    store: Store = None,
     no_speculation: NoSpeculation = False,
     system: System = None,
     raw: Raw = False,
@@ -225,7 +230,7 @@ def run(
     )  # fmt: skip
     text = read_prompt(prompt, sys.stdin.buffer, stdin_is_terminal=sys.stdin.isatty())
     chosen = "none" if no_speculation else drafters
-    load = LoadOptions(model, memory, backend, threads, context, chosen)
+    load = LoadOptions(model, memory, backend, threads, context, chosen, store)
     run_once(text, load, reply, system=system, raw=raw, stats=stats, as_json=as_json)
 
 
@@ -246,6 +251,7 @@ def chat(
     repetition_penalty: Penalty = 1.0,
     seed: Seed = None,
     drafters: Drafters = "auto",
+    store: Store = None,
     no_speculation: NoSpeculation = False,
     system: System = None,
     raw: Raw = False,
@@ -268,7 +274,7 @@ def chat(
         not no_speculation, ignore_eos,
     )  # fmt: skip
     chosen = "none" if no_speculation else drafters
-    load = LoadOptions(model, memory, backend, threads, context, chosen)
+    load = LoadOptions(model, memory, backend, threads, context, chosen, store)
     if not hold_chat(prompt, load, reply, system=system, as_json=as_json):
         raise typer.Exit(1)
 

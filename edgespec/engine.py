@@ -125,6 +125,7 @@ class Engine:
         """Give back the model's memory and file; using the engine afterwards is an error."""
         if not self._closed:
             self._closed = True
+            self._session.drafter.close()
             self._target.close()
             self.file.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edgespec import backends
 from edgespec.cache import kernels_are_cached
@@ -27,6 +27,7 @@ DRAFTERS = {
     "stand": ("stand", "StandDrafter"),
     "jacobi": ("jacobi", "JacobiDrafter"),
     "copy": ("copying", "CopyDrafter"),
+    "hierarchy": ("hierarchy", "HierarchyDrafter"),
 }
 """Every drafter's module in edgespec.drafting and its class, by name."""
 AUTO_DRAFTERS = ("suffix-automaton",)
@@ -59,26 +60,33 @@ def load(
     context: int | None = None,
     max_nodes: int | None = None,
     drafters: str | Sequence[str] = "auto",
+    store: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Engine:
     """Open a model inside a memory budget; None is the model that ships with the package.
 
-    `memory` is bytes, "2GiB", "50%" or "auto". Raises BudgetError before loading when the model
-    does not fit, ModelFileError when it cannot be read, OptionError for arguments that mean
-    nothing.
+    `memory` is bytes, "2GiB", "50%" or "auto"; `store` a datastore for the drafter "hierarchy".
+    Raises BudgetError before loading when the model does not fit, ModelFileError when it cannot be
+    read, StoreError when the datastore cannot be used, OptionError for arguments that mean nothing.
     """
     names = _drafters(drafters)
+    if store is not None and "hierarchy" not in names:
+        raise OptionError("a datastore is for the drafter hierarchy; name it: --drafters hierarchy")
     file = open_model(resolve(model))
     try:
         chosen = _plan(file, memory, backend, threads, context, max_nodes, names)
-        return _open(file, chosen, names, progress)
+        return _open(file, chosen, names, store, progress)
     except BaseException:
         file.close()
         raise
 
 
 def _open(
-    file: ModelFile, chosen: Plan, names: tuple[str, ...], progress: Progress | None
+    file: ModelFile,
+    chosen: Plan,
+    names: tuple[str, ...],
+    store: str | os.PathLike[str] | None,
+    progress: Progress | None,
 ) -> Engine:
     # Imported here because they bring Numba, which planning does not need.
     from edgespec.engine import Engine
@@ -92,10 +100,11 @@ def _open(
     warm_up(chosen.backend, _kinds(file), chosen.budget_bytes - chosen.planned_bytes)
     release_free_memory()  # the compiler's peak must be over before the weights come
     report("kernels", 1, 1)
+    drafter = _drafter(names, chosen.drafter_bytes, file, store)
     target = backends.open_target(file, chosen, lambda done, total: report("load", done, total))
     report("load", 1, 1)
     release_free_memory()
-    return Engine(file, chosen, target, _drafter(names, chosen.drafter_bytes), progress)
+    return Engine(file, chosen, target, drafter, progress)
 
 
 def _kinds(file: ModelFile) -> frozenset[TensorType]:
@@ -103,7 +112,12 @@ def _kinds(file: ModelFile) -> frozenset[TensorType]:
     return frozenset(info.type for info in file.tensors.values() if len(info.shape) > 1)
 
 
-def _drafter(names: tuple[str, ...], max_bytes: int) -> Drafter:
+def _drafter(
+    names: tuple[str, ...],
+    max_bytes: int,
+    file: ModelFile,
+    store: str | os.PathLike[str] | None,
+) -> Drafter:
     """The drafter asked for, in at most `max_bytes`; one that proposes nothing when there is no
     room for any.
     """
@@ -112,7 +126,17 @@ def _drafter(names: tuple[str, ...], max_bytes: int) -> Drafter:
 
         return SilentDrafter()
     module, kind = DRAFTERS[names[0]]
-    drafter: Drafter = getattr(import_module(f"edgespec.drafting.{module}"), kind)(max_bytes)
+    options: dict[str, Any] = {}
+    if names[0] == "hierarchy":
+        from edgespec.drafting.history import History
+        from edgespec.drafting.store import Store
+
+        vocabulary = file.tokenizer.fingerprint
+        options["history"] = History(vocabulary, file.tokenizer.vocab_size)
+        options["corpus"] = None if store is None else Store(store, vocabulary)
+    drafter: Drafter = getattr(import_module(f"edgespec.drafting.{module}"), kind)(
+        max_bytes, **options
+    )
     return drafter
 
 

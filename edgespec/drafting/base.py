@@ -118,6 +118,9 @@ class Drafter(ABC):
         """Learn from a verified step; `extend` is called separately."""
         del outcome
 
+    def close(self) -> None:  # noqa: B027 - most keep nothing
+        """The engine is closed: keep what is to outlive it."""
+
     @property
     @abstractmethod
     def size_bytes(self) -> int:

@@ -17,6 +17,7 @@ a second for each GiB) and no memory.
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import struct
 from collections.abc import Iterator
@@ -99,13 +100,14 @@ class StoreHeader:
                 "build it again with `edgespec store build`"
             )
         sound = raw[_HEAD.size : _HEAD.size + _DIGEST_BYTES] == _digest(head)
-        if not sound or (orders, ways) != (ORDERS, WAYS) or rows % SET_ROWS or not vocab:
+        shape = (orders, ways) == (ORDERS, WAYS) and rows > 0 and rows % SET_ROWS == 0
+        if not sound or not shape or not vocab:
             raise _damaged(path, "its header contradicts itself")
         return cls(rows, tokens, vocab, vocabulary, checksum)
 
 
 class Store:
-    """An open, checked datastore; close it, or let it go."""
+    """An open, checked datastore."""
 
     def __init__(self, path: str | os.PathLike[str], vocabulary: bytes | None = None) -> None:
         """Open and check a file; raises StoreError when it is damaged, missing, or made for
@@ -113,18 +115,23 @@ class Store:
         """
         self.path = Path(path)
         self.header = self._check(vocabulary)
-        shape = (self.header.num_rows, COLUMNS)
-        # Copy-on-write: kernels take writeable arrays, and nothing is ever written.
-        self.rows: NDArray[np.int32] = (
-            np.memmap(self.path, np.int32, "c", HEADER_BYTES, shape).view(np.ndarray)
-            if self.header.num_rows
-            else np.zeros(shape, np.int32)
-        )
+        with open(self.path, "rb") as file:
+            # Copy-on-write: kernels take writeable arrays, and nothing is ever written.
+            self._map = mmap.mmap(file.fileno(), self.size_bytes, access=mmap.ACCESS_COPY)
+        rows = np.frombuffer(self._map, np.int32, offset=HEADER_BYTES)
+        self.rows: NDArray[np.int32] = rows.reshape(self.header.num_rows, COLUMNS)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the file."""
         return HEADER_BYTES + self.header.num_rows * COLUMNS * 4
+
+    def let_go(self) -> None:
+        """Give back the pages that were read, where the system can: the next look reads them
+        again from its cache.
+        """
+        if hasattr(self._map, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
 
     def num_contexts(self) -> int:
         """Contexts that are known."""
