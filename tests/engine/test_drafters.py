@@ -15,7 +15,10 @@ PROMPT = "Fix this text, word by word: the red ball and the red box and the red 
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_the_text_is_that_of_plain_decoding(bundled_model: Path, name: str) -> None:
+def test_the_text_is_that_of_plain_decoding(
+    bundled_model: Path, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EDGESPEC_DATA", str(tmp_path))
     with edgespec.load(bundled_model, threads=1, drafters=name) as engine:
         for temperature in (0.0, 0.8):
             case = Case(PROMPT, temperature, seed=1, max_tokens=64, ignore_eos=True)
