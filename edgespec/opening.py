@@ -28,6 +28,7 @@ DRAFTERS = {
     "jacobi": ("jacobi", "JacobiDrafter"),
     "copy": ("copying", "CopyDrafter"),
     "hierarchy": ("hierarchy", "HierarchyDrafter"),
+    "consensus": ("consensus", "ConsensusDrafter"),
 }
 """Every drafter's module in edgespec.drafting and its class, by name."""
 AUTO_DRAFTERS = ("suffix-automaton",)

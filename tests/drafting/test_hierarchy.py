@@ -84,7 +84,6 @@ def test_a_users_replies_are_remembered_by_the_next_run(data_folder: Path) -> No
     drafter = HierarchyDrafter(history=History(FINGERPRINT, 50))
     drafter.reset([1, 2])
     drafter.extend([3, 4, 5, 6])
-    drafter.propose(1)
     assert drafter.size_bytes <= drafter.max_bytes
     drafter.close()
     later = HierarchyDrafter(history=History(FINGERPRINT, 50))
@@ -103,7 +102,6 @@ def test_prompts_are_not_kept() -> None:
     drafter = HierarchyDrafter(history=History(FINGERPRINT, 50))
     drafter.reset([4, 5, 6, 7])
     drafter.extend([8])
-    drafter.propose(1)
     drafter.close()
     later = HierarchyDrafter(history=History(FINGERPRINT, 50))
     later.reset([4, 5])
@@ -115,7 +113,6 @@ def test_who_wants_no_history_has_none(data_folder: Path, monkeypatch: pytest.Mo
     drafter = HierarchyDrafter(history=History(FINGERPRINT, 50))
     drafter.reset([1, 2])
     drafter.extend([3, 4])
-    drafter.propose(1)
     drafter.close()
     assert list(data_folder.iterdir()) == []
 
@@ -130,7 +127,6 @@ def test_a_damaged_history_is_reported_and_begun_anew(
     assert "starting a new history" in capsys.readouterr().err
     drafter.reset([1, 2])
     drafter.extend([3, 4])
-    drafter.propose(1)
     drafter.close()
     assert History(FINGERPRINT, 50).num_tokens == 2
 
