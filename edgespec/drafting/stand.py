@@ -13,6 +13,7 @@ The logits describe the model, so a new text keeps them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -229,7 +230,7 @@ class StandDrafter(TableDrafter):
         """What the target said after a few tokens is as true of the next text."""
         self._length = 0
 
-    def _feed(self, tokens: NDArray[np.int32]) -> None:
+    def _feed(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         super()._feed(tokens)
         self._length += len(tokens)
 

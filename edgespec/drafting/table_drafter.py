@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,7 +35,7 @@ class TableDrafter(TextDrafter):
         self._rows.fill(0)
         self._now = 0
 
-    def _feed(self, tokens: NDArray[np.int32]) -> None:
+    def _feed(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         super()._feed(tokens)
         self._now = (self._now + len(tokens)) % 2**30
 

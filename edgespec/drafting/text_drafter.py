@@ -18,7 +18,7 @@ MIN_BYTES = 64 * 1024
 DEFAULT_BYTES = 2 * 2**20
 _MOST_PENDING = 256
 """Tokens that may wait to be counted: while nobody asks for drafts, text costs next to nothing."""
-_PIECE = 1024
+_PIECE = 512
 """Tokens counted at once, so that a long prompt is never copied whole."""
 
 
@@ -46,12 +46,14 @@ class TextDrafter(Drafter):
         self._rates = new_rates(self.priors)
         self._proposal = Proposal(source)
         self._keys = np.zeros((self.orders, 2), np.int64)
-        self._tail = np.full(self.orders, NOBODY, np.int32)
+        self._window = np.full(self.orders + _PIECE, NOBODY, np.int32)
+        self._tail = self._window[: self.orders]
+        """The text's last tokens; new ones go behind them in the window, and then move up."""
         self._pending: list[int] = []
 
     @property
     def _fixed_bytes(self) -> int:
-        small = (self._rates, self._keys, self._tail)
+        small = (self._rates, self._keys, self._window)
         return self._proposal.size_bytes + sum(buffer.nbytes for buffer in small)
 
     def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
@@ -63,7 +65,7 @@ class TextDrafter(Drafter):
         self._tail.fill(NOBODY)
         self._forget()
         for start in range(0, len(tokens), _PIECE):
-            self._feed(np.asarray(tokens[start : start + _PIECE], dtype=np.int32))
+            self._feed(tokens[start : start + _PIECE])
 
     def extend(self, tokens: Sequence[int]) -> None:
         """The text grew by these tokens: paid when a draft is asked for."""
@@ -74,14 +76,15 @@ class TextDrafter(Drafter):
     def _catch_up(self) -> None:
         """Feed the tokens that wait."""
         if self._pending:
-            for start in range(0, len(self._pending), _PIECE):
-                self._feed(np.array(self._pending[start : start + _PIECE], np.int32))
-            self._pending.clear()
+            waiting, self._pending = self._pending, []
+            for start in range(0, len(waiting), _PIECE):
+                self._feed(waiting[start : start + _PIECE])
 
-    def _feed(self, tokens: NDArray[np.int32]) -> None:
-        text = np.concatenate((self._tail, tokens))
-        self._learn_text(text, len(self._tail))
-        self._tail[:] = text[-len(self._tail) :]
+    def _feed(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        text = self._window[: self.orders + len(tokens)]
+        text[self.orders :] = tokens
+        self._learn_text(text, self.orders)
+        self._tail[:] = text[len(tokens) :]
 
     def propose(self, max_nodes: int) -> DraftTree:
         """The likeliest continuations, at most `max_nodes` besides the root, best path first."""

@@ -61,10 +61,13 @@ def key_of_trial(keys: NDArray[np.int64], token: int, last: int, before: int) ->
 
 @inner_kernel
 def before_of(
-    tokens: NDArray[np.int32], parents: NDArray[np.int32], node: int, tail: NDArray[np.int32]
+    tokens: NDArray[np.int32],
+    parents: NDArray[np.signedinteger],
+    node: int,
+    tail: NDArray[np.int32],
 ) -> int:
     """The token before a node's."""
-    return int(tokens[parents[node]]) if node > 0 else int(tail[-2])
+    return int(tokens[int(parents[node])]) if node > 0 else int(tail[-2])
 
 
 @inner_kernel
@@ -170,7 +173,7 @@ def learn_trials(
     keys: NDArray[np.int64],
     tail: NDArray[np.int32],
     tokens: NDArray[np.int32],
-    parents: NDArray[np.int32],
+    parents: NDArray[np.signedinteger],
     num_nodes: int,
     new_tokens: NDArray[np.int32],
     now: int,
@@ -218,7 +221,7 @@ class TrigramDrafter(TableDrafter):
         new_tokens = np.array(outcome.new_tokens, np.int32)
         tree = outcome.tree
         learn_trials(
-            self._trials, self._keys, self._tail, tree.tokens, tree.parents.astype(np.int32),
+            self._trials, self._keys, self._tail, tree.tokens, tree.parents,
             len(tree), new_tokens, self._now,
         )  # fmt: skip
         text = np.concatenate((self._tail, new_tokens))
