@@ -29,7 +29,7 @@ from edgespec.drafting.proposal import (
 )
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.table_drafter import new_rows
-from edgespec.drafting.text_drafter import DEFAULT_BYTES, MIN_BYTES, TextDrafter
+from edgespec.drafting.text_drafter import TextDrafter
 from edgespec.errors import OptionError
 from edgespec.jit import inner_kernel, kernel
 
@@ -160,12 +160,12 @@ def grow_from_votes(
 class ConsensusPool:
     """What the replies to one prompt said; not for use by several threads at once."""
 
-    def __init__(self, max_bytes: int = DEFAULT_BYTES) -> None:
+    def __init__(self, max_bytes: int = TextDrafter.default_bytes) -> None:
         """A table of at most `max_bytes`; raises OptionError when that is too small."""
         self.rows = new_rows(max_bytes, _WAYS)
         if not len(self.rows):
             raise OptionError(
-                f"a pool of {max_bytes} bytes holds nothing; give it {MIN_BYTES} or more"
+                f"a pool of {max_bytes} bytes holds nothing; give it {TextDrafter.least_bytes} or more"
             )
         self._keys = np.zeros((_ORDERS, 2), np.int64)
         self._prompt = b""
@@ -205,7 +205,7 @@ class ConsensusDrafter(TextDrafter):
 
     def __init__(
         self,
-        max_bytes: int = DEFAULT_BYTES,
+        max_bytes: int = TextDrafter.default_bytes,
         *,
         source: int = 1,
         pool: ConsensusPool | None = None,

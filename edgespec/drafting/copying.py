@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.drafting.copy_kernels import CURSOR, MOST_AGREEING, PRIORS, follow, grow_copy, read
-from edgespec.drafting.text_drafter import DEFAULT_BYTES, TextDrafter
+from edgespec.drafting.text_drafter import TextDrafter
 
 _BYTES_PER_TOKEN = 12
 
@@ -29,7 +29,7 @@ class CopyDrafter(TextDrafter):
     orders = MOST_AGREEING
     priors = PRIORS
 
-    def __init__(self, max_bytes: int = DEFAULT_BYTES, *, source: int = 1) -> None:
+    def __init__(self, max_bytes: int = TextDrafter.default_bytes, *, source: int = 1) -> None:
         super().__init__(max_bytes, source=source)
         self._state = np.zeros(4, np.int64)
         self._state[CURSOR] = -1

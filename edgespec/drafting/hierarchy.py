@@ -17,17 +17,16 @@ from numpy.typing import NDArray
 from edgespec.drafting.base import DraftTree
 from edgespec.drafting.counted import priors_by_order, push_counted
 from edgespec.drafting.follower_kernels import SET_ROWS, count_text, find, keys_at_node
-from edgespec.drafting.history import SIZE_BYTES, History
+from edgespec.drafting.history import History
 from edgespec.drafting.proposal import PARENT, PATH, PATH_FLOOR, TOKEN, plant, take_best
 from edgespec.drafting.store import COLUMNS, ORDERS, WAYS, Store
 from edgespec.drafting.table_drafter import TableDrafter, new_rows
-from edgespec.drafting.text_drafter import DEFAULT_BYTES
 from edgespec.jit import kernel
 
 _TRUST = (1.0, 0.95, 0.8, 0.6)
 """What followers in each store are worth at first, most local first."""
 _PRIORS = tuple(trust * prior for trust in _TRUST for prior in priors_by_order(ORDERS))
-_LEAST_FOR_HISTORY = 2 * SIZE_BYTES
+_LEAST_FOR_HISTORY = 2 * History.size_bytes
 _PROPOSALS_PER_VISIT = 64
 """Then the corpus' pages are given back."""
 
@@ -90,7 +89,7 @@ class HierarchyDrafter(TableDrafter):
 
     def __init__(
         self,
-        max_bytes: int = DEFAULT_BYTES,
+        max_bytes: int = TableDrafter.default_bytes,
         *,
         source: int = 1,
         history: History | None = None,
@@ -157,4 +156,4 @@ class HierarchyDrafter(TableDrafter):
     def size_bytes(self) -> int:
         """Bytes of all arrays, the corpus' left out: exact, at most `max_bytes`."""
         own = self._conversation.nbytes + self._nothing.nbytes
-        return super().size_bytes + own + (SIZE_BYTES if self._history is not None else 0)
+        return super().size_bytes + own + (History.size_bytes if self._history is not None else 0)

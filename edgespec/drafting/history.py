@@ -20,16 +20,17 @@ from platformdirs import user_data_path
 from edgespec.drafting.store import COLUMNS, Store, write_store
 from edgespec.errors import StoreError
 
-NUM_ROWS = 8192
-SIZE_BYTES = NUM_ROWS * COLUMNS * 4
+_NUM_ROWS = 8192
 
 
 class History:
     """A table of followers with a file behind it, or none."""
 
+    size_bytes = _NUM_ROWS * COLUMNS * 4
+
     def __init__(self, vocabulary: bytes | None = None, vocab_size: int = 0) -> None:
         """Read the file of the vocabulary with this fingerprint; without one, keep nothing."""
-        self.rows: NDArray[np.int32] = np.zeros((NUM_ROWS, COLUMNS), np.int32)
+        self.rows: NDArray[np.int32] = np.zeros((_NUM_ROWS, COLUMNS), np.int32)
         self.num_tokens = 0
         self._vocabulary, self._vocab_size = vocabulary, vocab_size
         self._path = None if vocabulary is None else _place(vocabulary)

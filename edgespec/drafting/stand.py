@@ -33,7 +33,6 @@ from edgespec.drafting.proposal import (
 )
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.table_drafter import TableDrafter
-from edgespec.drafting.text_drafter import DEFAULT_BYTES
 from edgespec.jit import inner_kernel, kernel
 from edgespec.verification.noise import gumbel, position_key
 from edgespec.verification.sampling import SamplingParams
@@ -206,7 +205,7 @@ class StandDrafter(TableDrafter):
     ways = _WAYS
     priors = _PRIORS
 
-    def __init__(self, max_bytes: int = DEFAULT_BYTES, *, source: int = 1) -> None:
+    def __init__(self, max_bytes: int = TableDrafter.default_bytes, *, source: int = 1) -> None:
         self._drawn = np.zeros(_WAYS, np.float64)
         super().__init__(max_bytes, source=source)
         self._length = 0

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.drafting.follower_kernels import FIRST, SET_ROWS
-from edgespec.drafting.text_drafter import DEFAULT_BYTES, TextDrafter
+from edgespec.drafting.text_drafter import TextDrafter
 
 
 def new_rows(max_bytes: int, num_ways: int) -> NDArray[np.int32]:
@@ -25,7 +25,7 @@ class TableDrafter(TextDrafter):
     part = 1.0
     """Of the bytes, what the table may take."""
 
-    def __init__(self, max_bytes: int = DEFAULT_BYTES, *, source: int = 1) -> None:
+    def __init__(self, max_bytes: int = TextDrafter.default_bytes, *, source: int = 1) -> None:
         super().__init__(max_bytes, source=source)
         self._now = 0
         """What rows that are written now are stamped with: grows with the text."""

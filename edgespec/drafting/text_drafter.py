@@ -14,8 +14,6 @@ from edgespec.drafting.proposal import MOST_NODES, Proposal
 from edgespec.drafting.rates import new_rates
 from edgespec.errors import OptionError
 
-MIN_BYTES = 64 * 1024
-DEFAULT_BYTES = 2 * 2**20
 _MOST_PENDING = 256
 """Tokens that may wait to be counted: while nobody asks for drafts, text costs next to nothing."""
 _PIECE = 512
@@ -30,15 +28,17 @@ class TextDrafter(Drafter):
     to be of use.
     """
 
+    default_bytes = 2 * 2**20
+    least_bytes = 64 * 1024
     orders = 1
     """The longest context, in tokens."""
     priors: Sequence[float]
     """For each kind of node, how often it is right until more is known."""
 
-    def __init__(self, max_bytes: int = DEFAULT_BYTES, *, source: int = 1) -> None:
-        if max_bytes < MIN_BYTES:
+    def __init__(self, max_bytes: int = default_bytes, *, source: int = 1) -> None:
+        if max_bytes < self.least_bytes:
             raise OptionError(
-                f"the drafter {self.name} cannot work in {max_bytes} bytes; give it {MIN_BYTES} or "
+                f"the drafter {self.name} cannot work in {max_bytes} bytes; give it {self.least_bytes} or "
                 "more"
             )
         self.max_bytes = max_bytes

@@ -39,7 +39,6 @@ from edgespec.drafting.proposal import (
 )
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.table_drafter import TableDrafter, new_rows
-from edgespec.drafting.text_drafter import DEFAULT_BYTES
 from edgespec.jit import inner_kernel, kernel
 
 _CANDIDATES = 4
@@ -209,7 +208,7 @@ class TrigramDrafter(TableDrafter):
     part = 0.75
     priors = priors_by_order(2)
 
-    def __init__(self, max_bytes: int = DEFAULT_BYTES, *, source: int = 1) -> None:
+    def __init__(self, max_bytes: int = TableDrafter.default_bytes, *, source: int = 1) -> None:
         super().__init__(max_bytes, source=source)
         self._values = np.zeros(_CANDIDATES, np.float64)
         self._trials = new_rows(max_bytes - super().size_bytes - self._values.nbytes, 1)

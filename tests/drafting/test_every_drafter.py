@@ -123,6 +123,8 @@ def hold_the_cap(name: str, stream: str, num_tokens: int) -> None:
     warm = make(name, SMALLEST)
     warm.reset([1, 2])
     warm.propose(8)
+    warm.extend([1, 2])
+    warm.propose(8)  # all is compiled before anything is counted
     del warm
     cap = 300_000
     tracemalloc.start()
