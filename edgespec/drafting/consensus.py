@@ -165,7 +165,8 @@ class ConsensusPool:
         self.rows = new_rows(max_bytes, _WAYS)
         if not len(self.rows):
             raise OptionError(
-                f"a pool of {max_bytes} bytes holds nothing; give it {TextDrafter.least_bytes} or more"
+                f"a pool of {max_bytes} bytes holds nothing; give it "
+                f"{TextDrafter.least_bytes} or more"
             )
         self._keys = np.zeros((_ORDERS, 2), np.int64)
         self._prompt = b""

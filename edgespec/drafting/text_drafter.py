@@ -38,8 +38,8 @@ class TextDrafter(Drafter):
     def __init__(self, max_bytes: int = default_bytes, *, source: int = 1) -> None:
         if max_bytes < self.least_bytes:
             raise OptionError(
-                f"the drafter {self.name} cannot work in {max_bytes} bytes; give it {self.least_bytes} or "
-                "more"
+                f"the drafter {self.name} cannot work in {max_bytes} bytes; give it "
+                f"{self.least_bytes} or more"
             )
         self.max_bytes = max_bytes
         self.source = source
