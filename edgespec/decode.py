@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from edgespec.backends.base import Target, TokenTree
 from edgespec.control.controller import Controller
 from edgespec.control.stats import ReplyStats
-from edgespec.drafting import DraftTree, Market, StepOutcome
+from edgespec.drafting import DraftTree, Market, StepOutcome, TopTokens
 from edgespec.reply import FinishReason, Request
 from edgespec.verification.acceptance import Verifier
+from edgespec.verification.top import top_tokens
 
 
 @dataclass(slots=True)
@@ -66,8 +67,10 @@ def decode(
             tokens = [*tree.tokens[verdict.path[1:]].tolist(), verdict.bonus]
             new, ended = _until_end(tokens, end_ids)
             ids.extend(new)
-            outcome = StepOutcome(tree, verdict.path, verdict.bonus, tokens)
             verified = time.perf_counter()
+            wants_top = session.market.wants_top if request.speculation else 0
+            top = TopTokens(*top_tokens(logits, wants_top)) if wants_top else None
+            outcome = StepOutcome(tree, verdict.path, verdict.bonus, tokens, top)
             if request.speculation:
                 session.market.observe(outcome)
                 session.market.extend(new)

@@ -125,6 +125,7 @@ class Engine:
         """Give back the model's memory and file; using the engine afterwards is an error."""
         if not self._closed:
             self._closed = True
+            self._session.market.close()
             self._target.close()
             self.file.close()
 
@@ -153,6 +154,7 @@ class Engine:
         cached = self._prefill(request.prompt_ids)
         prefill_s = time.perf_counter() - start
         if request.speculation:
+            session.market.begin(request.sampling)
             session.market.reset(request.prompt_ids)
         end_ids = frozenset() if request.ignore_eos else self.tokenizer.end_ids
         verifier = Verifier(self.file.spec.vocab_size, request.sampling, self.plan.max_nodes)

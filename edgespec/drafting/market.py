@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,9 @@ from numpy.typing import NDArray
 from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
 from edgespec.drafting.calibration import AcceptanceStatistics, record_trees
 from edgespec.drafting.merging import likeliest, merge, record_merged
+
+if TYPE_CHECKING:
+    from edgespec.verification.sampling import SamplingParams
 
 MAX_SOURCES = 15
 _RATE = 0.1
@@ -58,6 +62,8 @@ class Market(Drafter):
     """
 
     name = "market"
+    own_bytes = 128 * 1024
+    """More than its own arrays hold, for trees of the usual sizes."""
 
     def __init__(
         self, drafters: Sequence[Drafter], statistics: AcceptanceStatistics | None = None
@@ -87,6 +93,10 @@ class Market(Drafter):
     def names(self) -> tuple[str, ...]:
         """Names by the index that trees carry; index 0 is the root."""
         return ("root", *(source.drafter.name for source in self._sources))
+
+    def begin(self, sampling: SamplingParams) -> None:
+        for source in self._sources:
+            source.drafter.begin(sampling)
 
     def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         """Start over with this text; what was learnt about the sources stays."""
@@ -187,6 +197,7 @@ class Market(Drafter):
         for source in self._sources:
             start = time.perf_counter()
             if source.asked or source.drafter.wants_top:
+                _feed(source)  # what it learns belongs behind the text before this step
                 source.drafter.observe(outcome)
             source.spent_s += time.perf_counter() - start
             if source.asked:
@@ -204,6 +215,11 @@ class Market(Drafter):
             source.silence = min(max(2 * source.silence, 1), _LONGEST_WAIT)
         source.wait = source.silence
         source.asked = False
+
+    def close(self) -> None:
+        for source in self._sources:
+            _feed(source)
+            source.drafter.close()
 
     def take_seconds(self) -> dict[str, float]:
         """Seconds each drafter has spent since this was last asked, those at work only."""
