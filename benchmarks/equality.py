@@ -37,6 +37,7 @@ import edgespec
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.market import Market
 from edgespec.engine import Engine
 from edgespec.reply import Reply
 
@@ -139,20 +140,19 @@ class Case:
     def speculative(self, engine: Engine, shape: str, chunk: int | None, expected: Reply) -> Reply:
         """With every draft verified, from an empty cache; the engine is left as it was."""
         session, target = engine._session, engine._target
-        before = session.drafter, session.controller
+        before = session.market, session.controller
         whole_prefill = target.prefill
         session.controller = Eager(engine.plan.max_nodes)
         if shape != "drafter":
             vocab_size, branches = target.spec.vocab_size, shape == "tree"
-            session.drafter = Knowing(
-                expected.token_ids, vocab_size, branches=branches, seed=self.seed
-            )
+            knowing = Knowing(expected.token_ids, vocab_size, branches=branches, seed=self.seed)
+            session.market = Market([knowing])
         setattr(target, "prefill", partial(whole_prefill, chunk=chunk))  # noqa: B010
         target.truncate(0)
         try:
             return self._write(engine, speculation=True)
         finally:
-            session.drafter, session.controller = before
+            session.market, session.controller = before
             setattr(target, "prefill", whole_prefill)  # noqa: B010
 
     def _write(self, engine: Engine, *, speculation: bool) -> Reply:

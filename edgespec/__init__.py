@@ -17,6 +17,7 @@ from edgespec.errors import (
     EdgeSpecError,
     ModelFileError,
     OptionError,
+    StoreError,
     TemplateError,
     UnsupportedModelError,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "Plan",
     "Reply",
     "Stats",
+    "StoreError",
     "TemplateError",
     "UnsupportedModelError",
     "__version__",

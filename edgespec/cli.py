@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from edgespec.errors import EdgeSpecError, OptionError
-from edgespec.terminal import bench
+from edgespec.terminal import bench, stores
 from edgespec.terminal.options import LoadOptions, ReplyOptions, check_vram, one_model
 from edgespec.terminal.text import printable, read_prompt, tolerate_any_encoding
 from edgespec.version import __version__
@@ -51,6 +51,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+app.add_typer(stores.app, name="store")
 
 
 def main() -> None:
@@ -150,6 +153,10 @@ Seed = Annotated[
 Drafters = Annotated[
     str, typer.Option("--drafters", metavar="LIST|auto", help="Who guesses ahead: names, or none.")
 ]
+Store = Annotated[
+    str | None,
+    typer.Option("--store", metavar="FILE", help="A datastore for the drafter hierarchy."),
+]
 NoSpeculation = Annotated[
     bool,
     typer.Option("--no-speculation", help="One token at a time; the text is the same, only later."),
@@ -207,6 +214,7 @@ def run(
     repetition_penalty: Penalty = 1.0,
     seed: Seed = None,
     drafters: Drafters = "auto",
+    store: Store = None,
     no_speculation: NoSpeculation = False,
     system: System = None,
     raw: Raw = False,
@@ -231,7 +239,7 @@ def run(
     )  # fmt: skip
     text = read_prompt(prompt, sys.stdin.buffer, stdin_is_terminal=sys.stdin.isatty())
     chosen = "none" if no_speculation else drafters
-    load = LoadOptions(model, memory, backend, threads, context, chosen, kv_type)
+    load = LoadOptions(model, memory, backend, threads, context, chosen, kv_type, store)
     run_once(text, load, reply, system=system, raw=raw, stats=stats, as_json=as_json)
 
 
@@ -253,6 +261,7 @@ def chat(
     repetition_penalty: Penalty = 1.0,
     seed: Seed = None,
     drafters: Drafters = "auto",
+    store: Store = None,
     no_speculation: NoSpeculation = False,
     system: System = None,
     raw: Raw = False,
@@ -275,7 +284,7 @@ def chat(
         not no_speculation, ignore_eos,
     )  # fmt: skip
     chosen = "none" if no_speculation else drafters
-    load = LoadOptions(model, memory, backend, threads, context, chosen, kv_type)
+    load = LoadOptions(model, memory, backend, threads, context, chosen, kv_type, store)
     if not hold_chat(prompt, load, reply, system=system, as_json=as_json):
         raise typer.Exit(1)
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from edgespec.backends.base import Target, TokenTree
 from edgespec.control.controller import Controller
 from edgespec.control.stats import ReplyStats
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting import DraftTree, Market, StepOutcome, TopTokens
 from edgespec.reply import FinishReason, Request
 from edgespec.verification.acceptance import Verifier
+from edgespec.verification.top import top_tokens
 
 
 @dataclass(slots=True)
@@ -23,7 +24,7 @@ class Session:
     """
 
     target: Target
-    drafter: Drafter
+    market: Market
     controller: Controller
     ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason = "cancelled"
@@ -66,15 +67,18 @@ def decode(
             tokens = [*tree.tokens[verdict.path[1:]].tolist(), verdict.bonus]
             new, ended = _until_end(tokens, end_ids)
             ids.extend(new)
-            outcome = StepOutcome(tree, verdict.path, verdict.bonus, tokens)
             verified = time.perf_counter()
+            wants_top = session.market.wants_top if request.speculation else 0
+            top = TopTokens(*top_tokens(logits, wants_top)) if wants_top else None
+            outcome = StepOutcome(tree, verdict.path, verdict.bonus, tokens, top)
             if request.speculation:
-                session.drafter.observe(outcome)
-                session.drafter.extend(new)
+                session.market.observe(outcome)
+                session.market.extend(new)
                 draft_s += time.perf_counter() - verified
                 controller.observe(outcome, verified - drafted, draft_s)
-            source = {session.drafter.name: draft_s} if draft_s else None
-            stats.record(outcome, time.perf_counter() - start, controller.curve.seconds(1), source)
+            plain_s = session.market.token_s = controller.curve.seconds(1)
+            spent = session.market.take_seconds()
+            stats.record(outcome, time.perf_counter() - start, plain_s, spent)
             remaining -= len(new)
             if ended:
                 session.finish_reason = "stop"
@@ -97,7 +101,7 @@ def _draft(session: Session, request: Request, limit: int) -> tuple[DraftTree, f
     room = session.controller.draft_room(limit)
     if room < 1:
         return DraftTree.root(root), 0.0
-    tree = session.drafter.propose(room)
+    tree = session.market.propose(room)
     draft_s = time.perf_counter() - start
     return tree.take(1 + session.controller.choose(tree, draft_s, limit)), draft_s
 

@@ -14,7 +14,7 @@ from edgespec.control.cost_curve import CostCurve
 from edgespec.control.curve_cache import measured_curve
 from edgespec.control.stats import ReplyStats
 from edgespec.decode import Session, decode
-from edgespec.drafting.base import Drafter
+from edgespec.drafting import Market
 from edgespec.errors import ContextOverflowError, EdgeSpecError, OptionError
 from edgespec.memory.monitor import peak_resident_bytes
 from edgespec.memory.plan import Plan
@@ -45,7 +45,7 @@ class Engine:
         file: ModelFile,
         plan: Plan,
         target: Target,
-        drafter: Drafter,
+        market: Market,
         progress: Progress | None = None,
     ) -> None:
         self.file = file
@@ -55,7 +55,7 @@ class Engine:
         self._busy = threading.Lock()
         self._curve = measured_curve(file.path, plan, target, _stage(progress, "measure"))
         controller = Controller(CostCurve(self._curve, plan.max_nodes), plan.max_nodes)
-        self._session = Session(target, drafter, controller)
+        self._session = Session(target, market, controller)
         self._closed = False
 
     @property
@@ -125,6 +125,7 @@ class Engine:
         """Give back the model's memory and file; using the engine afterwards is an error."""
         if not self._closed:
             self._closed = True
+            self._session.market.close()
             self._target.close()
             self.file.close()
 
@@ -153,10 +154,11 @@ class Engine:
         cached = self._prefill(request.prompt_ids)
         prefill_s = time.perf_counter() - start
         if request.speculation:
-            session.drafter.reset(request.prompt_ids)
+            session.market.begin(request.sampling)
+            session.market.reset(request.prompt_ids)
         end_ids = frozenset() if request.ignore_eos else self.tokenizer.end_ids
         verifier = Verifier(self.file.spec.vocab_size, request.sampling, self.plan.max_nodes)
-        counts = ReplyStats(("root", session.drafter.name))
+        counts = ReplyStats(session.market.names)
         detokenizer = self.tokenizer.stream()
         first_s = 0.0
         steps = decode(session, request, verifier, end_ids, counts)

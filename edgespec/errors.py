@@ -6,6 +6,7 @@ EdgeSpecError
 ├── BudgetError               the plan does not fit the memory budget
 ├── ContextOverflowError      the prompt (plus one token) is longer than the context
 ├── TemplateError             the file's chat template is broken or unsafe
+├── StoreError                a datastore is missing, damaged, or made for another vocabulary
 ├── BackendError              a backend cannot be opened or failed while running
 └── OptionError               an argument has a value that means nothing (exit code 2 on the CLI)
 
@@ -39,6 +40,10 @@ class ContextOverflowError(EdgeSpecError):
 
 class TemplateError(EdgeSpecError):
     """The model's chat template is broken or tried something it may not do."""
+
+
+class StoreError(EdgeSpecError):
+    """A datastore file is missing, damaged, or made for another vocabulary."""
 
 
 class BackendError(EdgeSpecError):

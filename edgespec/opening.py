@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from edgespec import backends
 from edgespec.cache import kernels_are_cached
@@ -15,10 +16,22 @@ from edgespec.memory.monitor import release_free_memory
 from edgespec.models import ModelFile, TensorType, open_model, resolve
 
 if TYPE_CHECKING:
-    from edgespec.drafting.base import Drafter
+    from edgespec.drafting import Drafter, Market
     from edgespec.engine import Engine, Progress
 
-DRAFTERS = ("suffix-automaton",)
+DRAFTERS = {
+    "suffix-automaton": ("suffix_automaton", "SuffixAutomatonDrafter"),
+    "ngram": ("ngram", "NgramDrafter"),
+    "trigram": ("trigram", "TrigramDrafter"),
+    "recycling": ("recycling", "RecyclingDrafter"),
+    "stand": ("stand", "StandDrafter"),
+    "jacobi": ("jacobi", "JacobiDrafter"),
+    "copy": ("copying", "CopyDrafter"),
+    "hierarchy": ("hierarchy", "HierarchyDrafter"),
+    "consensus": ("consensus", "ConsensusDrafter"),
+}
+"""Every drafter's module in edgespec.drafting and its class, by name."""
+AUTO_DRAFTERS = ("suffix-automaton",)
 
 
 def plan(
@@ -51,26 +64,35 @@ def load(
     max_nodes: int | None = None,
     drafters: str | Sequence[str] = "auto",
     kv_type: str = "auto",
+    store: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Engine:
     """Open a model inside a memory budget; None is the model that ships with the package.
 
     `memory` is bytes, "2GiB", "50%" or "auto"; `kv_type` is how keys and values are kept: "f16"
-    (and "auto") or "int8", in half the memory. Raises BudgetError before loading when the model
-    does not fit, ModelFileError when it cannot be read, OptionError for arguments that mean
-    nothing.
+    (and "auto") or "int8", in half the memory; `store` a datastore for the drafter "hierarchy".
+    Raises BudgetError before loading when the model does not fit, ModelFileError when it cannot be
+    read, StoreError when the datastore cannot be used, OptionError for arguments that mean nothing.
     """
     names = _drafters(drafters)
+    if store is not None and "hierarchy" not in names:
+        raise OptionError("a datastore is for the drafter hierarchy; name it: --drafters hierarchy")
     file = open_model(resolve(model))
     try:
         chosen = _plan(file, memory, backend, threads, context, max_nodes, names, kv_type)
-        return _open(file, chosen, progress)
+        return _open(file, chosen, names, store, progress)
     except BaseException:
         file.close()
         raise
 
 
-def _open(file: ModelFile, chosen: Plan, progress: Progress | None) -> Engine:
+def _open(
+    file: ModelFile,
+    chosen: Plan,
+    names: tuple[str, ...],
+    store: str | os.PathLike[str] | None,
+    progress: Progress | None,
+) -> Engine:
     # Imported here because they bring Numba, which planning does not need.
     from edgespec.engine import Engine
     from edgespec.warm_up import warm_up
@@ -84,10 +106,11 @@ def _open(file: ModelFile, chosen: Plan, progress: Progress | None) -> Engine:
     warm_up(chosen.backend, _kinds(file), spare_bytes, chosen.kv_type)
     release_free_memory()  # the compiler's peak must be over before the weights come
     report("kernels", 1, 1)
+    market = _market(names, chosen.drafter_bytes, file, store)
     target = backends.open_target(file, chosen, lambda done, total: report("load", done, total))
     report("load", 1, 1)
     release_free_memory()
-    return Engine(file, chosen, target, _drafter(chosen), progress)
+    return Engine(file, chosen, target, market, progress)
 
 
 def _kinds(file: ModelFile) -> frozenset[TensorType]:
@@ -95,26 +118,52 @@ def _kinds(file: ModelFile) -> frozenset[TensorType]:
     return frozenset(info.type for info in file.tensors.values() if len(info.shape) > 1)
 
 
-def _drafter(chosen: Plan) -> Drafter:
-    from edgespec.drafting.silent import SilentDrafter
-    from edgespec.drafting.suffix_automaton import SuffixAutomatonDrafter
+def _market(
+    names: tuple[str, ...],
+    max_bytes: int,
+    file: ModelFile,
+    store: str | os.PathLike[str] | None,
+) -> Market:
+    """The drafters asked for, in at most `max_bytes`, which they share evenly; none when there is
+    no room for any.
+    """
+    from edgespec.drafting import Market
 
-    if not chosen.drafter_bytes:
-        return SilentDrafter()
-    return SuffixAutomatonDrafter(chosen.drafter_bytes)
+    if not max_bytes:
+        return Market([])
+    each = (max_bytes - Market.own_bytes) // len(names)
+    return Market([_drafter(name, each, file, store) for name in names])
+
+
+def _drafter(
+    name: str, max_bytes: int, file: ModelFile, store: str | os.PathLike[str] | None
+) -> Drafter:
+    module, kind = DRAFTERS[name]
+    options: dict[str, Any] = {}
+    if name == "hierarchy":
+        from edgespec.drafting.history import History
+        from edgespec.drafting.store import Store
+
+        vocabulary = file.tokenizer.fingerprint
+        options["history"] = History(vocabulary, file.tokenizer.vocab_size)
+        options["corpus"] = None if store is None else Store(store, vocabulary)
+    drafter: Drafter = getattr(import_module(f"edgespec.drafting.{module}"), kind)(
+        max_bytes, **options
+    )
+    return drafter
 
 
 def _drafters(names: str | Sequence[str]) -> tuple[str, ...]:
     """The drafters asked for: "auto", "none", or names separated by commas."""
     if isinstance(names, str):
         if names == "auto":
-            return DRAFTERS
+            return AUTO_DRAFTERS
         names = [] if names in ("none", "") else [name.strip() for name in names.split(",")]
     for name in names:
         if name not in DRAFTERS:
             known = ", ".join(DRAFTERS)
             raise OptionError(f"no drafter is called {name!r}; choose auto, none or {known}")
-    return tuple(names)
+    return tuple(dict.fromkeys(names))
 
 
 def _plan(

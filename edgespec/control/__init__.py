@@ -2,7 +2,6 @@
 
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
-from edgespec.control.statistics import AcceptanceStatistics
 from edgespec.control.stats import ReplyStats, SourceStats
 
-__all__ = ["AcceptanceStatistics", "Controller", "CostCurve", "ReplyStats", "SourceStats"]
+__all__ = ["Controller", "CostCurve", "ReplyStats", "SourceStats"]

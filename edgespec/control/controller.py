@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.control.cost_curve import CostCurve
-from edgespec.control.statistics import AcceptanceStatistics, calibrate, record_tree
 from edgespec.drafting.base import DraftTree, StepOutcome
 from edgespec.jit import kernel
 
@@ -41,6 +40,16 @@ _YARDSTICK_STEPS = 128
 _DRAFT_RATE = 0.1
 _LARGEST_BILL = 2.5
 """Plain passes that a step's drafting is charged at most: compiling a kernel is no draft."""
+
+
+@kernel
+def path_probabilities(
+    parents: NDArray[np.int16], p_accept: NDArray[np.float32], path_p: NDArray[np.float64]
+) -> None:
+    """Fill path_p [n]: the probability that all nodes down to this one are accepted."""
+    path_p[0] = 1.0
+    for node in range(1, len(parents)):
+        path_p[node] = path_p[parents[node]] * np.float64(p_accept[node])
 
 
 @kernel
@@ -76,12 +85,10 @@ class Controller:
     `observe`.
     """
 
-    def __init__(self, curve: CostCurve, max_nodes: int, num_sources: int = 16) -> None:
+    def __init__(self, curve: CostCurve, max_nodes: int) -> None:
         self.curve = curve
         self.max_nodes = max_nodes
         """Most nodes of a pass, the root included."""
-        self.statistics = AcceptanceStatistics(num_sources)
-        self._depths = np.zeros(256, np.int32)
         self._path_p = np.zeros(256, np.float64)
         self._proposal: DraftTree | None = None
         self._draft_s = 0.0
@@ -119,7 +126,8 @@ class Controller:
         """How many of the tree's nodes besides the root to verify: `tree.take(1 + k)` goes to the
         target.
 
-        `draft_s` is what the proposal took, in seconds.
+        Nodes come surest first, with calibrated `p_accept`; `draft_s` is what the proposal took, in
+        seconds.
         """
         num_drafted = len(tree) - 1
         self._proposal = tree if num_drafted else None
@@ -133,14 +141,7 @@ class Controller:
         if room < 1 or self._account_s <= 0.0 or self._since_plain >= _YARDSTICK_STEPS:
             return 0
         part = tree.take(room + 1)
-        calibrate(
-            self.statistics.table,
-            part.parents,
-            part.p_accept,
-            part.sources,
-            self._depths,
-            self._path_p,
-        )
+        path_probabilities(part.parents, part.p_accept, self._path_p)
         return int(best_prefix(self._path_p, self.curve.table, draft_s, self._account_s, room))
 
     def observe(self, outcome: StepOutcome, seconds: float, draft_s: float = 0.0) -> None:
@@ -159,14 +160,6 @@ class Controller:
         if self._proposal is not None:
             tree = self._proposal
             was_right = bool(tree.tokens[1] == outcome.new_tokens[0])
-            record_tree(
-                self.statistics.table,
-                tree.tokens,
-                tree.parents,
-                tree.p_accept,
-                tree.sources,
-                np.array(outcome.new_tokens, np.int32),
-            )
             self._settle_unverified(num_nodes, was_right)
             self._proposal = None
         self._settle(num_nodes, len(outcome.path), draft_s)
@@ -203,5 +196,5 @@ class Controller:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the statistics and buffers."""
-        return self.statistics.size_bytes + self._depths.nbytes + self._path_p.nbytes
+        """Bytes of its buffers."""
+        return self._path_p.nbytes

@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from edgespec.verification.sampling import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,14 @@ class Drafter(ABC):
     wants_top = 0
     """How many of the target's likeliest tokens per node `observe` needs to see."""
 
+    def begin(self, sampling: SamplingParams) -> None:
+        """A reply is to be written whose tokens are drawn like this; `reset` follows.
+
+        Noise is a function of seed, position and token, so a drafter that knows the seed can add
+        the target's own noise to what it thinks of the next tokens.
+        """
+        del sampling
+
     @abstractmethod
     def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         """Start over with these tokens as the text so far."""
@@ -106,6 +117,9 @@ class Drafter(ABC):
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from a verified step; `extend` is called separately."""
         del outcome
+
+    def close(self) -> None:  # noqa: B027 - most keep nothing
+        """The engine is closed: keep what is to outlive it."""
 
     @property
     @abstractmethod

@@ -8,7 +8,7 @@ and a single continuation.
 
 Continuations are walked through the automaton, so different earlier occurrences branch, and a walk
 that reaches the end of the text goes on at its suffix link: periodic text drafts as many periods as
-asked.
+asked. Where the match's followers leave room, those of shorter matches branch off too.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from edgespec.drafting.automaton_kernels import (
     feed,
 )
 from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
-from edgespec.drafting.continuations import FRONTIER, learn_from, propose_tree
-from edgespec.drafting.match_rates import NUM_BUCKETS, PRIORS
+from edgespec.drafting.continuations import propose_tree
+from edgespec.drafting.match_rates import PRIORS
+from edgespec.drafting.proposal import MOST_NODES, Proposal
+from edgespec.drafting.rates import new_rates
 from edgespec.errors import OptionError
 
 _FIRST_CAPACITY = 1024
 MIN_BYTES = 64 * 1024
 _MOST_PENDING = 256
 """Tokens that may wait to be fed: while nobody asks for drafts, text costs next to nothing."""
-MAX_BRANCH_NODES = 255
-"""Most nodes of one proposal."""
 
 
 class SuffixAutomatonDrafter(Drafter):
@@ -60,23 +60,17 @@ class SuffixAutomatonDrafter(Drafter):
             )
         self.max_bytes = max_bytes
         self.source = source
-        self._table = np.zeros((NUM_BUCKETS, 2), np.float64)
-        self._rates = PRIORS.copy()
-        self._frontier = np.zeros((FRONTIER, 5), np.int32)
-        self._frontier_p = np.zeros((FRONTIER, 3), np.float64)
-        self._nodes = np.zeros((MAX_BRANCH_NODES + 1, 3), np.int32)
-        self._node_p = np.zeros((MAX_BRANCH_NODES + 1, 2), np.float64)
-        self._num_proposed = 0
+        self._rates = new_rates(PRIORS)
+        self._proposal = Proposal(source)
         self._pending: list[int] = []
         self._sizes = np.zeros(4, np.int64)
-        fixed = sum(buffer.nbytes for buffer in self._small_buffers())
         # A rebuild holds one more copy of the tokens: 4 bytes each.
-        self._most_tokens = (max_bytes - fixed) // (BYTES_PER_TOKEN + 4)
+        self._most_tokens = (max_bytes - self._fixed_bytes) // (BYTES_PER_TOKEN + 4)
         self._allocate(min(_FIRST_CAPACITY, self._most_tokens))
 
-    def _small_buffers(self) -> tuple[NDArray[np.generic], ...]:
-        learnt = (self._table, self._rates, self._sizes)
-        return (*learnt, self._frontier, self._frontier_p, self._nodes, self._node_p)
+    @property
+    def _fixed_bytes(self) -> int:
+        return self._rates.nbytes + self._sizes.nbytes + self._proposal.size_bytes
 
     def _allocate(self, capacity: int) -> None:
         """An empty automaton for texts of `capacity` tokens; sizes are the worst case, so nothing
@@ -126,7 +120,7 @@ class SuffixAutomatonDrafter(Drafter):
         if len(ids) > self._most_tokens:
             ids = ids[-max(self._most_tokens // 2, 1) :]
         capacity = min(self._most_tokens, max(_FIRST_CAPACITY, 2 * len(ids)))
-        self._num_proposed = 0
+        self._proposal.forget()
         self._pending.clear()
         self._rebuild(ids, capacity)
 
@@ -162,28 +156,17 @@ class SuffixAutomatonDrafter(Drafter):
             raise OptionError(
                 "a drafter has no text to continue; call reset() with the prompt first"
             )
-        self._nodes[0, 0] = self._text[self._num_tokens - 1]
         num_nodes = propose_tree(
             self._states,
             self._edges,
             self._sizes,
             self._rates,
-            min(max_nodes, MAX_BRANCH_NODES),
-            self._frontier,
-            self._frontier_p,
-            self._nodes,
-            self._node_p,
+            self._text[self._num_tokens - 1],
+            min(max_nodes, MOST_NODES),
+            self._proposal.places,
+            self._proposal.scores,
         )
-        self._num_proposed = num_nodes
-        tokens = self._nodes[:num_nodes, 0].copy()
-        sources = np.full(num_nodes, self.source, np.uint8)
-        sources[0] = 0
-        return DraftTree(
-            tokens,
-            self._nodes[:num_nodes, 1].astype(np.int16),
-            self._node_p[:num_nodes, 0].astype(np.float32),
-            sources,
-        )
+        return self._proposal.tree(num_nodes)
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn how often matches of each length were right.
@@ -191,16 +174,10 @@ class SuffixAutomatonDrafter(Drafter):
         The last proposal is compared with the tokens that came, whether or not its nodes were
         verified.
         """
-        if self._num_proposed < 2:
-            return
-        new_tokens = np.array(outcome.new_tokens, np.int32)
-        learn_from(
-            self._nodes, self._node_p, self._num_proposed, new_tokens, self._table, self._rates
-        )
-        self._num_proposed = 0
+        self._proposal.settle(outcome.new_tokens, self._rates)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all arrays: exact, and at most `max_bytes`."""
         store = (self._text, self._states, self._edges, self._slots)
-        return sum(buffer.nbytes for buffer in (*store, *self._small_buffers()))
+        return self._fixed_bytes + sum(buffer.nbytes for buffer in store)

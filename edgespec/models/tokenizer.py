@@ -55,6 +55,11 @@ class Tokenizer(abc.ABC):
     def vocab_size(self) -> int:
         return len(self._vocabulary)
 
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """16 bytes that say which vocabulary this is."""
+        return self._vocabulary.fingerprint()
+
     @property
     def bos_id(self) -> int | None:
         return self._vocabulary.bos_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -80,6 +81,12 @@ class Vocabulary:
         """All tokens in order."""
         ends: list[int] = self._ends.tolist()
         return [self._blob[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def fingerprint(self) -> bytes:
+        """16 bytes that two vocabularies share only if their tokens are the same, in order."""
+        digest = hashlib.blake2b(self._ends.astype("<i8").tobytes(), digest_size=16)
+        digest.update(self._blob)
+        return digest.digest()
 
     def scores(self) -> NDArray[np.float32]:
         """`tokenizer.ggml.scores`, zeros when the file has none."""

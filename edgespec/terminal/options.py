@@ -23,6 +23,7 @@ class LoadOptions:
     context: int | None = None
     drafters: str = "auto"
     kv_type: str = "auto"
+    store: str | None = None
 
     def load(self, progress: Progress | None = None) -> Engine:
         from edgespec.opening import load
@@ -32,7 +33,9 @@ class LoadOptions:
     def plan(self) -> Plan:
         from edgespec.opening import plan
 
-        return plan(**asdict(self))
+        options = asdict(self)
+        del options["store"]  # it takes none of the budget
+        return plan(**options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ _STAGES = {
     "measure": "measuring this machine",
     "prefill": "reading the prompt",
     "peers": "starting the other engines",
+    "store": "reading the texts",
 }
 
 

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from edgespec.control import Controller, CostCurve
 from edgespec.control.controller import best_prefix
-from edgespec.drafting import DraftTree, StepOutcome
+from edgespec.drafting import Drafter, DraftTree, Market, StepOutcome
 
 FLAT = {1: 1.0, 4: 1.1, 8: 1.5, 16: 2.6}
 STEEP = {1: 1.0, 2: 1.8, 4: 2.8, 8: 5.0, 16: 10.0}
@@ -16,6 +19,23 @@ RIGHT, WRONG = 7, 8
 
 def chain(num_nodes: int, p_accept: float = 0.9) -> DraftTree:
     return DraftTree.chain(1, [RIGHT] * num_nodes, [p_accept] * num_nodes, 1)
+
+
+class Scripted(Drafter):
+    """Says the same after every text."""
+
+    name = "scripted"
+    size_bytes = 0
+
+    def __init__(self, tree: DraftTree) -> None:
+        self.tree = tree
+
+    def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None: ...
+
+    def extend(self, tokens: Sequence[int]) -> None: ...
+
+    def propose(self, max_nodes: int) -> DraftTree:
+        return self.tree.take(max_nodes + 1)
 
 
 class Simulation:
@@ -31,7 +51,8 @@ class Simulation:
         self.true = CostCurve(true_curve or curve)
         self.controller = Controller(CostCurve(curve), 16)
         self.draft_s = draft_s
-        self.p_accept = p_accept
+        self.market = Market([Scripted(chain(15, p_accept))])
+        self.market.reset([1])
         self.clock = 0.0
         self.tokens = 0
         self.verified: list[int] = []
@@ -41,7 +62,7 @@ class Simulation:
         draft_s = self.draft_s
         tree = DraftTree.root(1)
         if self.controller.draft_room():
-            tree = chain(15, self.p_accept)
+            tree = self.market.propose(15)
         else:
             draft_s = min(0.1 * self.draft_s, 0.002)  # drafters are fed all the same
         tree = tree.take(1 + self.controller.choose(tree, draft_s))
@@ -52,6 +73,7 @@ class Simulation:
         new = [RIGHT] * accepted + [RIGHT if hits > accepted else WRONG]
         outcome = StepOutcome(tree, list(range(accepted + 1)), new[-1], new)
         seconds = self.true.seconds(len(tree))
+        self.market.observe(outcome)
         self.controller.observe(outcome, seconds, draft_s)
         self.clock += seconds + draft_s
         self.tokens += accepted + 1
@@ -168,19 +190,6 @@ def test_dear_drafts_are_asked_for_less_often_while_they_are_wrong() -> None:
         root = DraftTree.root(1)
         controller.observe(StepOutcome(root, [0], WRONG, [WRONG]), 1.0, draft_s)
     assert asked < 15
-
-
-def test_scores_become_observed_rates() -> None:
-    controller = Controller(CostCurve(FLAT), 16)
-    rng = np.random.default_rng(3)
-    tree = chain(1, 0.85)
-    for _ in range(400):
-        token = RIGHT if rng.random() < 0.4 else WRONG
-        controller.choose(tree)
-        root = DraftTree.root(1)
-        controller.observe(StepOutcome(root, [0], token, [token]), 1.0)
-    assert controller.statistics.p_accept(1, 0.85, 1) == pytest.approx(0.4, abs=0.2)
-    assert controller.statistics.p_accept(2, 0.85, 1) == pytest.approx(0.85)
 
 
 def test_a_first_draft_that_compiles_a_kernel_is_soon_forgiven() -> None:

@@ -7,7 +7,7 @@ import pytest
 from scripted import ScriptedTarget, decode, plain
 
 from edgespec.control import Controller, CostCurve
-from edgespec.drafting import DraftTree, StepOutcome, SuffixAutomatonDrafter
+from edgespec.drafting import DraftTree, Market, StepOutcome, SuffixAutomatonDrafter
 from edgespec.verification import SamplingParams, Verifier
 
 PROMPT = [1, 2, 3, 1, 2]
@@ -72,22 +72,23 @@ def test_the_automaton_and_the_controller_leave_the_text_alone(
     params = params_for(temperature, seed)
     expected, _ = decode(target, PROMPT, NUM_TOKENS, params, plain)
     curve = {1: 1.0, 4: 1.1, 8: 1.4, 16: 2.5}
-    drafter, controller = SuffixAutomatonDrafter(), Controller(CostCurve(curve), 16)
-    drafter.reset(PROMPT)
+    market = Market([SuffixAutomatonDrafter()])
+    controller = Controller(CostCurve(curve), 16)
+    market.reset(PROMPT)
     verifier = Verifier(20, params, 16)
     text = list(PROMPT)
     steps = 0
     while len(text) < len(PROMPT) + NUM_TOKENS:
         room = controller.draft_room(len(PROMPT) + NUM_TOKENS - len(text) - 1)
-        tree = drafter.propose(room) if room else DraftTree.root(text[-1])
+        tree = market.propose(room) if room else DraftTree.root(text[-1])
         tree = tree.take(1 + controller.choose(tree, 1e-3))
         logits = target.forward(text, tree)
         path, bonus = verifier.verify(logits, tree.tokens, tree.parents, text, len(text) - 1)
         new = [int(tree.tokens[node]) for node in path[1:]] + [bonus]
         outcome = StepOutcome(tree, path, bonus, new)
         controller.observe(outcome, curve.get(len(tree), 1.2), 1e-3)
-        drafter.observe(outcome)
-        drafter.extend(new)
+        market.observe(outcome)
+        market.extend(new)
         text += new
         steps += 1
     assert text[len(PROMPT) :] == expected

@@ -84,10 +84,11 @@ def test_proposals_are_trees_of_what_followed_the_match(text: list[int], max_nod
     assert tree.p_accept[0] == 1.0
     assert all(0 <= tree.parents[i] < i for i in range(1, len(tree)))
     match = longest_match(text)
-    seen = followers(text, text[len(text) - match :]) if match else []
+    seen = followers(text, text[-1:])
     first = [int(tree.tokens[child]) for child in children(tree, 0)]
     assert set(first) <= set(seen)
     assert bool(first) == bool(seen and max_nodes)
+    assert not first or match == 0 or first[0] in followers(text, text[len(text) - match :])
     bigrams = set(zip(text, text[1:], strict=False))
     for node in range(1, len(tree)):
         assert (tree.tokens[tree.parents[node]], tree.tokens[node]) in bigrams
@@ -126,6 +127,14 @@ def test_of_equally_frequent_continuations_the_latest_comes_first() -> None:
     tree = fed([1, 2, 3, 9, 1, 2, 4, 8, 1, 2]).propose(8)
     first = [int(tree.tokens[child]) for child in children(tree, 0)]
     assert first == [4, 3]
+
+
+def test_shorter_matches_branch_off_below_the_longest() -> None:
+    text = [7, 1, 2, 3, 9, 5, 1, 2, 4, 9, 5, 1, 2, 4, 9, 7, 1, 2]
+    first = fed(text).propose(20)
+    below = [int(first.tokens[child]) for child in children(first, 0)]
+    assert followers(text, [7, 1, 2]) == [3]
+    assert below == [3, 4]
 
 
 def test_text_without_repetition_proposes_nothing() -> None:

@@ -57,55 +57,39 @@ def record(table: NDArray[np.float64], source: int, p_accept: float, depth: int,
 
 
 @kernel
-def calibrate(
-    table: NDArray[np.float64],
-    parents: NDArray[np.int16],
-    p_accept: NDArray[np.float32],
-    sources: NDArray[np.uint8],
-    depths: NDArray[np.int32],
-    path_p: NDArray[np.float64],
-) -> None:
-    """Fill each node's depth and the calibrated probability that the whole path down to it is
-    accepted.
-    """
-    depths[0] = 0
-    path_p[0] = 1.0
-    for node in range(1, len(parents)):
-        parent = parents[node]
-        depths[node] = depths[parent] + 1
-        own = posterior(table, sources[node], np.float64(p_accept[node]), depths[node])
-        path_p[node] = path_p[parent] * own
-
-
-@kernel
-def record_tree(
+def record_trees(
     table: NDArray[np.float64],
     tokens: NDArray[np.int32],
     parents: NDArray[np.int16],
-    p_accept: NDArray[np.float32],
+    scores: NDArray[np.float32],
     sources: NDArray[np.uint8],
+    starts: NDArray[np.int32],
     new_tokens: NDArray[np.int32],
-) -> int:
-    """Count every node whose parent was right, verified or not; return how many drafted tokens were
-    right.
+) -> None:
+    """Count every node whose parent was right, verified or not, of all trees that lie one after the
+    other from `starts` [trees + 1] on.
     """
-    node = 0
-    for depth in range(1, len(new_tokens) + 1):
-        follower = -1
-        for child in range(node + 1, len(tokens)):
-            if parents[child] == node:
-                hit = tokens[child] == new_tokens[depth - 1]
-                record(table, sources[child], np.float64(p_accept[child]), depth, hit)
-                if hit and follower < 0:
-                    follower = child
-        if follower < 0:
-            return depth - 1
-        node = follower
-    return len(new_tokens)
+    for tree in range(len(starts) - 1):
+        first, last = starts[tree], starts[tree + 1]
+        node = 0
+        for depth in range(1, len(new_tokens) + 1):
+            follower = -1
+            for child in range(first + node + 1, last):
+                if parents[child] == node:
+                    hit = tokens[child] == new_tokens[depth - 1]
+                    record(table, sources[child], np.float64(scores[child]), depth, hit)
+                    if hit and follower < 0:
+                        follower = child - first
+            if follower < 0:
+                break
+            node = follower
 
 
 class AcceptanceStatistics:
-    """Decayed counts of right and checked draft nodes by source, score and depth."""
+    """Decayed counts of right and checked draft nodes by source, score and depth.
+
+    Source 0 stands for nodes that several drafters agree on.
+    """
 
     def __init__(self, num_sources: int = 16) -> None:
         self.table = np.zeros((num_sources, NUM_SCORES, NUM_DEPTHS, 3), np.float64)

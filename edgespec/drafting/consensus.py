@@ -1,0 +1,260 @@
+"""Drafts from the votes of several replies to the same prompt.
+
+"Speculative Decoding for Multi-Sample Inference": samples of one prompt agree on much of their
+text, so what one wrote is a draft for the others, and what several wrote is a better one. Votes are
+counted by reply: a reply that repeats itself has one. The pool is shared by the drafters of
+replies that are written side by side; replies written one after the other find it kept as long as
+the prompt is the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.drafting.counted import EVIDENCE, evidence, priors_by_order
+from edgespec.drafting.follower_kernels import FIRST, find, keys_at_node, keys_in_text, row_for
+from edgespec.drafting.proposal import (
+    PARENT,
+    PATH,
+    PATH_FLOOR,
+    TOKEN,
+    is_waiting,
+    plant,
+    push,
+    take_best,
+)
+from edgespec.drafting.rates import RATE
+from edgespec.drafting.table_drafter import new_rows
+from edgespec.drafting.text_drafter import TextDrafter
+from edgespec.errors import OptionError
+from edgespec.jit import inner_kernel, kernel
+
+_ORDERS = 4
+_WAYS = 4
+_MOST_VOTERS = 31
+"""Votes are bits of an int32; a later reply shares the bit of an earlier one."""
+
+
+@inner_kernel
+def num_votes(bits: int) -> int:
+    """How many voters a set of bits holds."""
+    votes = 0
+    while bits > 0:
+        bits &= bits - 1
+        votes += 1
+    return votes
+
+
+@inner_kernel
+def vote(rows: NDArray[np.int32], row: int, token: int, bit: int) -> None:
+    """One voter says that `token` follows: of equally many votes the latest is first, and a
+    newcomer takes the place of the last.
+    """
+    num_ways = (rows.shape[1] - FIRST) // 2
+    votes = FIRST + num_ways
+    way = 0
+    while way < num_ways - 1 and rows[row, FIRST + way] >= 0 and rows[row, FIRST + way] != token:
+        way += 1
+    if rows[row, FIRST + way] == token:
+        bit |= rows[row, votes + way]
+    while way > 0 and num_votes(rows[row, votes + way - 1]) <= num_votes(bit):
+        rows[row, FIRST + way] = rows[row, FIRST + way - 1]
+        rows[row, votes + way] = rows[row, votes + way - 1]
+        way -= 1
+    rows[row, FIRST + way] = token
+    rows[row, votes + way] = bit
+
+
+@kernel
+def vote_text(
+    rows: NDArray[np.int32],
+    keys: NDArray[np.int64],
+    text: NDArray[np.int32],
+    begin: int,
+    now: int,
+    bit: int,
+) -> None:
+    """One voter says text[begin:], each token after the contexts before it."""
+    for end in range(begin, len(text)):
+        for order in range(keys_in_text(text, end, keys)):
+            row = row_for(rows, keys[order, 0], keys[order, 1], now + end - begin)
+            vote(rows, row, text[end], bit)
+
+
+@inner_kernel
+def push_voted(
+    rows: NDArray[np.int32],
+    row: int,
+    order: int,
+    rates: NDArray[np.float64],
+    places: NDArray[np.int32],
+    scores: NDArray[np.float64],
+    num_waiting: int,
+    first: int,
+    node: int,
+    left: float,
+) -> tuple[int, float]:
+    """Let a row's followers wait below `node` by their votes; return how many wait now, and the
+    probability that is left for others.
+    """
+    num_ways = (rows.shape[1] - FIRST) // 2
+    total = 0
+    for way in range(num_ways):
+        total += num_votes(rows[row, FIRST + num_ways + way])
+    given = left
+    siblings = num_waiting
+    for way in range(num_ways):
+        token = rows[row, FIRST + way]
+        if token < 0:
+            break
+        if is_waiting(places, first, siblings, token):
+            continue
+        votes = num_votes(rows[row, FIRST + num_ways + way])
+        kind = order * EVIDENCE + evidence(votes)
+        share = left * votes / total
+        p_accept = rates[kind, RATE] * share
+        num_waiting = push(places, scores, num_waiting, token, node, kind, 0, 0, p_accept, share)
+        given -= p_accept
+    return num_waiting, given
+
+
+@kernel
+def grow_from_votes(
+    rows: NDArray[np.int32],
+    rates: NDArray[np.float64],
+    keys: NDArray[np.int64],
+    tail: NDArray[np.int32],
+    max_nodes: int,
+    places: NDArray[np.int32],
+    scores: NDArray[np.float64],
+) -> int:
+    """Fill the tree, best path first; return its number of nodes with the root."""
+    plant(places, scores, tail[-1])
+    tokens, parents = places[:, TOKEN], places[:, PARENT]
+    num_nodes = 1
+    num_waiting = 0
+    while num_nodes <= max_nodes:
+        node = num_nodes - 1
+        left = 1.0
+        first = num_waiting
+        for order in range(keys_at_node(tokens, parents, node, tail, keys) - 1, -1, -1):
+            if left * scores[node, PATH] < PATH_FLOOR:
+                break
+            row = find(rows, keys[order, 0], keys[order, 1])
+            if row >= 0:
+                num_waiting, left = push_voted(
+                    rows, row, order, rates, places, scores, num_waiting, first, node, left
+                )
+        if num_waiting == 0:
+            break
+        take_best(places, scores, num_waiting, num_nodes)
+        num_waiting -= 1
+        num_nodes += 1
+    return num_nodes
+
+
+class ConsensusPool:
+    """What the replies to one prompt said; not for use by several threads at once."""
+
+    def __init__(self, max_bytes: int = TextDrafter.default_bytes) -> None:
+        """A table of at most `max_bytes`; raises OptionError when that is too small."""
+        self.rows = new_rows(max_bytes, _WAYS)
+        if not len(self.rows):
+            raise OptionError(
+                f"a pool of {max_bytes} bytes holds nothing; give it "
+                f"{TextDrafter.least_bytes} or more"
+            )
+        self._keys = np.zeros((_ORDERS, 2), np.int64)
+        self._prompt = b""
+        self._num_voters = 0
+        self._now = 0
+
+    def begin(self, prompt: bytes) -> int:
+        """A reply to the prompt with this digest begins; returns its voter. Another prompt than
+        before clears the pool.
+        """
+        if prompt != self._prompt:
+            self.rows.fill(0)
+            self._prompt, self._num_voters, self._now = prompt, 0, 0
+        self._num_voters += 1
+        return self._num_voters - 1
+
+    def hear(self, text: NDArray[np.int32], begin: int, voter: int) -> None:
+        """A voter's reply grew by text[begin:]; negative tokens stand before a text's beginning."""
+        vote_text(self.rows, self._keys, text, begin, self._now, 1 << voter % _MOST_VOTERS)
+        self._now = (self._now + len(text) - begin) % 2**30
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the table, however many share it."""
+        return self.rows.nbytes + self._keys.nbytes
+
+
+class ConsensusDrafter(TextDrafter):
+    """Proposes what other replies to the same prompt said, by their votes.
+
+    `size_bytes` has the pool in it, whoever else shares it.
+    """
+
+    name = "consensus"
+    orders = _ORDERS
+    priors = priors_by_order(_ORDERS)
+
+    def __init__(
+        self,
+        max_bytes: int = TextDrafter.default_bytes,
+        *,
+        source: int = 1,
+        pool: ConsensusPool | None = None,
+    ) -> None:
+        super().__init__(max_bytes, source=source)
+        keys_bytes = 16 * _ORDERS
+        self.pool = pool or ConsensusPool(max_bytes - self._fixed_bytes - keys_bytes)
+        self._voter = 0
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._is_prompt = False
+
+    def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        """A reply to the prompt `tokens` begins, one voter more if others replied to it before."""
+        self._catch_up()  # the last words of the reply before are votes too
+        self._is_prompt = True
+        super().reset(tokens)
+        self._is_prompt = False
+        self._voter = self.pool.begin(self._digest.digest())
+
+    def hear_sibling(self, prompt_end: Sequence[int], reply: Sequence[int]) -> None:
+        """Count a reply that was written elsewhere to the same prompt; `prompt_end` are the
+        prompt's last tokens.
+        """
+        text = np.array([*prompt_end, *reply], np.int32)
+        self._catch_up()
+        self.pool.hear(text, len(prompt_end), self.pool.begin(self._digest.digest()))
+
+    def _forget(self) -> None:
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def _learn_text(self, text: NDArray[np.int32], begin: int) -> None:
+        if self._is_prompt:
+            self._digest.update(text[begin:].tobytes())
+        else:
+            self.pool.hear(text, begin, self._voter)
+
+    def _grow(self, max_nodes: int) -> int:
+        return grow_from_votes(
+            self.pool.rows,
+            self._rates,
+            self._keys,
+            self._tail,
+            max_nodes,
+            self._proposal.places,
+            self._proposal.scores,
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all arrays: exact, at most `max_bytes` when the pool is its own."""
+        return self._fixed_bytes + self.pool.size_bytes

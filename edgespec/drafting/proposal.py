@@ -1,0 +1,155 @@
+"""A tree of drafts while it grows: nodes taken, nodes waiting, likeliest path first.
+
+The best-first rule is DySpec's ("DySpec: Faster Speculative Decoding with Dynamic Token Tree
+Structure"), with a drafter's own estimates in place of a draft model's.
+
+places int32 [most nodes + most waiting, 5]: token, parent, kind, state, match; scores float64 [the
+same, 3]: probability of the path, of the node given its parent, share. Rows below WAITING are the
+tree, root first; the others wait. What `state` and `match` mean is the drafter's business.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.drafting.base import DraftTree
+from edgespec.drafting.rates import learn
+from edgespec.jit import inner_kernel, kernel
+
+TOKEN, PARENT, KIND, STATE, MATCH = 0, 1, 2, 3, 4
+PATH, GIVEN, SHARE = 0, 1, 2
+MOST_NODES = 255
+"""Most nodes of one proposal besides the root."""
+WAITING = MOST_NODES + 1
+_MOST_WAITING = 256
+PATH_FLOOR = 0.01
+"""Paths less likely than this never pay."""
+
+
+@inner_kernel
+def plant(places: NDArray[np.int32], scores: NDArray[np.float64], token: int) -> None:
+    """Make `token` the root."""
+    for column in range(5):
+        places[0, column] = 0
+    places[0, TOKEN] = token
+    places[0, PARENT] = -1
+    for column in range(3):
+        scores[0, column] = 1.0
+
+
+@inner_kernel
+def push(
+    places: NDArray[np.int32],
+    scores: NDArray[np.float64],
+    num_waiting: int,
+    token: int,
+    parent: int,
+    kind: int,
+    state: int,
+    match: int,
+    p_accept: float,
+    share: float,
+) -> int:
+    """Let a child of node `parent` wait if its path can pay; return how many wait now."""
+    path = scores[parent, PATH] * p_accept
+    if path < PATH_FLOOR or num_waiting == _MOST_WAITING:
+        return num_waiting
+    row = WAITING + num_waiting
+    places[row, TOKEN] = token
+    places[row, PARENT] = parent
+    places[row, KIND] = kind
+    places[row, STATE] = state
+    places[row, MATCH] = match
+    scores[row, PATH] = path
+    scores[row, GIVEN] = p_accept
+    scores[row, SHARE] = share
+    return num_waiting + 1
+
+
+@inner_kernel
+def take_best(
+    places: NDArray[np.int32], scores: NDArray[np.float64], num_waiting: int, num_nodes: int
+) -> None:
+    """Make the likeliest of those waiting the tree's next node; there is one fewer afterwards."""
+    best = WAITING
+    last = WAITING + num_waiting - 1
+    for row in range(WAITING + 1, last + 1):
+        if scores[row, PATH] > scores[best, PATH]:
+            best = row
+    for column in range(5):
+        places[num_nodes, column] = places[best, column]
+        places[best, column] = places[last, column]
+    for column in range(3):
+        scores[num_nodes, column] = scores[best, column]
+        scores[best, column] = scores[last, column]
+
+
+@inner_kernel
+def is_waiting(places: NDArray[np.int32], first: int, num_waiting: int, token: int) -> bool:
+    """Whether one of those waiting, from the `first` on, holds this token."""
+    row = WAITING + first
+    while row < WAITING + num_waiting and places[row, TOKEN] != token:
+        row += 1
+    return row < WAITING + num_waiting
+
+
+@kernel
+def learn_from(
+    places: NDArray[np.int32],
+    scores: NDArray[np.float64],
+    num_nodes: int,
+    new_tokens: NDArray[np.int32],
+    rates: NDArray[np.float64],
+) -> None:
+    """Compare a proposal with the tokens that came and update the rates of its kinds."""
+    node = 0
+    for position in range(len(new_tokens)):
+        follower = -1
+        for child in range(node + 1, num_nodes):
+            if places[child, PARENT] == node:
+                hit = places[child, TOKEN] == new_tokens[position]
+                learn(rates, places[child, KIND], scores[child, SHARE], hit)
+                if hit:
+                    follower = child
+        if follower < 0:
+            break
+        node = follower
+
+
+class Proposal:
+    """The buffers of one drafter's proposals, and the last of them until its outcome is known."""
+
+    def __init__(self, source: int) -> None:
+        self.places = np.zeros((WAITING + _MOST_WAITING, 5), np.int32)
+        self.scores = np.zeros((WAITING + _MOST_WAITING, 3), np.float64)
+        self._num_nodes = 0
+        self._sources = np.full(WAITING, source, np.uint8)
+        self._sources[0] = 0
+        self._sources.setflags(write=False)
+
+    def forget(self) -> None:
+        """Nothing is to be learnt from the last proposal any more."""
+        self._num_nodes = 0
+
+    def tree(self, num_nodes: int) -> DraftTree:
+        """The first `num_nodes` nodes as a tree of its own."""
+        self._num_nodes = num_nodes
+        return DraftTree(
+            self.places[:num_nodes, TOKEN].copy(),
+            self.places[:num_nodes, PARENT].astype(np.int16),
+            self.scores[:num_nodes, GIVEN].astype(np.float32),
+            self._sources[:num_nodes],
+        )
+
+    def settle(self, new_tokens: list[int], rates: NDArray[np.float64]) -> None:
+        """Learn from the tokens that came, whether or not the proposal's nodes were verified."""
+        if self._num_nodes > 1:
+            came = np.asarray(new_tokens, dtype=np.int32)
+            learn_from(self.places, self.scores, self._num_nodes, came, rates)
+        self._num_nodes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the buffers."""
+        return self.places.nbytes + self.scores.nbytes + self._sources.nbytes

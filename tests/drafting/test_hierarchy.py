@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from naive_counts import NaiveTable
+from trees import TEXTS, check_tree, children
+
+from edgespec.drafting.follower_kernels import count_text
+from edgespec.drafting.hierarchy import HierarchyDrafter
+from edgespec.drafting.history import History
+from edgespec.drafting.rates import RATE
+from edgespec.drafting.store import COLUMNS, ORDERS, WAYS, Store, write_store
+
+FINGERPRINT = bytes(16)
+
+
+@pytest.fixture(autouse=True)
+def data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("EDGESPEC_DATA", str(tmp_path))
+    monkeypatch.delenv("EDGESPEC_HISTORY", raising=False)
+    return tmp_path
+
+
+def corpus_of(text: list[int], path: Path) -> Store:
+    rows = np.zeros((4096, COLUMNS), np.int32)
+    count_text(rows, np.zeros((ORDERS, 2), np.int64), np.array(text, np.int32), 0, 0)
+    write_store(path, rows, len(text), 50, FINGERPRINT)
+    return Store(path, FINGERPRINT)
+
+
+@settings(max_examples=50, deadline=None)
+@given(prompt=TEXTS, reply=TEXTS)
+def test_stores_speak_in_order_of_context_then_locality(
+    prompt: list[int], reply: list[int]
+) -> None:
+    drafter = HierarchyDrafter()
+    drafter.reset(prompt)
+    drafter.extend(reply)
+    text = prompt + reply
+    tables = [NaiveTable(ORDERS, WAYS), NaiveTable(ORDERS, WAYS)]
+    tables[0].feed(text, len(prompt))
+    tables[1].feed(prompt)
+    rates = drafter._rates[:, RATE].tolist()
+    expected: dict[int, float] = {}
+    left = 1.0
+    for order in range(min(ORDERS, len(text)), 0, -1):
+        context = tuple(text[-order:])
+        for level, table in enumerate(tables):
+            total = table.totals.get(context, 0)
+            kind = (level * ORDERS + order - 1) * 3 + (0 if total <= 1 else 1 if total <= 3 else 2)
+            new = {
+                token: rates[kind] * left * weight / total
+                for token, weight in table.rows.get(context, [])
+                if token not in expected
+            }
+            expected |= new
+            left -= sum(new.values())
+    tree = drafter.propose(200)
+    found = {
+        int(tree.tokens[c]): float(tree.p_accept[c])
+        for c in range(1, len(tree))
+        if tree.parents[c] == 0
+    }
+    assert set(found) == {token for token, p in expected.items() if p >= 0.01}
+    for token, p_accept in found.items():
+        assert p_accept == pytest.approx(expected[token], rel=1e-5)
+
+
+def test_a_corpus_knows_what_the_text_does_not(tmp_path: Path) -> None:
+    drafter = HierarchyDrafter(corpus=corpus_of([1, 2, 3, 4, 5, 6, 7], tmp_path / "s"))
+    drafter.reset([9, 2, 3])
+    for _ in range(130):  # its pages are given back in between
+        tree = drafter.propose(3)
+    assert tree.tokens.tolist() == [3, 4, 5, 6]
+    check_tree(tree, 3, 3)
+
+
+def test_a_users_replies_are_remembered_by_the_next_run(data_folder: Path) -> None:
+    drafter = HierarchyDrafter(history=History(FINGERPRINT, 50))
+    drafter.reset([1, 2])
+    drafter.extend([3, 4, 5, 6])
+    assert drafter.size_bytes <= drafter.max_bytes
+    drafter.close()
+    later = HierarchyDrafter(history=History(FINGERPRINT, 50))
+    later.reset([4, 5])
+    assert children(later.propose(4), 0) == [6]
+    other = HierarchyDrafter(history=History(bytes(reversed(range(16))), 50))
+    other.reset([4, 5])
+    assert children(other.propose(4), 0) == []
+    (kept,) = (data_folder / "history").iterdir()
+    if os.name != "nt":
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+        assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
+
+
+def test_prompts_are_not_kept() -> None:
+    drafter = HierarchyDrafter(history=History(FINGERPRINT, 50))
+    drafter.reset([4, 5, 6, 7])
+    drafter.extend([8])
+    drafter.close()
+    later = HierarchyDrafter(history=History(FINGERPRINT, 50))
+    later.reset([4, 5])
+    assert children(later.propose(4), 0) == []
+
+
+def test_who_wants_no_history_has_none(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_HISTORY", "0")
+    drafter = HierarchyDrafter(history=History(FINGERPRINT, 50))
+    drafter.reset([1, 2])
+    drafter.extend([3, 4])
+    drafter.close()
+    assert list(data_folder.iterdir()) == []
+
+
+def test_a_damaged_history_is_reported_and_begun_anew(
+    data_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = data_folder / "history" / f"{FINGERPRINT.hex()}.store"
+    place.parent.mkdir()
+    place.write_bytes(b"nonsense")
+    drafter = HierarchyDrafter(history=History(FINGERPRINT, 50))
+    assert "starting a new history" in capsys.readouterr().err
+    drafter.reset([1, 2])
+    drafter.extend([3, 4])
+    drafter.close()
+    assert History(FINGERPRINT, 50).num_tokens == 2
+
+
+def test_a_small_drafter_keeps_no_history() -> None:
+    drafter = HierarchyDrafter(64 * 1024, history=History(FINGERPRINT, 50))
+    assert drafter.size_bytes <= 64 * 1024

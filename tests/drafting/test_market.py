@@ -1,0 +1,187 @@
+"""The market against a plain merge of prefixes, and what it learns about its sources."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from edgespec.drafting import Drafter, DraftTree, Market, StepOutcome
+from edgespec.drafting.calibration import AcceptanceStatistics
+
+ROOT = 3
+Prefix = tuple[int, ...]
+
+
+class Scripted(Drafter):
+    """Proposes what it was given and counts how often it was asked."""
+
+    size_bytes = 0
+
+    def __init__(self, name: str, tree: DraftTree | None = None) -> None:
+        self.name = name
+        self.tree = tree or DraftTree.root(ROOT)
+        self.asked = 0
+        self.text: list[int] = []
+
+    def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        self.text = [int(token) for token in tokens]
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.text.extend(tokens)
+
+    def propose(self, max_nodes: int) -> DraftTree:
+        self.asked += 1
+        return self.tree.take(max_nodes + 1)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> DraftTree:
+    """Up to 12 nodes with few different tokens, so that proposals overlap; siblings differ."""
+    tokens, parents, scores = [ROOT], [-1], [1.0]
+    taken = set[tuple[int, int]]()
+    for _ in range(draw(st.integers(0, 12))):
+        parent, token = draw(st.integers(0, len(tokens) - 1)), draw(st.integers(0, 3))
+        if (parent, token) not in taken:
+            taken.add((parent, token))
+            tokens.append(token)
+            parents.append(parent)
+            scores.append(draw(st.floats(0.0, 1.0)))
+    return DraftTree(
+        np.array(tokens, np.int32),
+        np.array(parents, np.int16),
+        np.array(scores, np.float32),
+        np.array([0] + [1] * (len(tokens) - 1), np.uint8),
+    )
+
+
+def prefixes(tree: DraftTree) -> list[Prefix]:
+    """Tokens from below the root to each node."""
+    found: list[Prefix] = [()]
+    for token, parent in zip(tree.tokens[1:], tree.parents[1:], strict=True):
+        found.append((*found[parent], int(token)))
+    return found
+
+
+def naive(proposals: list[DraftTree]) -> dict[Prefix, float]:
+    """Path probabilities of all prefixes, nothing being known about the sources."""
+    statistics = AcceptanceStatistics()
+    votes: dict[Prefix, list[float]] = {}
+    for source, tree in enumerate(proposals, 1):
+        for prefix, score in list(zip(prefixes(tree), tree.p_accept, strict=True))[1:]:
+            own = statistics.p_accept(source, float(score), len(prefix))
+            votes.setdefault(prefix, []).append(own)
+    own_p: dict[Prefix, float] = {}
+    for prefix, chances in votes.items():
+        own_p[prefix] = chances[0]
+        if len(chances) > 1:
+            score = min(1.0 - math.prod(1.0 - p for p in chances), 0.999)
+            own_p[prefix] = statistics.p_accept(0, score, len(prefix))
+    path_p: dict[Prefix, float] = {(): 1.0}
+    for prefix in sorted(own_p, key=len):
+        siblings = sum(p for other, p in own_p.items() if other[:-1] == prefix[:-1])
+        scale = min(1.0, 0.999 / siblings)
+        path_p[prefix] = path_p[prefix[:-1]] * own_p[prefix] * scale
+    return path_p
+
+
+@settings(deadline=None)
+@given(st.lists(trees(), max_size=5), st.integers(1, 40))
+def test_equal_prefixes_are_one_node(proposals: list[DraftTree], max_nodes: int) -> None:
+    """The surest nodes, in falling order of their paths, with the naive probabilities."""
+    market = Market([Scripted(str(i), tree) for i, tree in enumerate(proposals)])
+    market.reset([ROOT])
+    merged = market.propose(max_nodes)
+    expected = naive([tree.take(max_nodes + 1) for tree in proposals])
+    found = prefixes(merged)
+    assert len(set(found)) == len(found) == min(len(expected), max_nodes + 1)
+    paths = [1.0]
+    for node in range(1, len(merged)):
+        assert 0 <= merged.parents[node] < node
+        paths.append(paths[merged.parents[node]] * float(merged.p_accept[node]))
+    np.testing.assert_allclose(paths, [expected[prefix] for prefix in found], rtol=1e-5)
+    assert all(
+        later <= earlier * (1 + 1e-6) for earlier, later in zip(paths, paths[1:], strict=False)
+    )
+    best = sorted(expected.values(), reverse=True)[: len(found)]
+    np.testing.assert_allclose(sorted(paths, reverse=True), best, rtol=1e-5)
+
+
+def test_scores_become_observed_rates() -> None:
+    """Who promises 0.85 and keeps 0.4 is believed to keep 0.4; others are not touched."""
+    market = Market([Scripted("one", DraftTree.chain(ROOT, [7], [0.85], 1)), Scripted("other")])
+    market.reset([ROOT])
+    rng = np.random.default_rng(3)
+    for _ in range(400):
+        token = 7 if rng.random() < 0.4 else 8
+        market.propose(4)
+        market.observe(StepOutcome(DraftTree.root(ROOT), [0], token, [token]))
+    assert market.propose(4).p_accept[1] == pytest.approx(0.4, abs=0.2)
+    assert market.statistics.p_accept(2, 0.85, 1) == pytest.approx(0.85)
+
+
+def test_agreement_is_learnt_too() -> None:
+    """Two drafters that always err together are no surer than one."""
+    tree = DraftTree.chain(ROOT, [7], [0.5], 1)
+    market = Market([Scripted("one", tree), Scripted("twin", tree)])
+    market.reset([ROOT])
+    at_first = market.propose(4).p_accept[1]
+    rng = np.random.default_rng(4)
+    for _ in range(300):
+        token = 7 if rng.random() < 0.5 else 8
+        market.propose(4)
+        market.observe(StepOutcome(DraftTree.root(ROOT), [0], token, [token]))
+    assert at_first == pytest.approx(0.75, abs=0.01)
+    assert market.propose(4).p_accept[1] == pytest.approx(0.5, abs=0.2)
+
+
+def test_a_useless_drafter_is_asked_less_and_comes_back() -> None:
+    useless = Scripted("useless", DraftTree.chain(ROOT, [9], [0.5], 1))
+    market = Market([useless])
+    market.reset([ROOT])
+    market.token_s = 1e-6  # a call costs more than a token is worth
+    for _ in range(200):
+        market.propose(4)
+        market.observe(StepOutcome(DraftTree.root(ROOT), [0], 8, [8]))
+    before = useless.asked
+    assert before < 60
+    for _ in range(60):
+        market.propose(4)
+        market.observe(StepOutcome(DraftTree.root(ROOT), [0], 9, [9]))
+    assert useless.asked - before > 40
+
+
+def test_stores_see_all_text_in_order() -> None:
+    """Also what came while a drafter was not asked."""
+    first, second = Scripted("first"), Scripted("second")
+    market = Market([first, second])
+    market.reset([ROOT, 4])
+    text = [ROOT, 4]
+    for step in range(1000):
+        market.extend([step, step + 1])
+        text += [step, step + 1]
+    market.propose(1)
+    assert first.text == second.text == text
+    assert market.propose(1).tokens[0] == 1000
+
+
+def test_sources_are_named_and_timed() -> None:
+    market = Market([Scripted("a", DraftTree.chain(ROOT, [5, 6], [0.9, 0.9], 1)), Scripted("b")])
+    assert market.names == ("root", "a", "b")
+    market.reset([ROOT])
+    assert market.propose(4).sources.tolist() == [0, 1, 1]
+    assert set(market.take_seconds()) == {"a", "b"}
+    assert market.take_seconds() == {}
+
+
+def test_without_drafters_nothing_is_proposed() -> None:
+    market = Market([])
+    market.reset([5, 6])
+    assert market.propose(8).tokens.tolist() == [6]
+    market.extend([9])
+    assert market.propose(8).tokens.tolist() == [9]
