@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from numpy.typing import NDArray
 
 from edgespec.memory.arena import BLOCK, KvArena
+from edgespec.memory.settings import KV_TYPES
 
 MOST = 6 * BLOCK - 10
 
@@ -19,12 +20,17 @@ class ArenaMachine(RuleBasedStateMachine):
     """Each block holds one byte value all over; the model is the list of these values."""
 
     @initialize(
-        layers=st.integers(1, 3), heads=st.integers(1, 3), head_dim=st.sampled_from([1, 8, 16, 40])
+        layers=st.integers(1, 3),
+        heads=st.integers(1, 3),
+        head_dim=st.sampled_from([1, 8, 16, 40]),
+        kv_type=st.sampled_from(KV_TYPES),
     )
-    def open(self, layers: int, heads: int, head_dim: int) -> None:
-        self.arena = KvArena(layers, heads, head_dim, MOST)
-        padded = -(-head_dim // 16) * 16
-        self.block_bytes = layers * 2 * heads * BLOCK * padded * 2
+    def open(self, layers: int, heads: int, head_dim: int, kv_type: str) -> None:
+        self.arena = KvArena(layers, heads, head_dim, MOST, kv_type)
+        pair = {1: 64, 8: 64, 16: 64, 40: 192}[head_dim]
+        if kv_type == "int8":  # key and its scales, value and its scale
+            pair = {1: 4 + 2 + 16 + 2, 8: 8 + 2 + 16 + 2, 16: 36, 40: 40 + 4 + 48 + 2}[head_dim]
+        self.block_bytes = layers * heads * BLOCK * pair
         self.blocks: list[int] = []
         self.places: list[int] = []
         self.copies: list[tuple[list[int], list[NDArray[np.uint8]]]] = []

@@ -11,15 +11,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.base import Progress, Target, TokenTree
 from edgespec.backends.native.kernels.tile import FORMATS
 from edgespec.backends.native.target import NativeTarget
 from edgespec.backends.reference import ReferenceTarget
 from edgespec.memory.plan import Footprint, Plan
-from edgespec.models import open_model
+from edgespec.models import ModelFile, open_model
 from tests.models.build import write_gguf
 
-BACKENDS: dict[str, Any] = {"native": NativeTarget, "reference": ReferenceTarget}
+
+def _native_int8(file: ModelFile, plan: Plan, progress: Progress | None = None) -> Target:
+    """The native backend with int8 keys and values."""
+    return NativeTarget(file, replace(plan, backend="native", kv_type="int8"), progress)
+
+
+BACKENDS: dict[str, Any] = {
+    "native": NativeTarget,
+    "native-int8": _native_int8,
+    "reference": ReferenceTarget,
+}
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 FLOAT_TYPES = ("F32", "F16", "BF16")
 TYPES = tuple(kind.name for kind in FORMATS)

@@ -16,6 +16,7 @@ from edgespec.backends.base import Target, TokenTree
 from edgespec.backends.native.kernels import table
 from edgespec.errors import BackendError, ContextOverflowError, UnsupportedModelError
 from edgespec.memory.native_sizes import KV_BLOCK, kv_bytes
+from edgespec.memory.settings import KV_TYPES
 from edgespec.models import open_model
 from tests.conformance.targets import (
     BACKENDS,
@@ -208,15 +209,16 @@ def test_arena_grows_across_blocks(model: str) -> None:
         assert_same(target, score(target, after), expected)
 
 
-def test_allocated_as_planned() -> None:
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+def test_allocated_as_planned(kv_type: str) -> None:
     """KV grows with the conversation, is given back when it shrinks, and ends as planned."""
-    changes = {"context_length": 600, "prefill_chunk": 200}
+    changes = {"context_length": 600, "prefill_chunk": 200, "kv_type": kv_type}
     with open_target("native", "llama-F32", **changes) as target:
         held = []
         for _ in range(3):
             target.prefill(tokens(200))
             held.append(target.allocated_bytes()["KV cache"])  # type: ignore[attr-defined]
-        assert held == [kv_bytes(target.spec, positions) for positions in (200, 400, 600)]
+        assert held == [kv_bytes(target.spec, count, kv_type) for count in (200, 400, 600)]
         target.truncate(10)
         assert target.allocated_bytes()["KV cache"] == held[0]  # type: ignore[attr-defined]
 

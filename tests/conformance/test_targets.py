@@ -58,6 +58,7 @@ def test_backends_agree(model: str) -> None:
         logits[backend] = opened.forward(tree).copy()
     least = 0.99999 if model.split("-")[1] in FLOAT_TYPES else 0.999
     assert cosines(logits["native"], logits["reference"]).min() >= least
+    assert cosines(logits["native-int8"], logits["reference"]).min() >= 0.999
 
 
 def test_batch_equals_single_rows(target: Target) -> None:

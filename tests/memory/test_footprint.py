@@ -64,12 +64,16 @@ def test_formulas_by_hand() -> None:
     assert fp.kv_bytes(spec, 1) == 4 * 2 * 2 * 64 * 256 * 2 + 64
     assert fp.kv_bytes(spec, 257) == 2 * fp.kv_bytes(spec, 256)
     assert fp.kv_bytes(spec, 0) == 0
-    floats = 256 + 256 + 128 + 128 + 768 + 256 + 64
+    assert fp.kv_bytes(spec, 1, "int8") == 4 * 2 * (64 + 2 * 2 + 64 + 2) * 256 + 64
+    floats = 256 + 256 + 128 + 128 + 768 + 64
     inputs = sum(4 * width + width + width // 32 * 28 for width in (256, 256, 768))
-    attention = 2 * 16 * (1024 + 32 + 64 + 1) * 4
+    attention = 4 * (2 * 14 * (512 + 256 + 80) + 2 * 48 * (2 * 64 + 3 * 16))
     tables = 4 * (32 + 32 + 33 + 64)
-    scratch = fp.activation_bytes(spec, 1024, 8, 30, 2)
-    assert scratch == 32 * (4 * floats + inputs) + attention + tables - 4 * 6
+    scratch = 32 * (4 * floats + inputs) + attention + tables - 4 * 6
+    queries = 2 * 6 * 12 * 4 * 64
+    assert fp.activation_bytes(spec, 1024, 8, 30, 2) == scratch + queries
+    queries = 2 * 6 * 12 * (4 + 2 * (64 + 4))
+    assert fp.activation_bytes(spec, 1024, 8, 30, 2, "int8") == scratch + queries
     assert fp.logits_bytes(spec, 8) == 8 * (8000 + 500) * 4
     assert fp.logits_bytes(spec, 5) == 8 * (8000 + 500) * 4
     assert fp.logits_bytes(spec, 33) == 48 * (8000 + 500) * 4

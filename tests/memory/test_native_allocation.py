@@ -9,6 +9,7 @@ import pytest
 
 from edgespec.memory.budget import Budget
 from edgespec.memory.planner import Planner
+from edgespec.memory.settings import KV_TYPES
 from edgespec.models.file import open_model
 from tests.memory.machines import LAPTOP, READY, cores
 from tests.models.build import write_gguf
@@ -28,13 +29,14 @@ MODELS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS.keys())
 @pytest.mark.parametrize("nodes", [1, 5, 20])
-def test_exact_items(changes: dict[str, Any], nodes: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+def test_exact_items(changes: dict[str, Any], nodes: int, kv_type: str, tmp_path: Path) -> None:
     native = pytest.importorskip("edgespec.backends.native.target")
     path = write_gguf(tmp_path / "model.gguf", **({"context": 300} | changes))
     with open_model(path) as file:
         budget = Budget.parse("1GiB", LAPTOP)
         plan = Planner(READY).plan(
-            file.spec, file.tensors.values(), budget, cores(2), max_nodes=nodes
+            file.spec, file.tensors.values(), budget, cores(2), max_nodes=nodes, kv_type=kv_type
         )
         with native.NativeTarget(file, plan) as target:
             target._arena.reserve(plan.context_length)

@@ -107,6 +107,8 @@ def test_a_cold_start_says_that_later_ones_need_less() -> None:
         {"max_nodes": 0},
         {"max_nodes": 257},
         {"backend": "abacus"},
+        {"kv_type": "int4"},
+        {"kv_type": "int8", "backend": "reference"},
     ],
     ids=str,
 )
@@ -157,6 +159,27 @@ def test_any_budget_is_kept_or_refused(mebibytes: int, which: Any, draft: bool) 
         return
     assert made.planned_bytes <= made.budget_bytes
     assert (made.max_nodes > 1) == (made.drafter_bytes > 0)
+
+
+def test_int8_takes_half_the_memory_of_keys_and_values() -> None:
+    usual, smaller = (plan("1GiB", which=BIG, kv_type=kind) for kind in ("auto", "int8"))
+    assert (usual.kv_type, smaller.kv_type) == ("f16", "int8")
+    half = smaller.footprint["KV cache"] / usual.footprint["KV cache"]
+    assert 0.5 < half < 0.53
+    assert plan("1GiB", which=BIG, kv_type="f16") == usual
+    assert "int8" in smaller.explain() and "int8" not in usual.explain()
+    assert plan("450MiB", which=BIG, kv_type="int8").context_length == 8192
+    assert plan("450MiB", which=BIG).context_length < 8192
+
+
+def test_a_budget_too_small_for_f16_is_told_of_int8() -> None:
+    with pytest.raises(BudgetError, match="--kv-type int8 fits this budget") as caught:
+        plan("500MiB", which=BIG, context=12288)
+    assert "context 12288" in str(caught.value).split("--kv-type")[1]
+    assert plan("500MiB", which=BIG, context=12288, kv_type="int8").context_length == 12288
+    with pytest.raises(BudgetError) as caught:
+        plan("500MiB", which=BIG, context=32768, kv_type="int8")
+    assert "--kv-type" not in str(caught.value)
 
 
 def test_the_reference_backend_holds_f32() -> None:
