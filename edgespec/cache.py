@@ -25,6 +25,7 @@ _COMPILED_IN = (
     "backends/base.py",
     "memory/arena.py",
     "memory/settings.py",
+    "memory/size.py",
     "models/spec.py",
 )
 """Files without kernels whose options or constants are compiled in."""
