@@ -36,8 +36,7 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except BrokenPipeError:
-            # The reader has what it wanted. Nothing may be flushed into the pipe any more.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _abandon_output()  # the reader has what it wanted
             raise typer.Exit(0) from None
 
 
@@ -66,7 +65,16 @@ def main() -> None:
             raise
         what = " ".join(f"{type(error).__name__}: {error}".split())
         _say(f"{what}; this is a fault of EdgeSpec: EDGESPEC_DEBUG=1 shows where, please report it")
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _abandon_output()
         sys.exit(1)
+
+
+def _abandon_output() -> None:
+    """Let what is still buffered go nowhere: Python would fail to flush it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(message: str) -> None:

@@ -96,6 +96,7 @@ def serve(start: Callable[[Any], tuple[Any, Callable[[Any], Any]]]) -> None:
     # Answers own the real standard output; whatever the engine prints goes to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    sys.stdout = sys.stderr  # in order with it, not when a buffer is full
     greeting, answer = start(json.loads(sys.stdin.readline()))
     print(json.dumps(greeting), file=answers, flush=True)
     for line in sys.stdin:

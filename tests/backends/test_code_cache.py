@@ -65,13 +65,18 @@ class Installation:
 
     def run(self, **environment: str) -> Results:
         paths = os.pathsep.join([str(self.package.parent), str(ROOT)])
+        own = {
+            "PYTHONPATH": paths,
+            "EDGESPEC_CACHE": str(self.cache),
+            "PYTHONDONTWRITEBYTECODE": "1",  # Python, too, would take an edited file for the old
+        }
         found = subprocess.run(
             [sys.executable, "-c", RUN],
             capture_output=True,
             text=True,
             check=False,
             cwd=self.package.parent,
-            env=os.environ | {"PYTHONPATH": paths, "EDGESPEC_CACHE": str(self.cache)} | environment,
+            env=os.environ | own | environment,
         )
         assert found.returncode == 0, found.stderr
         results: Results = json.loads(found.stdout)
