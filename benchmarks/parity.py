@@ -93,10 +93,15 @@ class Parity:
 
     @property
     def good(self) -> bool:
-        """Equal up to near ties, and nearly parallel or about as exact as the peer."""
+        """Equal up to near ties, and near."""
+        return self.num_different == 0 and self.near
+
+    @property
+    def near(self) -> bool:
+        """Nearly parallel, or about as exact as the peer."""
         noise = ROUNDING_RATIO * (1.0 - self.mean(self.peer_to_exact_sum))
         exact = self.ours_to_exact_sum > 0 and 1.0 - self.mean(self.ours_to_exact_sum) <= noise
-        return self.num_different == 0 and (self.worst_cosine >= LEAST_COSINE or exact)
+        return self.worst_cosine >= LEAST_COSINE or exact
 
     def mean(self, total: float) -> float:
         """A sum over tokens, by their number."""

@@ -165,3 +165,18 @@ def test_more_threads_than_processors(threads: int) -> None:
     with native("llama-Q8_0", threads) as opened:
         assert opened._team.size == threads
         assert np.isfinite(logits(opened)).all()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not pin")
+def test_threads_are_pinned_where_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others each to one processor; the caller keeps all."""
+    allowed = os.sched_getaffinity(0)
+    monkeypatch.setenv("EDGESPEC_PIN", "1")
+    with native("llama-Q8_0", 2) as opened:
+        logits(opened)
+        (other,) = (
+            thread for thread in threading.enumerate() if thread.name.startswith("edgespec-")
+        )
+        assert other.native_id is not None
+        assert len(os.sched_getaffinity(other.native_id)) == 1
+    assert os.sched_getaffinity(0) == allowed

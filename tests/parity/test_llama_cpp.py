@@ -81,7 +81,9 @@ def test_quantised_by_the_peer(
         pytest.skip(str(error))
     found = _compare(path, exact=True, **settings)
     assert found.types == QUANTISED[kind]
-    assert found.good, found
+    # One choice in a thousand may fall between the two engines' roundings (docs/measurements.md).
+    assert found.num_different <= found.num_tokens // 1000, found
+    assert found.near, found
     assert found.mean(found.cosine_sum) >= 0.9995, found
     assert found.worst_cosine >= 0.998, found
 

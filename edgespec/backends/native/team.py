@@ -12,6 +12,7 @@ from numba import config
 from numpy.typing import NDArray
 
 from edgespec.backends.native.kernels import atomics, forward, table, team
+from edgespec.errors import OptionError
 
 SPINS = 10_000
 """Looks at a word before sleeping, some 0.5 ms: longer than the caller needs between two passes."""
@@ -57,10 +58,11 @@ class Team:
             words[mine + team.SHARE // 8] = (1 << team.ONE) // self.size
         self._table[table.TEAM] = words.ctypes.data
         self._table[table.ACQUIRE], self._table[table.RELEASE] = atomics.ACQUIRE, atomics.RELEASE
+        cores = _cores(self.size)
         others = [
             threading.Thread(
-                target=forward.serve,
-                args=(self._table, thread),
+                target=_serve,
+                args=(self._table, thread, cores[thread]),
                 name=f"edgespec-{thread}",
                 daemon=True,  # an interpreter that ends does not wait for them
             )
@@ -70,6 +72,28 @@ class Team:
             other.start()
         self._process = os.getpid()
         return weakref.finalize(self, _dismiss, self._table, words, locks, others)
+
+
+def _cores(size: int) -> list[int | None]:
+    """Where to pin each thread: nowhere, or with EDGESPEC_PIN=1 one processor each, in turn.
+
+    The first is the caller's, which is not ours to pin.
+    """
+    if os.environ.get("EDGESPEC_PIN", "0") in ("", "0"):
+        return [None] * size
+    if not hasattr(os, "sched_setaffinity"):
+        raise OptionError(
+            "EDGESPEC_PIN asks for threads that stay on their processors, which this system does "
+            "not offer; unset it"
+        )
+    allowed = sorted(os.sched_getaffinity(0))
+    return [allowed[thread % len(allowed)] for thread in range(size)]
+
+
+def _serve(c: NDArray[np.int64], thread: int, core: int | None) -> None:
+    if core is not None:
+        os.sched_setaffinity(0, {core})  # of this thread alone
+    forward.serve(c, thread)
 
 
 def _held_lock() -> int:
