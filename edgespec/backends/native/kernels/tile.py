@@ -18,6 +18,14 @@ in int32 (exact), scaled to float once per block and added in column order by fu
 the same operations in the same order whatever n is, so a token's row does not depend on what else
 is in the batch.
 
+How a tile is walked depends on the registers; what is computed does not:
+
+    many (AVX-512)                        few (AVX2, AVX-VNNI, NEON)
+    for each block of 32 columns          for each block of 32 columns
+        load 8 quads of 16 rows               for rows 0..7, then 8..15
+        for each token: to its sums,              load 8 quads of 8 rows
+            which stay in registers               for each token: to its sums, in memory
+
 Activations are int8 with one scale per block of 32 (plane SCALE), and what the weight types need of
 their sums: weights are stored unsigned (q + 128, q + 8, q + 16, q + 32), and the start of each
 integer sum takes the offset back out.
@@ -43,7 +51,7 @@ A tile function, the same for all types and instruction sets, takes twelve 64-bi
     plane_row_stride    bytes from one token's row of a plane to the next
     plane_stride        bytes from one plane to the next
     output_stride       bytes from one token's results to the next
-    num_tokens          tokens to compute (functions made for one n ignore it)
+    num_tokens          tokens to compute (functions made for just one n ignore it)
     accumulate          1 adds to the output (the residual stream), 0 overwrites it
 """
 
