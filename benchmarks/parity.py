@@ -198,14 +198,19 @@ def matrix_types(file: ModelFile) -> str:
 
 
 def open_target(
-    file: ModelFile, backend: str, context: int, threads: int, max_nodes: int = 4
+    file: ModelFile,
+    backend: str,
+    context: int,
+    threads: int,
+    max_nodes: int = 4,
+    kv_type: str = "f16",
 ) -> Target:
-    """A model in a backend of that name, with f16 KV and no budget."""
+    """A model in a backend of that name, with no budget."""
     plan = Plan(
         backend=backend,
         quantisation="",
         context_length=context,
-        kv_type="f16",
+        kv_type=kv_type,
         max_nodes=max_nodes,
         prefill_chunk=64,
         threads=threads,
