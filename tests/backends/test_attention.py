@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import config
 from numpy.typing import NDArray
 
 from edgespec.backends.base import Target, TokenTree
@@ -138,7 +139,7 @@ class Example:
         return attending.attend([-1], self.queries[node : node + 1])[0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=10 if config.DISABLE_JIT else 60, deadline=None)
 @given(case=cases(), data=st.data())
 def test_against_float64(case: dict[str, Any], data: st.DataObject) -> None:
     """Any shape on any number of threads, and each row the same bits as alone."""

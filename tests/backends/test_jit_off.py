@@ -51,15 +51,25 @@ def test_half_precision(value: float) -> None:
     assert to_float(half.view(np.uint16)) == np.float32(half)
 
 
+ATTENTION = (
+    "test_describe_tree",
+    "test_describe_chains_without_lists",
+    "test_against_float64",
+    "test_moved_positions_are_what_they_were",
+    "test_a_sibling_spoils_nothing",
+    "test_sizes_of_keys_and_values",
+)
+
+
 @pytest.mark.skipif(bool(config.DISABLE_JIT), reason="is what this test starts")
 def test_suite_passes_with_the_jit_off() -> None:
-    """The tests of packing, tree descriptions and plain tiles once more, uncompiled."""
+    """The tests of packing, plain tiles and attention without a model once more, uncompiled."""
     folder = ROOT / "tests" / "backends"
     tests = [folder / "test_pack.py", folder / "test_jit_off.py"]
+    attention = folder / "test_attention.py"
     found = subprocess.run(
         [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *map(str, tests)]
-        + [f"{folder / 'test_attention.py'}::test_describe_tree"]
-        + [f"{folder / 'test_attention.py'}::test_describe_chains_without_lists"],
+        + [f"{attention}::{test}" for test in ATTENTION],
         capture_output=True,
         text=True,
         cwd=ROOT,

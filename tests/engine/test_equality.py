@@ -29,16 +29,21 @@ MODELS: dict[str, dict[str, Any]] = {
 PROMPT = "the cat and the hat and the cat and the"
 
 
-@pytest.fixture(scope="module", params=MODELS)
+KEPT = [*((name, "f16") for name in MODELS), ("llama-q8", "int8"), ("qwen3-f16", "int8")]
+"""Models, and how their keys and values are kept."""
+
+
+@pytest.fixture(scope="module", params=KEPT, ids=" ".join)
 def engines(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[int, Engine]]:
     """The same model on one and on two threads."""
+    name, kv_type = request.param
     path = tmp_path_factory.mktemp("models") / "m.gguf"
-    write_gguf(path, template=CHATML, **MODELS[request.param])
+    write_gguf(path, template=CHATML, **MODELS[name])
     with ExitStack() as stack:
         yield {
-            threads: stack.enter_context(edgespec.load(path, threads=threads))
+            threads: stack.enter_context(edgespec.load(path, threads=threads, kv_type=kv_type))
             for threads in (1, 2)
         }  # fmt: skip
 
