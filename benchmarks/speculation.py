@@ -36,9 +36,9 @@ def main() -> None:
         print("T(n), ms:", {n: round(1e3 * s, 2) for n, s in engine.cost_curve().items()})
         for name, (prompt, temperature, raw) in PROMPTS.items():
             replies: dict[bool, list[Reply]] = {True: [], False: []}
-            for _ in range(asked.rounds):
-                for speculation, made in replies.items():
-                    made.append(
+            for turn in range(asked.rounds):
+                for speculation in (True, False) if turn % 2 else (False, True):
+                    replies[speculation].append(
                         engine.generate(
                             prompt,
                             max_tokens=asked.tokens,

@@ -28,6 +28,12 @@ class Session:
     controller: Controller
     ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason = "cancelled"
+    _root: DraftTree = field(default_factory=lambda: DraftTree.root(0))
+
+    def root(self) -> DraftTree:
+        """The text's last token alone: a pass over it is plain decoding. Good until the next."""
+        self._root.tokens[0] = self.ids[-1]
+        return self._root
 
     def settle(self) -> None:
         """Drop what an interrupted step committed beyond the text."""
@@ -56,7 +62,7 @@ def decode(
             if room < 1:
                 session.finish_reason = "context"
                 return
-            tree, draft_s = _draft(session, request, room - 1)
+            tree = _draft(session, request, room - 1)
             drafted = time.perf_counter()
             logits = target.forward(TokenTree(tree.tokens, tree.parents))
             recent = ids[-request.sampling.repetition_window :]
@@ -74,7 +80,7 @@ def decode(
             if request.speculation:
                 session.market.observe(outcome)
                 session.market.extend(new)
-                draft_s += time.perf_counter() - verified
+                draft_s = drafted - start + time.perf_counter() - verified
                 controller.observe(outcome, verified - drafted, draft_s)
             plain_s = session.market.token_s = controller.curve.seconds(1)
             spent = session.market.take_seconds()
@@ -90,20 +96,20 @@ def decode(
         session.settle()
 
 
-def _draft(session: Session, request: Request, limit: int) -> tuple[DraftTree, float]:
-    """What to verify next, and the seconds it took to find; a bare root is plain decoding."""
-    root = session.ids[-1]
+def _draft(session: Session, request: Request, limit: int) -> DraftTree:
+    """What to verify next."""
     if not request.speculation:
-        return DraftTree.root(root), 0.0
+        return session.root()
     if request.max_nodes is not None:
         limit = min(limit, request.max_nodes - 1)
     start = time.perf_counter()
     room = session.controller.draft_room(limit)
     if room < 1:
-        return DraftTree.root(root), 0.0
+        return session.root()
     tree = session.market.propose(room)
     draft_s = time.perf_counter() - start
-    return tree.take(1 + session.controller.choose(tree, draft_s, limit)), draft_s
+    num_nodes = session.controller.choose(tree, draft_s, limit)
+    return tree.take(1 + num_nodes) if num_nodes else session.root()
 
 
 def _until_end(tokens: list[int], end_ids: frozenset[int]) -> tuple[list[int], bool]:

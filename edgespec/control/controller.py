@@ -5,12 +5,13 @@ time), at its largest ("Optimizing Speculative Decoding for Serving Large Langua
 Goodput"; the threshold of "SpecDec++" and the tree size of "Hardware-Aware Parallel Prompt
 Decoding" follow from it). k = 0 is plain decoding.
 
-Speculation never costs: an account holds what speculation may lose, 1 % of the time spent. Steps
+Speculation never costs: an account holds what speculation may lose, 0.75 % of the time spent. Steps
 pay in and out of it by the curve's prices, and no step may risk more than it holds. Proposals that
 are not verified are still compared with the tokens that came, which costs nothing but the drafting;
 while the account is empty, what verifying their best node would have gained is booked, so a text
 that turns predictable reopens it within a few tokens. When even drafting is dear, the controller
-asks for it less and less often until a proposal is right again.
+asks for it less and less often until a proposal is right again; and while the account is empty, it
+spends 0.5 % of the time on asking, right proposals not counted.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting.base import DraftTree, StepOutcome
 from edgespec.jit import kernel
 
-_ALLOWANCE = 0.01
-"""Part of the time spent that speculation may lose."""
+_ALLOWANCE = 0.0075
+"""Part of the time spent that speculation may lose when drafts are verified."""
 _OPENING_PASSES = 1.5
 """What it may lose at the start, in plain passes: enough to try."""
 _CREDIT_PASSES = 16.0
@@ -32,9 +33,13 @@ _DEBT_PASSES = 3.0
 """Evidence of proposals that were not verified deepens a debt to this at most."""
 _MARGIN = 1.01
 """A draft must promise this much more goodput than plain decoding."""
+_PROBE_ALLOWANCE = 0.005
+"""Part of the time spent that drafts may take which cannot be verified now."""
 _CHEAP_DRAFT = 0.002
 """Drafting below this part of a plain pass is never skipped."""
 _LONGEST_SILENCE = 32
+_SAMPLE = 4
+"""One in so many passes that nobody drafted for is looked at: nothing is decided by them."""
 _YARDSTICK_STEPS = 128
 """One plain pass after this many others keeps the price of plain decoding true."""
 _DRAFT_RATE = 0.1
@@ -43,17 +48,9 @@ _LARGEST_BILL = 2.5
 
 
 @kernel
-def path_probabilities(
-    parents: NDArray[np.int16], p_accept: NDArray[np.float32], path_p: NDArray[np.float64]
-) -> None:
-    """Fill path_p [n]: the probability that all nodes down to this one are accepted."""
-    path_p[0] = 1.0
-    for node in range(1, len(parents)):
-        path_p[node] = path_p[parents[node]] * np.float64(p_accept[node])
-
-
-@kernel
 def best_prefix(
+    parents: NDArray[np.int16],
+    p_accept: NDArray[np.float32],
     path_p: NDArray[np.float64],
     seconds: NDArray[np.float64],
     draft_s: float,
@@ -62,14 +59,17 @@ def best_prefix(
 ) -> int:
     """How many nodes besides the root maximise goodput; seconds[k] is the price of k + 1 nodes.
 
-    A pass may take at most `risk_s` longer than a plain one.
+    path_p is scratch: the probability that all nodes down to this one are accepted. A pass may take
+    at most `risk_s` longer than a plain one.
     """
+    path_p[0] = 1.0
     best = 0
     expected = 1.0
     best_goodput = _MARGIN / (seconds[0] + draft_s)
     for num_nodes in range(1, limit + 1):
         if seconds[num_nodes] - seconds[0] > risk_s:
             break
+        path_p[num_nodes] = path_p[parents[num_nodes]] * np.float64(p_accept[num_nodes])
         expected += path_p[num_nodes]
         goodput = expected / (seconds[num_nodes] + draft_s)
         if goodput > best_goodput:
@@ -95,10 +95,11 @@ class Controller:
         """A typical proposal's seconds."""
         self._silence = 0
         self._wait = 0
+        self._probe_s = 0.0
         self._asked = False
         self._account_s = _OPENING_PASSES * curve.seconds(1)
         self._since_plain = 0
-        self._passes = 0
+        self._plain_passes = 0
 
     def draft_room(self, limit: int | None = None) -> int:
         """How many nodes besides the root a drafter may propose now; 0 means that asking it does
@@ -113,10 +114,17 @@ class Controller:
         if self._wait > 0:
             self._wait -= 1
             return 0
-        if self._account_s <= 0.0 and not self._drafting_is_cheap:
+        if self._is_short and self._probe_s < self._draft_s:
             return 0
         self._asked = room > 0
         return max(room, 0)
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether the account cannot bear one more proposal that nothing comes of."""
+        return self._account_s <= 0.0 or (
+            self._account_s < self._draft_s and not self._drafting_is_cheap
+        )
 
     @property
     def _drafting_is_cheap(self) -> bool:
@@ -133,16 +141,24 @@ class Controller:
         self._proposal = tree if num_drafted else None
         if self._asked and draft_s > 0.0:
             # Down at once, up slowly: the first call may have compiled a kernel.
-            rate = _DRAFT_RATE if draft_s > self._draft_s > 0.0 else 1.0
-            self._draft_s += rate * (draft_s - self._draft_s)
+            bill = min(draft_s, _LARGEST_BILL * self.curve.seconds(1))
+            self._draft_s += (_DRAFT_RATE if bill > self._draft_s else 1.0) * (bill - self._draft_s)
         room = min(num_drafted, self.max_nodes - 1, self.curve.max_nodes - 1, len(self._path_p) - 1)
         if limit is not None:
             room = min(room, limit)
         if room < 1 or self._account_s <= 0.0 or self._since_plain >= _YARDSTICK_STEPS:
             return 0
-        part = tree.take(room + 1)
-        path_probabilities(part.parents, part.p_accept, self._path_p)
-        return int(best_prefix(self._path_p, self.curve.table, draft_s, self._account_s, room))
+        return int(
+            best_prefix(
+                tree.parents,
+                tree.p_accept,
+                self._path_p,
+                self.curve.table,
+                draft_s,
+                self._account_s,
+                room,
+            )
+        )
 
     def observe(self, outcome: StepOutcome, seconds: float, draft_s: float = 0.0) -> None:
         """Learn from a step: `outcome.tree` took `seconds` to verify and `draft_s` to draft.
@@ -151,37 +167,59 @@ class Controller:
         `outcome.new_tokens` must be filled.
         """
         num_nodes = len(outcome.tree)
-        self._passes += 1
-        # Nothing is decided by a plain pass that nobody drafted for: every fourth is sample enough.
-        if num_nodes > 1 or self._proposal is not None or self._passes % 4 == 0:
-            self.curve.update(num_nodes, seconds)
+        if not self._asked and num_nodes == 1:
+            self._observe_plain(seconds)
+            return
+        self.curve.update(num_nodes, seconds)
         self._since_plain = self._since_plain + 1 if num_nodes > 1 else 0
         was_right = False
+        was_short = self._is_short
         if self._proposal is not None:
-            tree = self._proposal
-            was_right = bool(tree.tokens[1] == outcome.new_tokens[0])
-            self._settle_unverified(num_nodes, was_right)
+            was_right = bool(self._proposal.tokens[1] == outcome.new_tokens[0])
             self._proposal = None
+            if was_short and num_nodes == 1:
+                self._settle_unverified(was_right, draft_s)
         self._settle(num_nodes, len(outcome.path), draft_s)
-        if self._asked:
+        if self._asked and not was_short:
             self._set_silence(was_right)
-            self._asked = False
+        self._asked = False
+
+    def _observe_plain(self, seconds: float) -> None:
+        """Learn from a pass that nobody drafted for, which must cost next to nothing."""
+        self._since_plain = 0
+        self._plain_passes += 1
+        if self._plain_passes % _SAMPLE == 0:
+            self.curve.update(1, seconds)
+            earned = _SAMPLE * self.curve.seconds(1)
+            if self._is_short:
+                self._probe_s = min(self._probe_s + _PROBE_ALLOWANCE * earned, self._most_probe_s)
+            if self._account_s < _OPENING_PASSES * self.curve.seconds(1):
+                self._account_s += _ALLOWANCE * earned
+
+    @property
+    def _most_probe_s(self) -> float:
+        """What is saved up for drafts that cannot be verified."""
+        return max(_LARGEST_BILL * self.curve.seconds(1), self._draft_s)
 
     def _settle(self, num_nodes: int, num_tokens: int, draft_s: float) -> None:
         """Book a step by the curve's prices, which are steadier than its own timing."""
         plain = self.curve.seconds(1)
-        spent = self.curve.seconds(num_nodes) + min(draft_s, _LARGEST_BILL * plain)
+        bill = min(draft_s, _LARGEST_BILL * plain)
+        spent = self.curve.seconds(num_nodes) + bill
+        if self._is_short:
+            earned = self._probe_s + _PROBE_ALLOWANCE * spent
+            self._probe_s = min(earned, self._most_probe_s) - bill
         balance = self._account_s + num_tokens * plain - spent
         if balance < _OPENING_PASSES * plain:
             balance += _ALLOWANCE * spent
         self._account_s = min(balance, _CREDIT_PASSES * plain)
 
-    def _settle_unverified(self, num_nodes: int, was_right: bool) -> None:
-        """While the account is empty, book what verifying the best node would have brought."""
-        if num_nodes > 1 or self._account_s > 0.0:
-            return
+    def _settle_unverified(self, was_right: bool, draft_s: float) -> None:
+        """Book what verifying the best node would have brought while the account is short."""
         plain, two = self.curve.seconds(1), self.curve.seconds(2)
         gain = 2.0 * plain - two if was_right else plain - two
+        if gain > 2.0 * draft_s:
+            self._probe_s += draft_s  # such a probe is worth repeating at once
         # A debt that no evidence can repay soon would outlast the phase that made it.
         floor = min(self._account_s, -_DEBT_PASSES * plain)
         self._account_s = max(self._account_s + gain, floor)

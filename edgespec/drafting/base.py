@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from edgespec.verification.sampling import SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would triple the time it takes to make one
 class DraftTree:
     """Proposed continuations in flat arrays; node 0 is the last accepted token, its parent -1.
 
@@ -74,14 +74,14 @@ class TopTokens:
     """[nodes, k], before temperature and penalties."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepOutcome:
     """What verification made of a tree: accepted nodes, root first, and the token after them."""
 
     tree: DraftTree
     path: list[int]
     bonus: int
-    new_tokens: list[int] = field(default_factory=list)
+    new_tokens: Sequence[int] | NDArray[np.int32] = ()
     """Accepted draft tokens, then the bonus token: what the step appends to the text."""
     top: TopTokens | None = None
     """Present when some drafter's `wants_top` asks for it."""
@@ -107,12 +107,15 @@ class Drafter(ABC):
         """Start over with these tokens as the text so far."""
 
     @abstractmethod
-    def extend(self, tokens: Sequence[int]) -> None:
+    def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         """The text grew by these tokens."""
 
     @abstractmethod
     def propose(self, max_nodes: int) -> DraftTree:
-        """At most `max_nodes` next tokens, likeliest path first, below the text's last token."""
+        """At most `max_nodes` next tokens, likeliest path first, below the text's last token.
+
+        The arrays may be the drafter's own and good until it is asked again.
+        """
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from a verified step; `extend` is called separately."""

@@ -57,32 +57,30 @@ def record(table: NDArray[np.float64], source: int, p_accept: float, depth: int,
 
 
 @kernel
-def record_trees(
+def record_tree(
     table: NDArray[np.float64],
+    source: int,
     tokens: NDArray[np.int32],
     parents: NDArray[np.int16],
-    scores: NDArray[np.float32],
-    sources: NDArray[np.uint8],
-    starts: NDArray[np.int32],
+    p_accept: NDArray[np.float32],
     new_tokens: NDArray[np.int32],
-) -> None:
-    """Count every node whose parent was right, verified or not, of all trees that lie one after the
-    other from `starts` [trees + 1] on.
+) -> int:
+    """Count every node of a source's tree whose parent was right, verified or not; return how many
+    were right.
     """
-    for tree in range(len(starts) - 1):
-        first, last = starts[tree], starts[tree + 1]
-        node = 0
-        for depth in range(1, len(new_tokens) + 1):
-            follower = -1
-            for child in range(first + node + 1, last):
-                if parents[child] == node:
-                    hit = tokens[child] == new_tokens[depth - 1]
-                    record(table, sources[child], np.float64(scores[child]), depth, hit)
-                    if hit and follower < 0:
-                        follower = child - first
-            if follower < 0:
-                break
-            node = follower
+    node = 0
+    for depth in range(1, len(new_tokens) + 1):
+        follower = -1
+        for child in range(node + 1, len(tokens)):
+            if parents[child] == node:
+                hit = tokens[child] == new_tokens[depth - 1]
+                record(table, source, np.float64(p_accept[child]), depth, hit)
+                if hit:
+                    follower = child
+        if follower < 0:
+            return depth - 1
+        node = follower
+    return len(new_tokens)
 
 
 class AcceptanceStatistics:

@@ -220,7 +220,6 @@ class ConsensusDrafter(TextDrafter):
 
     def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         """A reply to the prompt `tokens` begins, one voter more if others replied to it before."""
-        self._catch_up()  # the last words of the reply before are votes too
         self._is_prompt = True
         super().reset(tokens)
         self._is_prompt = False
@@ -231,7 +230,6 @@ class ConsensusDrafter(TextDrafter):
         prompt's last tokens.
         """
         text = np.array([*prompt_end, *reply], np.int32)
-        self._catch_up()
         self.pool.hear(text, len(prompt_end), self.pool.begin(self._digest.digest()))
 
     def _forget(self) -> None:

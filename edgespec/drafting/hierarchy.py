@@ -106,7 +106,6 @@ class HierarchyDrafter(TableDrafter):
 
     def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         """Start over: these tokens are the conversation, and what is extended is the reply."""
-        self._catch_up()  # the last words of the reply before belong to the history
         self._is_prompt = True
         super().reset(tokens)
         self._is_prompt = False
@@ -148,7 +147,6 @@ class HierarchyDrafter(TableDrafter):
 
     def close(self) -> None:
         """Keep the history for the next run."""
-        self._catch_up()
         if self._history is not None:
             self._history.save()
 

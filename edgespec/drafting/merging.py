@@ -11,8 +11,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.drafting.base import DraftTree
 from edgespec.drafting.calibration import posterior, record
-from edgespec.jit import kernel
+from edgespec.jit import inner_kernel, kernel
 
 AGREED = 0
 """Row of the statistics for nodes that several drafters propose; no drafter has number 0."""
@@ -20,62 +21,55 @@ _MOST = 0.999
 
 
 @kernel
-def merge(
+def add_tree(
     table: NDArray[np.float64],
     tokens: NDArray[np.int32],
     parents: NDArray[np.int16],
-    scores: NDArray[np.float32],
-    sources: NDArray[np.uint8],
-    starts: NDArray[np.int32],
+    p_accept: NDArray[np.float32],
+    number: int,
     nodes: NDArray[np.int32],
-    place: NDArray[np.int32],
     chances: NDArray[np.float64],
+    place: NDArray[np.int32],
+    count: int,
 ) -> int:
-    """Merge trees that lie one after the other from `starts` [trees + 1] on; roots are one node.
+    """Merge source `number`'s tree into `count` merged nodes (0: none yet); return their new count.
 
     Fills, by merged node: nodes [5, n] with token, parent, first child, next sibling and the source
     that is surest of it; chances [4, n] with p_accept given the parent, the chance that all sources
-    are wrong, the number of sources, and the depth. place [n] maps given nodes to merged ones.
-    Siblings of one tree must differ. Returns how many merged nodes there are.
+    are wrong, the number of sources, and the depth. place [n] is scratch. Siblings of one tree must
+    differ.
     """
     token, parent, child, sibling, source = nodes[0], nodes[1], nodes[2], nodes[3], nodes[4]
-    p_accept, wrong, votes, depth = chances[0], chances[1], chances[2], chances[3]
-    token[0], parent[0], child[0], sibling[0], source[0] = tokens[0], -1, -1, -1, 0
-    p_accept[0], wrong[0], votes[0], depth[0] = 1.0, 0.0, 0.0, 0.0
-    count = 1
-    for tree in range(len(starts) - 1):
-        first = starts[tree]
-        place[first] = 0
-        for node in range(first + 1, starts[tree + 1]):
-            above = place[first + parents[node]]
-            level = int(depth[above]) + 1
-            own = posterior(table, sources[node], np.float64(scores[node]), level)
-            same = child[above]
-            while same >= 0 and token[same] != tokens[node]:
-                same = sibling[same]
-            if same < 0:
-                same = count
-                count += 1
-                token[same], parent[same], child[same] = tokens[node], above, -1
-                sibling[same], child[above] = child[above], same
-                p_accept[same], source[same], wrong[same] = own, sources[node], 1.0 - own
-                votes[same], depth[same] = 1.0, level
-            else:
-                if own > p_accept[same]:
-                    p_accept[same], source[same] = own, sources[node]
-                wrong[same] *= 1.0 - own
-                votes[same] += 1.0
-            place[node] = same
-    for node in range(1, count):
-        if votes[node] > 1.0:
-            score = min(1.0 - wrong[node], _MOST)
-            p_accept[node] = posterior(table, AGREED, score, int(depth[node]))
-    for node in range(count):
-        share_among_siblings(child, sibling, p_accept, node)
+    given, wrong, votes, depth = chances[0], chances[1], chances[2], chances[3]
+    if count == 0:
+        token[0], parent[0], child[0], sibling[0], source[0] = tokens[0], -1, -1, -1, 0
+        given[0], wrong[0], votes[0], depth[0] = 1.0, 0.0, 0.0, 0.0
+        count = 1
+    place[0] = 0
+    for node in range(1, len(tokens)):
+        above = place[parents[node]]
+        level = int(depth[above]) + 1
+        own = posterior(table, number, np.float64(p_accept[node]), level)
+        same = child[above]
+        while same >= 0 and token[same] != tokens[node]:
+            same = sibling[same]
+        if same < 0:
+            same = count
+            count += 1
+            token[same], parent[same], child[same] = tokens[node], above, -1
+            sibling[same], child[above] = child[above], same
+            given[same], source[same], wrong[same] = own, number, 1.0 - own
+            votes[same], depth[same] = 1.0, level
+        else:
+            if own > given[same]:
+                given[same], source[same] = own, number
+            wrong[same] *= 1.0 - own
+            votes[same] += 1.0
+        place[node] = same
     return count
 
 
-@kernel
+@inner_kernel
 def share_among_siblings(
     child: NDArray[np.int32],
     sibling: NDArray[np.int32],
@@ -97,24 +91,37 @@ def share_among_siblings(
 
 @kernel
 def likeliest(
+    table: NDArray[np.float64],
     nodes: NDArray[np.int32],
     chances: NDArray[np.float64],
     count: int,
     chosen: NDArray[np.int32],
     path_p: NDArray[np.float64],
     rank: NDArray[np.int32],
+    tokens: NDArray[np.int32],
+    parents: NDArray[np.int16],
+    p_accept: NDArray[np.float32],
+    sources: NDArray[np.uint8],
+    most: int,
 ) -> int:
-    """Order merged nodes by the probability of their whole path; returns how many `chosen` holds.
+    """Price all merged nodes and write the `most` likeliest, by the probability of their whole
+    path, to tokens, parents, p_accept and sources [most]; return how many there are.
 
-    Every prefix of the order is a tree. path_p [count] is scratch and result by merged node; rank
-    [count] becomes each chosen node's place.
+    Every prefix of the result is a tree. chosen [most], path_p [count] and rank [count] are
+    scratch.
     """
     token, parent, child, sibling = nodes[0], nodes[1], nodes[2], nodes[3]
     for node in range(count):
         rank[node] = -1
+        if chances[2, node] > 1.0:
+            score = min(1.0 - chances[1, node], _MOST)
+            chances[0, node] = posterior(table, AGREED, score, int(chances[3, node]))
+    for node in range(count):
+        share_among_siblings(child, sibling, chances[0], node)
     path_p[0], rank[0], chosen[0] = 1.0, 0, 0
+    tokens[0], parents[0], p_accept[0], sources[0] = token[0], -1, 1.0, 0
     size = 1
-    while size < min(len(chosen), count):
+    while size < min(most, count):
         best, best_p = -1, 0.0
         for place in range(size):
             node = child[chosen[place]]
@@ -129,6 +136,8 @@ def likeliest(
         if best < 0:
             break
         chosen[size], rank[best] = best, size
+        tokens[size], parents[size] = token[best], rank[parent[best]]
+        p_accept[size], sources[size] = chances[0, best], nodes[4, best]
         size += 1
     return size
 
@@ -159,3 +168,84 @@ def record_merged(
         if follower < 0:
             return
         node = follower
+
+
+class MergedTree:
+    """One tree grown out of many; owns the buffers, which grow to what was ever needed."""
+
+    def __init__(self, table: NDArray[np.float64]) -> None:
+        self._table = table
+        self._count = 0
+        self._allocate(128, 32)
+
+    def _allocate(self, num_merged: int, num_chosen: int) -> None:
+        self._nodes = np.zeros((5, num_merged), np.int32)
+        self._chances = np.zeros((4, num_merged), np.float64)
+        self._place = np.zeros(num_merged, np.int32)
+        self._path_p = np.zeros(num_merged, np.float64)
+        self._rank = np.zeros(num_merged, np.int32)
+        self._chosen = np.zeros(num_chosen, np.int32)
+        self._tokens = np.zeros(num_chosen, np.int32)
+        self._parents = np.zeros(num_chosen, np.int16)
+        self._p_accept = np.zeros(num_chosen, np.float32)
+        self._sources = np.zeros(num_chosen, np.uint8)
+
+    def clear(self, num_given: int, num_chosen: int) -> None:
+        """Start over; make room for so many given nodes, and for so many to be chosen."""
+        self._count = 0
+        if num_given > len(self._place) or num_chosen > len(self._chosen):
+            self._allocate(
+                max(2 * num_given, len(self._place)), max(2 * num_chosen, len(self._chosen))
+            )
+
+    def __len__(self) -> int:
+        """Merged nodes, the root included; 0 before any tree was added."""
+        return self._count
+
+    def add(self, tree: DraftTree, number: int) -> None:
+        """Merge a source's tree into this one."""
+        self._count = add_tree(
+            self._table,
+            tree.tokens,
+            tree.parents,
+            tree.p_accept,
+            number,
+            self._nodes,
+            self._chances,
+            self._place,
+            self._count,
+        )
+
+    def likeliest(self, num_nodes: int) -> DraftTree:
+        """The surest nodes, at most `num_nodes` with the root; good until the next."""
+        size = likeliest(
+            self._table,
+            self._nodes,
+            self._chances,
+            self._count,
+            self._chosen,
+            self._path_p,
+            self._rank,
+            self._tokens,
+            self._parents,
+            self._p_accept,
+            self._sources,
+            num_nodes,
+        )
+        return DraftTree(
+            self._tokens[:size],
+            self._parents[:size],
+            self._p_accept[:size],
+            self._sources[:size],
+        )
+
+    def record(self, new_tokens: NDArray[np.int32], credit: NDArray[np.int64]) -> None:
+        """Count what several sources agreed on; credit each right token to its surest source."""
+        record_merged(self._table, self._nodes, self._chances, new_tokens, credit)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all buffers."""
+        merged = (self._nodes, self._chances, self._place, self._path_p, self._rank)
+        chosen = (self._chosen, self._tokens, self._parents, self._p_accept, self._sources)
+        return sum(array.nbytes for array in (*merged, *chosen))

@@ -10,6 +10,8 @@ tree, root first; the others wait. What `state` and `match` mean is the drafter'
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -117,6 +119,22 @@ def learn_from(
         node = follower
 
 
+@kernel
+def read_out(
+    places: NDArray[np.int32],
+    scores: NDArray[np.float64],
+    num_nodes: int,
+    tokens: NDArray[np.int32],
+    parents: NDArray[np.int16],
+    p_accept: NDArray[np.float32],
+) -> None:
+    """Copy the tree's columns into arrays of their own."""
+    for node in range(num_nodes):
+        tokens[node] = places[node, TOKEN]
+        parents[node] = places[node, PARENT]
+        p_accept[node] = scores[node, GIVEN]
+
+
 class Proposal:
     """The buffers of one drafter's proposals, and the last of them until its outcome is known."""
 
@@ -124,6 +142,9 @@ class Proposal:
         self.places = np.zeros((WAITING + _MOST_WAITING, 5), np.int32)
         self.scores = np.zeros((WAITING + _MOST_WAITING, 3), np.float64)
         self._num_nodes = 0
+        self._tokens = np.zeros(WAITING, np.int32)
+        self._parents = np.zeros(WAITING, np.int16)
+        self._p_accept = np.zeros(WAITING, np.float32)
         self._sources = np.full(WAITING, source, np.uint8)
         self._sources[0] = 0
         self._sources.setflags(write=False)
@@ -133,16 +154,19 @@ class Proposal:
         self._num_nodes = 0
 
     def tree(self, num_nodes: int) -> DraftTree:
-        """The first `num_nodes` nodes as a tree of its own."""
+        """The first `num_nodes` nodes, good until the next proposal."""
         self._num_nodes = num_nodes
+        read_out(self.places, self.scores, num_nodes, self._tokens, self._parents, self._p_accept)
         return DraftTree(
-            self.places[:num_nodes, TOKEN].copy(),
-            self.places[:num_nodes, PARENT].astype(np.int16),
-            self.scores[:num_nodes, GIVEN].astype(np.float32),
+            self._tokens[:num_nodes],
+            self._parents[:num_nodes],
+            self._p_accept[:num_nodes],
             self._sources[:num_nodes],
         )
 
-    def settle(self, new_tokens: list[int], rates: NDArray[np.float64]) -> None:
+    def settle(
+        self, new_tokens: Sequence[int] | NDArray[np.int32], rates: NDArray[np.float64]
+    ) -> None:
         """Learn from the tokens that came, whether or not the proposal's nodes were verified."""
         if self._num_nodes > 1:
             came = np.asarray(new_tokens, dtype=np.int32)
@@ -152,4 +176,5 @@ class Proposal:
     @property
     def size_bytes(self) -> int:
         """Bytes of the buffers."""
-        return self.places.nbytes + self.scores.nbytes + self._sources.nbytes
+        tree = (self._tokens, self._parents, self._p_accept, self._sources)
+        return self.places.nbytes + self.scores.nbytes + sum(array.nbytes for array in tree)

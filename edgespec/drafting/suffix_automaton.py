@@ -39,8 +39,6 @@ from edgespec.errors import OptionError
 
 _FIRST_CAPACITY = 1024
 MIN_BYTES = 64 * 1024
-_MOST_PENDING = 256
-"""Tokens that may wait to be fed: while nobody asks for drafts, text costs next to nothing."""
 
 
 class SuffixAutomatonDrafter(Drafter):
@@ -62,7 +60,6 @@ class SuffixAutomatonDrafter(Drafter):
         self.source = source
         self._rates = new_rates(PRIORS)
         self._proposal = Proposal(source)
-        self._pending: list[int] = []
         self._sizes = np.zeros(4, np.int64)
         # A rebuild holds one more copy of the tokens: 4 bytes each.
         self._most_tokens = (max_bytes - self._fixed_bytes) // (BYTES_PER_TOKEN + 4)
@@ -121,21 +118,11 @@ class SuffixAutomatonDrafter(Drafter):
             ids = ids[-max(self._most_tokens // 2, 1) :]
         capacity = min(self._most_tokens, max(_FIRST_CAPACITY, 2 * len(ids)))
         self._proposal.forget()
-        self._pending.clear()
         self._rebuild(ids, capacity)
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        """The text grew by these tokens: O(1) each, amortised, paid when a draft is asked for."""
-        self._pending.extend(tokens)
-        if len(self._pending) >= _MOST_PENDING:
-            self._catch_up()
-
-    def _catch_up(self) -> None:
-        """Feed the tokens that wait."""
-        if not self._pending:
-            return
-        ids = np.array(self._pending, np.int32)
-        self._pending.clear()
+    def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        """The text grew by these tokens: O(1) each, amortised."""
+        ids = np.array(tokens, np.int32)
         step = max(self._most_tokens // 2, 1)
         for start in range(0, len(ids), step):
             part = ids[start : start + step]
@@ -145,13 +132,11 @@ class SuffixAutomatonDrafter(Drafter):
     @property
     def match_length(self) -> int:
         """Length of the text's longest suffix that occurred before."""
-        self._catch_up()
         link = int(self._states[self._sizes[LAST], LINK])
         return int(self._states[link, LENGTH]) if link > 0 else 0
 
     def propose(self, max_nodes: int) -> DraftTree:
         """The likeliest continuations, at most `max_nodes` besides the root, best path first."""
-        self._catch_up()
         if self._num_tokens == 0:
             raise OptionError(
                 "a drafter has no text to continue; call reset() with the prompt first"

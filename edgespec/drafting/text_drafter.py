@@ -14,8 +14,6 @@ from edgespec.drafting.proposal import MOST_NODES, Proposal
 from edgespec.drafting.rates import new_rates
 from edgespec.errors import OptionError
 
-_MOST_PENDING = 256
-"""Tokens that may wait to be counted: while nobody asks for drafts, text costs next to nothing."""
 _PIECE = 512
 """Tokens counted at once, so that a long prompt is never copied whole."""
 
@@ -49,7 +47,6 @@ class TextDrafter(Drafter):
         self._window = np.full(self.orders + _PIECE, NOBODY, np.int32)
         self._tail = self._window[: self.orders]
         """The text's last tokens; new ones go behind them in the window, and then move up."""
-        self._pending: list[int] = []
 
     @property
     def _fixed_bytes(self) -> int:
@@ -61,24 +58,14 @@ class TextDrafter(Drafter):
         stays.
         """
         self._proposal.forget()
-        self._pending.clear()
         self._tail.fill(NOBODY)
         self._forget()
+        self.extend(tokens)
+
+    def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        """The text grew by these tokens."""
         for start in range(0, len(tokens), _PIECE):
             self._feed(tokens[start : start + _PIECE])
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        """The text grew by these tokens: paid when a draft is asked for."""
-        self._pending.extend(tokens)
-        if len(self._pending) >= _MOST_PENDING:
-            self._catch_up()
-
-    def _catch_up(self) -> None:
-        """Feed the tokens that wait."""
-        if self._pending:
-            waiting, self._pending = self._pending, []
-            for start in range(0, len(waiting), _PIECE):
-                self._feed(waiting[start : start + _PIECE])
 
     def _feed(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         text = self._window[: self.orders + len(tokens)]
@@ -88,7 +75,6 @@ class TextDrafter(Drafter):
 
     def propose(self, max_nodes: int) -> DraftTree:
         """The likeliest continuations, at most `max_nodes` besides the root, best path first."""
-        self._catch_up()
         if self._tail[-1] < 0:
             raise OptionError(
                 "a drafter has no text to continue; call reset() with the prompt first"
@@ -97,7 +83,6 @@ class TextDrafter(Drafter):
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn how often each kind of node was right, and what the verified tree teaches."""
-        self._catch_up()
         self._proposal.settle(outcome.new_tokens, self._rates)
         self._learn_outcome(outcome)
 

@@ -51,7 +51,7 @@ class Simulation:
         self.true = CostCurve(true_curve or curve)
         self.controller = Controller(CostCurve(curve), 16)
         self.draft_s = draft_s
-        self.market = Market([Scripted(chain(15, p_accept))])
+        self.market = Market([Scripted(chain(15, p_accept))], clock=lambda: self.clock)
         self.market.reset([1])
         self.clock = 0.0
         self.tokens = 0
@@ -93,10 +93,12 @@ class Simulation:
 def test_the_chosen_prefix_maximises_goodput(
     paths: list[float], slope: float, draft_s: float
 ) -> None:
-    path_p = np.array([1.0, *sorted(paths, reverse=True)])
+    path_p = np.array([1.0, *sorted(paths, reverse=True)], np.float32)
     seconds = 1.0 + slope * np.arange(len(path_p))
-    goodput = np.cumsum(path_p) / (seconds + draft_s)
-    best = best_prefix(path_p, seconds, draft_s, np.inf, len(path_p) - 1)
+    star = np.zeros(len(path_p), np.int16)
+    goodput = np.cumsum(path_p.astype(np.float64)) / (seconds + draft_s)
+    scratch = np.zeros(len(path_p))
+    best = best_prefix(star, path_p, scratch, seconds, draft_s, np.inf, len(path_p) - 1)
     reached = goodput[best] * (1.01 if best == 0 else 1.0)
     assert reached >= goodput.max() * (1 - 1e-9)
 

@@ -31,6 +31,8 @@ def test_trees_are_those_of_plain_dictionaries(text: list[int], max_nodes: int) 
         below = {int(tree.tokens[c]): c for c in range(1, len(tree)) if tree.parents[c] == node}
         assert set(below) <= set(expected)
         for token, p_accept in expected.items():
+            if token in below and probabilities[node] * p_accept < 0.011:
+                continue  # too little for the longest context: a shorter one may offer it again
             if token in below:
                 assert tree.p_accept[below[token]] == pytest.approx(p_accept, rel=1e-5)
             else:
