@@ -72,7 +72,9 @@ class Plan:
     reasons: tuple[str, ...] = field(default=())
     """One sentence for each choice the planner made."""
     drafter_bytes: int = 0
-    """Most bytes all drafters' stores may hold together; 0 drafts nothing."""
+    """Most bytes all drafters' stores may hold together for each text; 0 drafts nothing."""
+    sequences: int = 1
+    """Texts that may be written at once; each has `context_length` positions of its own."""
 
     @property
     def planned_bytes(self) -> int:
