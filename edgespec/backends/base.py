@@ -92,7 +92,7 @@ class Target(ABC):
         """The target's own text: what `length`, `forward`, `commit` ... are about."""
 
     def open_sequence(self) -> KvSequence:
-        """An empty text besides those that are open; BackendError when they are as many as planned."""
+        """An empty text besides those that are open; BackendError when these are as many as planned."""
         self._check_open()
         return self.adopt(self._open_sequence(), 0)
 

@@ -105,6 +105,16 @@ class KvSequence:
             raise BackendError(f"cannot fork at {kept} positions: {self.length} are committed")
         return self.target.adopt(self.target._fork(self, kept), kept)
 
+    def begin_like(self, other: KvSequence, length: int) -> None:
+        """Forget everything and begin with the first `length` positions of another, as `fork`."""
+        if other.target is not self.target or not 0 <= length <= other.length:
+            raise BackendError(
+                f"cannot begin with {length} positions of a text that has {other.length} committed"
+            )
+        state = self.target._fork(other, length)
+        self.truncate(0)
+        self.state, self.length = state, length
+
     def close(self) -> None:
         """Give its memory back; using it afterwards is an error."""
         if not self.closed:

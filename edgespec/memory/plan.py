@@ -83,8 +83,10 @@ class Plan:
 
     def explain(self) -> str:
         """The plan as text: a line per item and the reason for every choice."""
+        texts = f"{self.sequences} texts at once · " if self.sequences > 1 else ""
         lines = [
-            f"backend {self.backend} · {self.quantisation} · context {self.context_length} tokens "
+            f"backend {self.backend} · {self.quantisation} · {texts}"
+            f"context {self.context_length} tokens "
             f"({self.kv_type} KV) · up to {self.max_nodes} nodes · {self.threads} "
             f"{'thread' if self.threads == 1 else 'threads'}"
         ]

@@ -81,7 +81,11 @@ class Attending:
         self._nodes = np.zeros((65, t.NODE_COLUMNS), np.int32)
         self._extra = np.zeros(64 * 64, np.int32)
         self._parts = np.zeros((2, t.PART_COLUMNS), np.int64)
-        for entry, array in ((t.NODES, self._nodes), (t.EXTRA, self._extra), (t.PARTS, self._parts)):
+        for entry, array in (
+            (t.NODES, self._nodes),
+            (t.EXTRA, self._extra),
+            (t.PARTS, self._parts),
+        ):
             c[entry] = array.ctypes.data
         c[t.NUM_PARTS] = 1
         self._words = np.zeros((team.MEMBERS + threads * team.LINE) // 8, np.int64)

@@ -1,5 +1,5 @@
-"""The KV arena against lists of blocks: tables grow, shrink, fork, are written to, copied and loaded
-in any order.
+"""The KV arena against lists of blocks: tables grow, shrink, fork, are written to, copied and
+loaded in any order.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Content = list[list[int]]
 
 
 class ArenaMachine(RuleBasedStateMachine):
-    """Each block holds one byte value all over. The model of a table is a list of cells; a cell that
-    several tables hold is a shared block.
+    """Each block holds one byte value all over. The model of a table is a list of cells; a cell
+    that several tables hold is a shared block.
     """
 
     @initialize(

@@ -178,9 +178,7 @@ def logits_rows(max_nodes: int) -> int:
     )
 
 
-def fill_shape(
-    c: NDArray[np.int64], spec: ModelSpec, max_nodes: int, sequences: int = 1
-) -> None:
+def fill_shape(c: NDArray[np.int64], spec: ModelSpec, max_nodes: int, sequences: int = 1) -> None:
     """Enter the architecture's numbers and the row operations."""
     c[table.SPLIT_NODES] = min(SPLIT_NODES, max_nodes)
     c[table.SPLIT_ROWS] = split_rows(spec, max_nodes, sequences)

@@ -4,9 +4,9 @@ A place is a position among what a row sees. A slot of its run is its own place;
 place is before its slot, so scores move up to places for the softmax and their weights return to
 slots for mixing, where all other slots weigh zero.
 
-Two tuples: `rows` is (part, first row of it, how many, where in MIXED and FACTS they go); `ahead` is
-(turn, turns, part, head, span): the span that comes next, whose memory all turns at this one ask for
-together.
+Two tuples: `rows` is (part, first row of it, how many, where in MIXED and FACTS they go); `ahead`
+is (turn, turns, part, head, span): the span that comes next, whose memory all turns at this one ask
+for together.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Grouped-query attention of tree nodes over the cached prefix and their own ancestors.
 
-A pass has parts: trees of nodes that belong to different texts, one after the other. Keys and values
-of a part's node i lie at slot P + i of its text's blocks, P being the text's committed length. A node
-sees the slots 0 .. run - 1, the committed ones and the leading ancestors that stand in a row (all of
-them, in a chain), and then its other ancestors (`extra`), always in order of position: the order
-plain decoding would see them in.
+A pass has parts: trees of nodes that belong to different texts, one after the other. Keys and
+values of a part's node i lie at slot P + i of its text's blocks, P being the text's committed
+length. A node sees the slots 0 .. run - 1, the committed ones and the leading ancestors that stand
+in a row (all of them, in a chain), and then its other ancestors (`extra`), always in order of
+position: the order plain decoding would see them in.
 
 Rows are the queries that share a key head: node 0's group of heads, node 1's, ... `spans.py` tells
 how the work is cut; with few nodes, threads take spans and `finish_node` puts them together in the
@@ -27,8 +27,8 @@ from edgespec.jit import inner_kernel, kernel
 
 @kernel
 def describe_tree(parents, part, first, length, nodes, extra):
-    """Fill rows `first` .. of `nodes` int32 [n + 1, columns] and `extra` int32 [n * n] from a tree's
-    parents [n], whose root stands at position `length` of its part's text.
+    """Fill rows `first` .. of `nodes` int32 [n + 1, columns] and `extra` int32 [n * n] from a
+    tree's parents [n], whose root stands at position `length` of its part's text.
     """
     count = nodes[first, t.EXTRA_START] if first > 0 else 0
     for node in range(parents.shape[0]):

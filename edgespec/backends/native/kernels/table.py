@@ -59,10 +59,10 @@ TILES = ATTENTION + NUM_ATTENTION
 SIZES = TILES + NUM_TYPES
 NUM_ENTRIES = SIZES + NUM_TYPES
 
-# Columns of a node: its position, how many leading slots it sees, where its list of further ancestors
-# starts, its part. Columns of a part: its first node, the first row of its queries, its committed
-# length, and the address of its blocks' addresses. After the last part and node comes where the next
-# would begin.
+# Columns of a node: its position, how many leading slots it sees, where its list of further
+# ancestors starts, its part. Columns of a part: its first node, the first row of its queries, its
+# committed length, and the address of its blocks' addresses. After the last part and node comes
+# where the next would begin.
 POSITION, RUN, EXTRA_START, PART, NODE_COLUMNS = range(5)
 FIRST_NODE, FIRST_QUERY, LENGTH, BLOCKS, PART_COLUMNS = range(5)
 
