@@ -79,6 +79,11 @@ class Target(ABC):
     def __init__(
         self, spec: ModelSpec, context_length: int, max_nodes: int, max_sequences: int = 1
     ) -> None:
+        if max_sequences > 1 and not self.capabilities.sequences:
+            raise BackendError(
+                f"{max_sequences} texts at once were asked for, and the {self.capabilities.name} "
+                "backend computes one; load with sequences=1, or with backend native"
+            )
         self.spec = spec
         self.context_length = context_length
         """Most positions of each sequence."""
@@ -92,7 +97,7 @@ class Target(ABC):
         """The target's own text: what `length`, `forward`, `commit` ... are about."""
 
     def open_sequence(self) -> KvSequence:
-        """An empty text besides those that are open; BackendError when these are as many as planned."""
+        """An empty text besides those that are open; BackendError when no more were planned."""
         self._check_open()
         return self.adopt(self._open_sequence(), 0)
 
@@ -265,15 +270,15 @@ class Target(ABC):
     def restore(self, snapshot: Any) -> None:
         """Return to the state of a snapshot of this target."""
 
-    @abstractmethod
     def _open_sequence(self) -> Any:
-        """What the backend keeps of an empty text; the first is asked for before `__init__` of this
-        class ends.
+        """What the backend keeps of an empty text; asked for once by this class' `__init__`, and
+        again only where the backend has `sequences`.
         """
+        return None
 
-    @abstractmethod
     def _fork(self, sequence: KvSequence, length: int) -> Any:
-        """What the backend keeps of a text that begins like another."""
+        """What the backend keeps of a text that begins like another, where it has `sequences`."""
+        raise NotImplementedError
 
     @abstractmethod
     def _forward(self, parts: Sequence[Part], rows: Rows) -> Logits: ...

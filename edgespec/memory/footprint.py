@@ -42,8 +42,8 @@ def native_footprint(
 
     `base_bytes` is the interpreter with its libraries, `kernel_bytes` what compiled kernels keep,
     `startup_peak_bytes` the resident peak before the first weight (`calibration.Runtime` has all
-    three), `drafter_bytes` the cap of all drafters' stores for each of `sequences` texts, which have a
-    context each. Raises UnsupportedModelError.
+    three), `drafter_bytes` the cap of all drafters' stores for each of `sequences` texts, which
+    have a context each. Raises UnsupportedModelError.
     """
     tensors = tuple(tensors)
     scratch = activation_bytes(
