@@ -175,6 +175,10 @@ class BatchStream:
         """Indices of the replies that have ended, in this order."""
         return list(self._batch.ended)
 
+    def reply(self, index: int) -> Reply:
+        """One reply; raises EdgeSpecError while it is still being written."""
+        return self._batch.writings[index].reply
+
     @property
     def replies(self) -> list[Reply]:
         """All replies; raises EdgeSpecError while one of them is still being written."""

@@ -34,7 +34,8 @@ def _advice(sizing: Sizing, limits: Limits, budget: Budget) -> str:
         fewer = limits.with_sequences(sequences)
         fitting = fewer.fit(lambda settings: sizing.total(settings) <= budget.size_bytes)
         if fitting is not None:
-            advice.append(f"sequences={sequences} fits this budget ({_describe(fitting)})")
+            fewer_texts = f"sequences={sequences} (--max-batch {sequences})"
+            advice.append(f"{fewer_texts} fits this budget ({_describe(fitting)})")
             break
     if limits.pinned:
         free = limits.unpinned(sizing.spec)
