@@ -23,7 +23,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -140,20 +139,19 @@ class Case:
     def speculative(self, engine: Engine, shape: str, chunk: int | None, expected: Reply) -> Reply:
         """With every draft verified, from an empty cache; the engine is left as it was."""
         session, target = engine._session, engine._target
-        before = session.market, session.controller
-        whole_prefill = target.prefill
-        session.controller = Eager(engine.plan.max_nodes)
+        before = session.market, engine._controller, target.prefill_chunk
+        engine._controller = Eager(engine.plan.max_nodes)
         if shape != "drafter":
             vocab_size, branches = target.spec.vocab_size, shape == "tree"
             knowing = Knowing(expected.token_ids, vocab_size, branches=branches, seed=self.seed)
             session.market = Market([knowing])
-        setattr(target, "prefill", partial(whole_prefill, chunk=chunk))  # noqa: B010
+        target._chunk = chunk or target.prefill_chunk  # type: ignore[attr-defined]
         target.truncate(0)
         try:
             return self._write(engine, speculation=True)
         finally:
-            session.market, session.controller = before
-            setattr(target, "prefill", whole_prefill)  # noqa: B010
+            session.market, engine._controller = before[:2]
+            target._chunk = before[2]  # type: ignore[attr-defined]
 
     def _write(self, engine: Engine, *, speculation: bool) -> Reply:
         return engine.generate(

@@ -187,6 +187,16 @@ Stats = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else.")]
+Prompts = Annotated[
+    str, typer.Argument(metavar="FILE", help="Prompts, a JSON object a line; - is standard input.")
+]
+Out = Annotated[
+    str | None,
+    typer.Option("--out", "-o", metavar="FILE", help="Where replies go; stdout if left out."),
+]
+MaxBatch = Annotated[
+    int, typer.Option("--max-batch", metavar="N", help="Most replies written at once.")
+]
 Tensors = Annotated[bool, typer.Option("--tensors", help="List every tensor too.")]
 Version = Annotated[
     bool,
@@ -298,6 +308,41 @@ def chat(
 
 
 @app.command()
+def batch(
+    file: Prompts,
+    out: Out = None,
+    max_batch: MaxBatch = 8,
+    model: Model = None,
+    backend: Backend = "auto",
+    memory: Memory = "auto",
+    context: Context = None,
+    kv_type: KvType = "auto",
+    threads: Threads = None,
+    max_tokens: MaxTokens = 512,
+    temperature: Temperature = 0.8,
+    seed: Seed = None,
+    drafters: Drafters = "auto",
+    no_speculation: NoSpeculation = False,
+    raw: Raw = False,
+) -> None:
+    """Write the replies to a file of prompts, several at once.
+
+    Each line of FILE is like {"prompt": "..."}, with max_tokens, temperature, top_k, top_p, min_p,
+    repetition_penalty, seed, ignore_eos, raw and an id if wanted; each line of the output is the
+    reply to the line at its place. Lines that --out holds already are left out.
+    """
+    from edgespec.terminal.batches import run_batch
+
+    reply = ReplyOptions(max_tokens, temperature, seed=seed, speculation=not no_speculation)
+    chosen = "none" if no_speculation else drafters
+    load = LoadOptions(
+        model, memory, backend, threads, context, chosen, kv_type, sequences=max_batch
+    )
+    if not run_batch(file, out, load, reply, raw=raw):
+        raise typer.Exit(1)
+
+
+@app.command()
 def plan(
     model_argument: ModelArgument = None,
     model: Model = None,
@@ -309,6 +354,7 @@ def plan(
     threads: Threads = None,
     drafters: Drafters = "auto",
     no_speculation: NoSpeculation = False,
+    max_batch: MaxBatch = 1,
     as_json: Json = False,
 ) -> None:
     """Show where every byte would go, and why.
@@ -317,8 +363,9 @@ def plan(
     """
     check_vram(vram)
     chosen = "none" if no_speculation else drafters
+    named = one_model(model_argument, model)
     options = LoadOptions(
-        one_model(model_argument, model), memory, backend, threads, context, chosen, kv_type
+        named, memory, backend, threads, context, chosen, kv_type, sequences=max_batch
     )
     made = options.plan()
     if as_json:

@@ -1,115 +1,193 @@
-"""The decode loop: draft, verify, commit, yield."""
+"""The decode loop: draft, verify, commit, yield. For one text, or a step of several at once."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
-from dataclasses import dataclass, field
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
 
-from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.base import Logits, TokenTree
+from edgespec.control.allotment import Allotment, Bid
 from edgespec.control.controller import Controller
 from edgespec.control.stats import ReplyStats
-from edgespec.drafting import DraftTree, Market, StepOutcome, TopTokens
-from edgespec.reply import FinishReason, Request
+from edgespec.drafting import DraftTree, StepOutcome, TopTokens
+from edgespec.reply import Request
+from edgespec.session import Session
 from edgespec.verification.acceptance import Verifier
 from edgespec.verification.top import top_tokens
 
 
 @dataclass(slots=True)
-class Session:
-    """The text so far and everything that works on it.
+class Run:
+    """One reply while it is decoded; its session holds the prompt."""
 
-    Invariant between steps, and after an abandoned or failed one: the target has committed all of
-    `ids` but the last.
+    session: Session
+    request: Request
+    verifier: Verifier
+    end_ids: frozenset[int]
+    stats: ReplyStats
+    bid: Bid = field(default_factory=Bid)
+    """How drafting fares when several texts share passes."""
+
+    def __post_init__(self) -> None:
+        self.session.finish_reason = "cancelled"
+
+    def is_over(self) -> bool:
+        """Whether the reply has ended; the session is told why."""
+        session = self.session
+        if session.finish_reason == "stop":
+            return True
+        if self.stats.output_tokens >= self.request.max_tokens:
+            session.finish_reason = "length"
+        elif session.sequence.length >= session.sequence.target.context_length:
+            session.finish_reason = "context"
+        return session.finish_reason != "cancelled"
+
+    @property
+    def most_drafts(self) -> int:
+        """Most nodes besides the root that may be drafted now."""
+        if not self.request.speculation:
+            return 0
+        left = self.request.max_tokens - self.stats.output_tokens
+        sequence = self.session.sequence
+        room = min(left, sequence.target.context_length - sequence.length)
+        return min(room, self.request.max_nodes or room) - 1
+
+    def accept(
+        self, tree: DraftTree, logits: Logits, maxima: Logits | None
+    ) -> tuple[StepOutcome, list[int]]:
+        """Verify a tree by its logits, commit what the model agrees with, and let the text grow;
+        returns the outcome and the new tokens, up to one that ends the reply.
+        """
+        session = self.session
+        ids = session.ids
+        recent = ids[-self.request.sampling.repetition_window :]
+        verdict = self.verifier.verify(
+            logits, tree.tokens, tree.parents, recent, len(ids) - 1, maxima
+        )
+        session.sequence.commit(verdict.path)
+        tokens = [*tree.tokens[verdict.path[1:]].tolist(), verdict.bonus]
+        new, ended = _until_end(tokens, self.end_ids)
+        ids.extend(new)
+        if ended:
+            session.finish_reason = "stop"
+        return StepOutcome(tree, verdict.path, verdict.bonus, tokens), new
+
+    def learn(self, outcome: StepOutcome, new: list[int], logits: Logits) -> float:
+        """Tell the drafters what became of a tree; returns the seconds that took."""
+        if not self.request.speculation:
+            return 0.0
+        start, market = time.perf_counter(), self.session.market
+        if market.wants_top:
+            top = TopTokens(*top_tokens(logits, market.wants_top))
+            outcome = replace(outcome, top=top)
+        market.observe(outcome)
+        market.extend(new)
+        return time.perf_counter() - start
+
+    def book(self, outcome: StepOutcome, seconds: float, plain_s: float, token_s: float) -> None:
+        """Add a step to the reply's numbers; a plain one takes `plain_s`, a token is worth
+        `token_s`.
+        """
+        self.session.market.token_s = token_s
+        self.stats.record(outcome, seconds, plain_s, self.session.market.take_seconds())
+
+
+def decode(run: Run, controller: Controller) -> Generator[list[int], None, None]:
+    """Yield the new tokens of each step until the reply ends.
+
+    The text is a function of model, prompt, sampling and seed alone: drafts decide only how many
+    tokens a step yields.
     """
-
-    target: Target
-    market: Market
-    controller: Controller
-    ids: list[int] = field(default_factory=list)
-    finish_reason: FinishReason = "cancelled"
-    _root: DraftTree = field(default_factory=lambda: DraftTree.root(0))
-
-    def root(self) -> DraftTree:
-        """The text's last token alone: a pass over it is plain decoding. Good until the next."""
-        self._root.tokens[0] = self.ids[-1]
-        return self._root
-
-    def settle(self) -> None:
-        """Drop what an interrupted step committed beyond the text."""
-        self.target.truncate(min(self.target.length, max(len(self.ids) - 1, 0)))
-
-
-def decode(
-    session: Session,
-    request: Request,
-    verifier: Verifier,
-    end_ids: frozenset[int],
-    stats: ReplyStats,
-) -> Generator[list[int], None, None]:
-    """Yield the new tokens of each step until the reply ends; `session.ids` must hold the prompt.
-
-    Sets `session.finish_reason`. The text is a function of model, prompt, sampling and seed alone:
-    drafts decide only how many tokens a step yields.
-    """
-    target, controller, ids = session.target, session.controller, session.ids
-    session.finish_reason = "cancelled"
-    remaining = request.max_tokens
+    session = run.session
+    sequence, target = session.sequence, session.sequence.target
     try:
-        while remaining > 0:
+        while not run.is_over():
             start = time.perf_counter()
-            room = min(remaining, target.context_length - target.length)
-            if room < 1:
-                session.finish_reason = "context"
-                return
-            tree = _draft(session, request, room - 1)
+            tree = _draft(run, controller)
             drafted = time.perf_counter()
-            logits = target.forward(TokenTree(tree.tokens, tree.parents))
-            recent = ids[-request.sampling.repetition_window :]
-            verdict = verifier.verify(
-                logits, tree.tokens, tree.parents, recent, len(ids) - 1, target.maxima
-            )
-            target.commit(verdict.path)
-            tokens = [*tree.tokens[verdict.path[1:]].tolist(), verdict.bonus]
-            new, ended = _until_end(tokens, end_ids)
-            ids.extend(new)
-            verified = time.perf_counter()
-            wants_top = session.market.wants_top if request.speculation else 0
-            top = TopTokens(*top_tokens(logits, wants_top)) if wants_top else None
-            outcome = StepOutcome(tree, verdict.path, verdict.bonus, tokens, top)
-            if request.speculation:
-                session.market.observe(outcome)
-                session.market.extend(new)
-                draft_s = drafted - start + time.perf_counter() - verified
-                controller.observe(outcome, verified - drafted, draft_s)
-            plain_s = session.market.token_s = controller.curve.seconds(1)
-            spent = session.market.take_seconds()
-            stats.record(outcome, time.perf_counter() - start, plain_s, spent)
-            remaining -= len(new)
-            if ended:
-                session.finish_reason = "stop"
+            logits = target.forward_batch(((sequence, TokenTree(tree.tokens, tree.parents)),))
+            outcome, new = run.accept(tree, logits, target.maxima)
+            verify_s = time.perf_counter() - drafted
+            learn_s = run.learn(outcome, new, logits)
+            if run.request.speculation:
+                controller.observe(outcome, verify_s, drafted - start + learn_s)
+            plain_s = controller.curve.seconds(1)
+            run.book(outcome, time.perf_counter() - start, plain_s, plain_s)
             yield new
-            if ended:
-                return
-        session.finish_reason = "length"
     finally:
         session.settle()
 
 
-def _draft(session: Session, request: Request, limit: int) -> DraftTree:
+def _draft(run: Run, controller: Controller) -> DraftTree:
     """What to verify next."""
-    if not request.speculation:
+    session, limit = run.session, run.most_drafts
+    if not run.request.speculation:
         return session.root()
-    if request.max_nodes is not None:
-        limit = min(limit, request.max_nodes - 1)
     start = time.perf_counter()
-    room = session.controller.draft_room(limit)
+    room = controller.draft_room(limit)
     if room < 1:
         return session.root()
     tree = session.market.propose(room)
     draft_s = time.perf_counter() - start
-    num_nodes = session.controller.choose(tree, draft_s, limit)
+    num_nodes = controller.choose(tree, draft_s, limit)
     return tree.take(1 + num_nodes) if num_nodes else session.root()
+
+
+def decode_together(runs: Sequence[Run], allotment: Allotment) -> list[list[int]]:
+    """One step of several replies, none of them over: a pass over all their trees; returns the new
+    tokens of each.
+
+    Each text is what `decode` makes of it. After a failure every session is to be settled.
+    """
+    start = time.perf_counter()
+    bids = [run.bid for run in runs]
+    limits = [run.most_drafts for run in runs]
+    trees = [
+        _propose(run, allotment, limit, len(runs)) for run, limit in zip(runs, limits, strict=True)
+    ]
+    draft_s = time.perf_counter() - start
+    counts = allotment.choose(bids, trees, draft_s, limits)
+    trees = [tree.take(1 + count) for tree, count in zip(trees, counts, strict=True)]
+    drafted = time.perf_counter()
+    rows = _forward(runs, trees)
+    steps = [run.accept(tree, *own) for run, tree, own in zip(runs, trees, rows, strict=True)]
+    verify_s = time.perf_counter() - drafted
+    for run, (outcome, new), (logits, _) in zip(runs, steps, rows, strict=True):
+        draft_s += run.learn(outcome, new, logits)
+    outcomes = [outcome for outcome, _ in steps]
+    allotment.observe(bids, outcomes, verify_s, draft_s)
+    seconds, plain_s = time.perf_counter() - start, allotment.curve.seconds(len(runs))
+    for run, outcome in zip(runs, outcomes, strict=True):
+        run.book(outcome, seconds, plain_s, plain_s / len(runs))
+    return [new for _, new in steps]
+
+
+def _forward(runs: Sequence[Run], trees: Sequence[DraftTree]) -> list[tuple[Logits, Logits | None]]:
+    """One pass over all trees: logits and, where there are any, maxima of each."""
+    target = runs[0].session.sequence.target
+    parts = [
+        (run.session.sequence, TokenTree(tree.tokens, tree.parents))
+        for run, tree in zip(runs, trees, strict=True)
+    ]
+    logits, maxima = target.forward_batch(parts), target.maxima
+    rows, first = [], 0
+    for tree in trees:
+        own = slice(first, first + len(tree))
+        rows.append((logits[own], None if maxima is None else maxima[own]))
+        first += len(tree)
+    return rows
+
+
+def _propose(run: Run, allotment: Allotment, limit: int, num_texts: int) -> DraftTree:
+    """What a text would have verified, if its drafters are worth asking."""
+    room = allotment.draft_room(run.bid, limit, num_texts) if run.request.speculation else 0
+    if room < 1:
+        return run.session.root()
+    start = time.perf_counter()
+    tree = run.session.market.propose(room)
+    allotment.price(run.bid, time.perf_counter() - start)
+    return tree
 
 
 def _until_end(tokens: list[int], end_ids: frozenset[int]) -> tuple[list[int], bool]:

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
+from edgespec.control.allotment import Allotment
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
 from edgespec.control.curve_cache import measured_curve
-from edgespec.control.stats import ReplyStats
-from edgespec.decode import Session, decode
+from edgespec.decode import decode
 from edgespec.drafting import Market
-from edgespec.errors import ContextOverflowError, EdgeSpecError, OptionError
-from edgespec.memory.monitor import peak_resident_bytes
+from edgespec.errors import EdgeSpecError
 from edgespec.memory.plan import Plan
 from edgespec.models.file import ModelFile
-from edgespec.reply import DEFAULT_MAX_TOKENS, FinishReason, Reply, Request, Stats
-from edgespec.verification.acceptance import Verifier
+from edgespec.reply import DEFAULT_MAX_TOKENS, Reply, Request
+from edgespec.session import Session
 from edgespec.verification.sampling import SamplingParams, random_seed
+from edgespec.writing import Writer, Writing, check_prompt
 
 if TYPE_CHECKING:
     from edgespec.backends.base import Target
+    from edgespec.batch import Batch, BatchStream
     from edgespec.chat import Chat
     from edgespec.models.tokenizer import Tokenizer
+    from edgespec.voting import Vote
 
+Prompts = Sequence[str | Sequence[int] | Request]
 Progress = Callable[[str, int, int], None]
 """Called with (stage, done, total): stages are "load", "kernels", "measure" and "prefill"."""
 
@@ -45,7 +46,7 @@ class Engine:
         file: ModelFile,
         plan: Plan,
         target: Target,
-        market: Market,
+        make_market: Callable[[], Market],
         progress: Progress | None = None,
     ) -> None:
         self.file = file
@@ -54,8 +55,11 @@ class Engine:
         self._target = target
         self._busy = threading.Lock()
         self._curve = measured_curve(file.path, plan, target, _stage(progress, "measure"))
-        controller = Controller(CostCurve(self._curve, plan.max_nodes), plan.max_nodes)
-        self._session = Session(target, market, controller)
+        self._controller = Controller(CostCurve(self._curve, plan.max_nodes), plan.max_nodes)
+        self.allotment = Allotment(CostCurve(self._curve, plan.max_nodes), plan.max_nodes)
+        self._make_market = make_market
+        self._session = Session(target.own, make_market())
+        self._sessions = [self._session]
         self._closed = False
 
     @property
@@ -73,7 +77,77 @@ class Engine:
             pass
         return stream.reply
 
-    def stream(
+    def stream(self, prompt: str | Sequence[int], **options: Any) -> ReplyStream:
+        """Yield the reply piece by piece; afterwards `.reply` is the whole.
+
+        Options and errors are those of `request`; ContextOverflowError when the prompt does not
+        fit.
+        """
+        return ReplyStream(self, self.request(prompt, **options))
+
+    def generate_batch(self, prompts: Prompts, **options: Any) -> list[Reply]:
+        """Write the replies to several prompts, as many at once as `load` had `sequences`; see
+        `stream_batch` for the options.
+
+        The replies are in the order of the prompts, `n` for each, and each is what `generate` would
+        write with the same seed.
+        """
+        stream = self.stream_batch(prompts, **options)
+        for _ in stream:
+            pass
+        return stream.replies
+
+    def stream_batch(
+        self,
+        prompts: Prompts,
+        *,
+        n: int = 1,
+        seed: int | None = None,
+        seeds: Sequence[int] | None = None,
+        max_batch: int | None = None,
+        **options: Any,
+    ) -> BatchStream:
+        """Yield (index, piece) of several replies as they come; afterwards `.replies` has them all.
+
+        `n` replies to each prompt, the j-th drawn with `seeds[j]`, or with `seed + j`; at most
+        `max_batch` at once. A prompt may be a `Request`, which brings its own options. Other
+        options are `request`'s. Raises OptionError for values that mean nothing and for more at
+        once than planned, ContextOverflowError when a prompt does not fit.
+        """
+        from edgespec.batch import Batch, BatchStream, requests
+
+        asked = requests(self, prompts, n, seed, seeds, options)
+        return BatchStream(self, Batch(self, asked, max_batch))
+
+    def first_finished(self, prompt: str | Sequence[int], n: int, **options: Any) -> Reply:
+        """Write n replies at once until the first ends, and return it; the rest is never written.
+
+        First is the one that takes the fewest tokens, the earlier seed among equals, whatever
+        speculation made faster. Options are those of `stream_batch`.
+        """
+        from edgespec.voting import first_finished
+
+        return first_finished(self, prompt, n, options)
+
+    def majority(
+        self,
+        prompt: str | Sequence[int],
+        n: int,
+        *,
+        key: Callable[[str], Hashable] = str.strip,
+        **options: Any,
+    ) -> Vote:
+        """Let n replies vote: `key` takes a reply's text to its answer, and None abstains.
+
+        Ends as soon as those still being written cannot change the result. Options are those of
+        `stream_batch`. Source: "Self-Consistency Improves Chain of Thought Reasoning in Language
+        Models".
+        """
+        from edgespec.voting import majority
+
+        return majority(self, prompt, n, key, options)
+
+    def request(
         self,
         prompt: str | Sequence[int],
         *,
@@ -88,12 +162,12 @@ class Engine:
         max_nodes: int | None = None,
         ignore_eos: bool = False,
         raw: bool = False,
-    ) -> ReplyStream:
-        """Yield the reply piece by piece; afterwards `.reply` is the whole.
+    ) -> Request:
+        """A reply to be written, checked.
 
         A text prompt becomes one user turn of the model's chat template, unless `raw` is set or the
         model has none; token ids are taken as they are. Raises OptionError for values that mean
-        nothing and ContextOverflowError when the prompt does not fit.
+        nothing.
         """
         sampling = SamplingParams(
             temperature=temperature,
@@ -104,8 +178,7 @@ class Engine:
             seed=random_seed() if seed is None else seed,
         )
         ids = self.encode(prompt, raw=raw) if isinstance(prompt, str) else list(prompt)
-        request = Request(tuple(ids), sampling, max_tokens, speculation, max_nodes, ignore_eos)
-        return ReplyStream(self, request)
+        return Request(tuple(ids), sampling, max_tokens, speculation, max_nodes, ignore_eos)
 
     def encode(self, prompt: str, *, raw: bool = False) -> list[int]:
         """Token ids of a prompt, in the model's chat template unless `raw` is set."""
@@ -125,7 +198,8 @@ class Engine:
         """Give back the model's memory and file; using the engine afterwards is an error."""
         if not self._closed:
             self._closed = True
-            self._session.market.close()
+            for session in self._sessions:
+                session.market.close()
             self._target.close()
             self.file.close()
 
@@ -137,6 +211,33 @@ class Engine:
 
     def _run(self, writing: Writing) -> Iterator[str]:
         """The life of one request: prefill what is new, decode, account."""
+        with self._alone():
+            check_prompt(writing.request, self.plan, self.file.spec.context_length)
+            writer = self.writer(writing, self._session)
+            steps = decode(writer.run, self._controller)
+            try:
+                for tokens in steps:
+                    if piece := writer.push(tokens):
+                        yield piece
+                if rest := writer.flush():
+                    yield rest
+            finally:
+                with suppress(ValueError):  # interrupted inside a step: the generator is ending
+                    steps.close()
+                writer.end()
+
+    def _run_batch(self, batch: Batch) -> Generator[list[tuple[int, str]], None, None]:
+        """The life of a batch, step by step."""
+        with self._alone():
+            try:
+                while not batch.is_over():
+                    yield batch.step()
+            finally:
+                batch.end()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While the engine works for one stream, another is an error."""
         if self._closed:
             raise EdgeSpecError("this engine is closed; open another with edgespec.load")
         if not self._busy.acquire(blocking=False):
@@ -144,102 +245,20 @@ class Engine:
                 "another reply of this engine is still being written; finish or close that stream"
             )
         try:
-            yield from self._write(writing)
+            yield
         finally:
             self._busy.release()
 
-    def _write(self, writing: Writing) -> Iterator[str]:
-        request, session = writing.request, self._session
-        start = time.perf_counter()
-        cached = self._prefill(request.prompt_ids)
-        prefill_s = time.perf_counter() - start
-        if request.speculation:
-            session.market.begin(request.sampling)
-            session.market.reset(request.prompt_ids)
-        end_ids = frozenset() if request.ignore_eos else self.tokenizer.end_ids
-        verifier = Verifier(self.file.spec.vocab_size, request.sampling, self.plan.max_nodes)
-        counts = ReplyStats(session.market.names)
-        detokenizer = self.tokenizer.stream()
-        first_s = 0.0
-        steps = decode(session, request, verifier, end_ids, counts)
-        try:
-            for tokens in steps:
-                first_s = first_s or time.perf_counter() - start
-                kept = tokens if session.finish_reason != "stop" else tokens[:-1]
-                writing.token_ids += kept
-                piece = "".join(map(detokenizer.push, kept))
-                if piece:
-                    writing.text += piece
-                    yield piece
-            rest = detokenizer.flush()
-            if rest:
-                writing.text += rest
-                yield rest
-        finally:
-            with suppress(ValueError):  # interrupted inside a step: the generator is already ending
-                steps.close()
-            computed = len(request.prompt_ids) - 1 - cached
-            writing.finish_reason = session.finish_reason
-            rate = computed / prefill_s if computed else 0.0
-            writing.stats = self._stats(request, counts, cached, rate, first_s)
+    def writer(self, writing: Writing, session: Session, others: Sequence[Session] = ()) -> Writer:
+        """A reply begun in a session: its prompt is prefilled when this returns."""
+        progress = _stage(self._progress, "prefill")
+        return Writer(writing, session, self.file, self.plan, others, progress)
 
-    def _prefill(self, prompt_ids: tuple[int, ...]) -> int:
-        """Commit all of the prompt but its last token; returns how many positions were cached."""
-        target, session = self._target, self._session
-        if not prompt_ids:
-            raise OptionError("the prompt is empty; type at least one character")
-        if len(prompt_ids) > target.context_length - 1:
-            raise ContextOverflowError(
-                f"the prompt has {len(prompt_ids)} tokens and the context holds "
-                f"{target.context_length}, one of which the reply needs; shorten the prompt or "
-                f"load with a larger --context (this model takes up to "
-                f"{self.file.spec.context_length})"
-            )
-        cached = 0
-        limit = min(target.length, len(prompt_ids) - 1)
-        while cached < limit and session.ids[cached] == prompt_ids[cached]:
-            cached += 1
-        target.truncate(cached)
-        session.ids[:] = prompt_ids[: cached + 1]
-        rest = prompt_ids[cached:-1]
-        if rest:
-            done = cached
-            try:
-                target.prefill(rest, progress=_stage(self._progress, "prefill"))
-                done = len(prompt_ids) - 1
-            finally:
-                done = max(done, target.length)
-                session.ids[:] = prompt_ids[: done + 1]
-        return cached
-
-    def _stats(
-        self, request: Request, counts: ReplyStats, cached: int, prefill_rate: float, first_s: float
-    ) -> Stats:
-        return Stats(
-            prompt_tokens=len(request.prompt_ids),
-            cached_tokens=cached,
-            prefill_tokens_per_second=prefill_rate,
-            time_to_first_token_s=first_s,
-            peak_memory_bytes=peak_resident_bytes(),
-            planned_memory_bytes=self.plan.planned_bytes,
-            backend=self.plan.backend,
-            seed=request.sampling.seed,
-            **counts.as_dict(),
-        )
-
-
-@dataclass(slots=True)
-class Writing:
-    """A reply while it is written; the stream and the work behind it share it.
-
-    The work holds this and not the stream, so that a stream nobody holds any more ends at once.
-    """
-
-    request: Request
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    stats: Stats | None = None
-    finish_reason: FinishReason = "cancelled"
+    def lanes(self, count: int) -> list[Session]:
+        """Sessions for so many texts at once, the engine's own first; they keep their texts."""
+        while len(self._sessions) < count:
+            self._sessions.append(Session(self._target.open_sequence(), self._make_market()))
+        return self._sessions[:count]
 
 
 class ReplyStream:
@@ -280,10 +299,7 @@ class ReplyStream:
     @property
     def reply(self) -> Reply:
         """The reply; raises EdgeSpecError while it is still being written."""
-        done = self._writing
-        if done.stats is None:
-            raise EdgeSpecError("the reply is not finished; read the stream to its end or close it")
-        return Reply(done.text, done.token_ids, done.finish_reason, done.stats)
+        return self._writing.reply
 
 
 def _stage(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -44,14 +44,15 @@ def plan(
     max_nodes: int | None = None,
     drafters: str | Sequence[str] = "auto",
     kv_type: str = "auto",
+    sequences: int = 1,
 ) -> Plan:
     """What `load` with the same arguments would do: where every byte goes, and why.
 
     Raises BudgetError when nothing fits, OptionError for arguments that mean nothing.
     """
     with open_model(resolve(model)) as file:
-        names = _drafters(drafters)
-        return _plan(file, memory, backend, threads, context, max_nodes, names, kv_type)
+        names = _drafters(drafters, sequences)
+        return _plan(file, memory, backend, threads, context, max_nodes, names, kv_type, sequences)
 
 
 def load(
@@ -64,22 +65,27 @@ def load(
     max_nodes: int | None = None,
     drafters: str | Sequence[str] = "auto",
     kv_type: str = "auto",
+    sequences: int = 1,
     store: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Engine:
     """Open a model inside a memory budget; None is the model that ships with the package.
 
     `memory` is bytes, "2GiB", "50%" or "auto"; `kv_type` is how keys and values are kept: "f16"
-    (and "auto") or "int8", in half the memory; `store` a datastore for the drafter "hierarchy".
+    (and "auto") or "int8", in half the memory; `sequences` how many replies may be written at once
+    (`Engine.generate_batch`), each in a context of its own; `store` a datastore for the drafter
+    "hierarchy".
     Raises BudgetError before loading when the model does not fit, ModelFileError when it cannot be
     read, StoreError when the datastore cannot be used, OptionError for arguments that mean nothing.
     """
-    names = _drafters(drafters)
+    names = _drafters(drafters, sequences)
     if store is not None and "hierarchy" not in names:
         raise OptionError("a datastore is for the drafter hierarchy; name it: --drafters hierarchy")
     file = open_model(resolve(model))
     try:
-        chosen = _plan(file, memory, backend, threads, context, max_nodes, names, kv_type)
+        chosen = _plan(
+            file, memory, backend, threads, context, max_nodes, names, kv_type, sequences
+        )
         return _open(file, chosen, names, store, progress)
     except BaseException:
         file.close()
@@ -106,11 +112,11 @@ def _open(
     warm_up(chosen.backend, _kinds(file), spare_bytes, chosen.kv_type)
     release_free_memory()  # the compiler's peak must be over before the weights come
     report("kernels", 1, 1)
-    market = _market(names, chosen.drafter_bytes, file, store)
+    make_market = _market_maker(names, chosen.drafter_bytes, file, store)
     target = backends.open_target(file, chosen, lambda done, total: report("load", done, total))
     report("load", 1, 1)
     release_free_memory()
-    return Engine(file, chosen, target, market, progress)
+    return Engine(file, chosen, target, make_market, progress)
 
 
 def _kinds(file: ModelFile) -> frozenset[TensorType]:
@@ -118,46 +124,61 @@ def _kinds(file: ModelFile) -> frozenset[TensorType]:
     return frozenset(info.type for info in file.tensors.values() if len(info.shape) > 1)
 
 
-def _market(
+def _market_maker(
     names: tuple[str, ...],
     max_bytes: int,
     file: ModelFile,
     store: str | os.PathLike[str] | None,
-) -> Market:
-    """The drafters asked for, in at most `max_bytes`, which they share evenly; none when there is
-    no room for any.
+) -> Callable[[], Market]:
+    """Makes the drafters asked for, in at most `max_bytes`, which they share evenly; none when
+    there is no room for any. Called once for each text that may be written at a time.
+
+    What belongs to all texts is made once: what the user said before, a corpus, what other replies
+    to the same prompt say, how far each drafter is to be trusted.
     """
     from edgespec.drafting import Market
+    from edgespec.drafting.calibration import AcceptanceStatistics
+    from edgespec.drafting.market import MAX_SOURCES
 
     if not max_bytes:
-        return Market([])
+        return lambda: Market([])
     each = (max_bytes - Market.own_bytes) // len(names)
-    return Market([_drafter(name, each, file, store) for name in names])
+    shared = {name: _shared(name, file, store) for name in names}
+    statistics = AcceptanceStatistics(MAX_SOURCES + 1)
+
+    def make() -> Market:
+        return Market([_drafter(name, each, shared[name]) for name in names], statistics)
+
+    return make
 
 
-def _drafter(
-    name: str, max_bytes: int, file: ModelFile, store: str | os.PathLike[str] | None
-) -> Drafter:
-    module, kind = DRAFTERS[name]
-    options: dict[str, Any] = {}
+def _shared(name: str, file: ModelFile, store: str | os.PathLike[str] | None) -> dict[str, Any]:
+    """What all drafters of a name have in common, as arguments."""
     if name == "hierarchy":
         from edgespec.drafting.history import History
         from edgespec.drafting.store import Store
 
         vocabulary = file.tokenizer.fingerprint
-        options["history"] = History(vocabulary, file.tokenizer.vocab_size)
-        options["corpus"] = None if store is None else Store(store, vocabulary)
-    drafter: Drafter = getattr(import_module(f"edgespec.drafting.{module}"), kind)(
-        max_bytes, **options
-    )
-    return drafter
+        corpus = None if store is None else Store(store, vocabulary)
+        return {"history": History(vocabulary, file.tokenizer.vocab_size), "corpus": corpus}
+    if name == "consensus":
+        from edgespec.drafting.consensus import ConsensusPools
+
+        return {"pools": ConsensusPools()}
+    return {}
 
 
-def _drafters(names: str | Sequence[str]) -> tuple[str, ...]:
+def _drafter(name: str, max_bytes: int, shared: dict[str, Any]) -> Drafter:
+    module, kind = DRAFTERS[name]
+    made: Drafter = getattr(import_module(f"edgespec.drafting.{module}"), kind)(max_bytes, **shared)
+    return made
+
+
+def _drafters(names: str | Sequence[str], sequences: int) -> tuple[str, ...]:
     """The drafters asked for: "auto", "none", or names separated by commas."""
     if isinstance(names, str):
         if names == "auto":
-            return AUTO_DRAFTERS
+            return AUTO_DRAFTERS if sequences == 1 else (*AUTO_DRAFTERS, "consensus")
         names = [] if names in ("none", "") else [name.strip() for name in names.split(",")]
     for name in names:
         if name not in DRAFTERS:
@@ -175,6 +196,7 @@ def _plan(
     max_nodes: int | None,
     drafters: tuple[str, ...],
     kv_type: str,
+    sequences: int,
 ) -> Plan:
     memory_now, name = snapshot(), backends.choose(backend)
     kernels: KernelState = "cached" if kernels_are_cached(name, _kinds(file)) else "cold"
@@ -189,4 +211,5 @@ def _plan(
         backend=name,
         draft=bool(drafters),
         kv_type=kv_type,
+        sequences=sequences,
     )

@@ -3,8 +3,9 @@
 A backend opens a model and gives back a `Target`. The decode loop asks a target five things:
 compute the logits of a small tree of tokens (`forward`), keep one path of it (`commit`), forget
 positions (`truncate`), remember and return (`snapshot`, `restore`), and what a forward pass costs
-(`cost_curve`). Shared code here checks arguments and phrases errors; a backend fills the hooks
-whose names start with an underscore.
+(`cost_curve`). These are about the target's own text; further texts are `open_sequence`'s, and
+`forward_batch` computes trees of several in one pass. Shared code here and in `sequence.py` checks
+arguments and phrases errors; a backend fills the hooks whose names start with an underscore.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, ContextOverflowError
 from edgespec.models.spec import ModelSpec
 
@@ -58,25 +60,69 @@ class Capabilities:
     bit_exact_rows: bool
     """A row's logits do not depend on what else is in the batch."""
     trees: bool
+    sequences: bool
+    """Several texts in one pass, which reads the weights once for all of them."""
+
+
+Part = tuple[KvSequence, TokenTree]
+"""A sequence, and the tree to be scored on top of it."""
+Rows = Literal["all", "last", "none"]
 
 
 class Target(ABC):
-    """One open model with its KV cache: `length` positions are committed."""
+    """One open model with the KV cache of its own text, of which `length` positions are committed,
+    and of up to `max_sequences - 1` others.
+    """
 
     capabilities: Capabilities
 
-    def __init__(self, spec: ModelSpec, context_length: int, max_nodes: int) -> None:
+    def __init__(
+        self, spec: ModelSpec, context_length: int, max_nodes: int, max_sequences: int = 1
+    ) -> None:
+        if max_sequences > 1 and not self.capabilities.sequences:
+            raise BackendError(
+                f"{max_sequences} texts at once were asked for, and the {self.capabilities.name} "
+                "backend computes one; load with sequences=1, or with backend native"
+            )
         self.spec = spec
         self.context_length = context_length
+        """Most positions of each sequence."""
         self.max_nodes = max_nodes
-        """Most nodes one forward pass may hold, the root included."""
-        self.length = 0
-        self._pending = 0
-        self._parents: NDArray[np.int16] = np.zeros(0, np.int16)
+        """Most nodes one forward pass may hold, roots included."""
+        self.max_sequences = max_sequences
+        self._num_sequences = 0
         self._closed = False
         self._curve: dict[int, float] | None = None
+        self.own = self.open_sequence()
+        """The target's own text: what `length`, `forward`, `commit` ... are about."""
 
-    def forward(self, tree: TokenTree, *, rows: Literal["all", "last", "none"] = "all") -> Logits:
+    def open_sequence(self) -> KvSequence:
+        """An empty text besides those that are open; BackendError when no more were planned."""
+        self._check_open()
+        return self.adopt(self._open_sequence(), 0)
+
+    def adopt(self, state: Any, length: int) -> KvSequence:
+        """A new sequence around what the backend made for it."""
+        sequence = KvSequence(self, state, length)
+        self._num_sequences += 1
+        if self._num_sequences > self.max_sequences:
+            sequence.close()
+            raise BackendError(
+                f"{self.max_sequences} texts at once were planned and are open; load with "
+                f"sequences={self.max_sequences + 1} or more"
+            )
+        return sequence
+
+    def release(self, sequence: KvSequence) -> None:
+        """Give a sequence's memory back; `KvSequence.close` calls this once."""
+        self._num_sequences -= 1
+        self._truncate(sequence, 0)
+
+    @property
+    def length(self) -> int:
+        return self.own.length
+
+    def forward(self, tree: TokenTree, *, rows: Rows = "all") -> Logits:
         """Score a tree on top of the committed positions.
 
         Returns logits, [n, vocab] f32 ("all"), [1, vocab] ("last": of the last node) or [0, vocab]
@@ -84,28 +130,48 @@ class Target(ABC):
         committed. Raises ContextOverflowError when the tree does not fit, BackendError when it is
         malformed.
         """
-        self._check_open()
-        num_nodes = len(tree)
+        return self.forward_batch(((self.own, tree),), rows=rows)
+
+    def forward_batch(self, parts: Sequence[Part], *, rows: Rows = "all") -> Logits:
+        """Score trees on top of different sequences, all in one pass over the weights.
+
+        Logits are those of the first tree's nodes, then the second's, ...; the rest is as for
+        `forward`. Each sequence may be given once.
+        """
+        num_nodes = sum(len(tree) for _, tree in parts)
         if not 1 <= num_nodes <= self.max_nodes:
             raise BackendError(
                 f"a forward pass was asked for {num_nodes} nodes; "
                 f"this target takes 1 to {self.max_nodes}"
             )
-        if self.length + num_nodes > self.context_length:
+        if len({id(sequence) for sequence, _ in parts}) < len(parts):
+            raise BackendError("a forward pass takes one tree of each sequence")
+        for sequence, tree in parts:
+            self._check_part(sequence, tree)
+        for sequence, _ in parts:
+            sequence.expect(None)
+        logits = self._forward(parts, rows)
+        for sequence, tree in parts:
+            sequence.expect(tree)
+        return logits
+
+    def _check_part(self, sequence: KvSequence, tree: TokenTree) -> None:
+        self.check(sequence, tree.tokens)
+        if sequence.length + len(tree) > self.context_length:
             raise ContextOverflowError(
-                f"{self.length} committed and {num_nodes} new tokens do not fit a context of "
+                f"{sequence.length} committed and {len(tree)} new tokens do not fit a context of "
                 f"{self.context_length} tokens; load with a larger --context"
             )
-        steps = np.arange(num_nodes)
-        if tree.parents[0] != -1 or np.any(tree.parents[1:] < 0) or np.any(tree.parents >= steps):
+        steps = np.arange(len(tree))
+        if (
+            not len(tree)
+            or tree.parents[0] != -1
+            or np.any(tree.parents[1:] < 0)
+            or np.any(tree.parents >= steps)
+        ):
             raise BackendError(
                 "a token tree's parents must come before their children, and only node 0 is a root"
             )
-        self._check_tokens(tree.tokens)
-        self._pending = 0
-        logits = self._forward(tree, rows)
-        self._pending, self._parents = num_nodes, tree.parents.copy()
-        return logits
 
     @property
     def maxima(self) -> Logits | None:
@@ -118,32 +184,12 @@ class Target(ABC):
         return None
 
     def commit(self, path: Sequence[int]) -> None:
-        """Keep the KV of these nodes of the last forward pass, a path from the root down, and drop
-        the rest in place.
-        """
-        parents = (-1, *path[:-1])
-        alone = len(path) == 1 and path[0] == 0 and self._pending > 0  # plain decoding, every step
-        if not alone and any(
-            not 0 <= node < self._pending or self._parents[node] != parent
-            for node, parent in zip(path, parents, strict=False)
-        ):
-            raise BackendError(
-                f"commit got {list(path)} after a forward pass of {self._pending} nodes; "
-                "it takes a path that starts at the root, each node the parent of the next"
-            )
-        self._commit(path)
-        self.length += len(path)
-        self._pending = 0
+        """`KvSequence.commit` of the target's own text."""
+        self.own.commit(path)
 
     def truncate(self, length: int) -> None:
-        """Forget every position from `length` on."""
-        if not 0 <= length <= self.length:
-            raise BackendError(
-                f"cannot truncate to {length} positions: {self.length} are committed"
-            )
-        self._truncate(length)
-        self.length = length
-        self._pending = 0
+        """`KvSequence.truncate` of the target's own text."""
+        self.own.truncate(length)
 
     def prefill(
         self,
@@ -152,25 +198,8 @@ class Target(ABC):
         progress: Progress | None = None,
         chunk: int | None = None,
     ) -> None:
-        """Commit `tokens` without looking at their logits, in chunks of at most `chunk` (or
-        max_nodes) tokens.
-        """
-        self._check_open()
-        ids = np.asarray(tokens, dtype=np.int32)
-        self._check_tokens(ids)
-        self._pending = 0
-        if self.length + len(ids) > self.context_length:
-            raise ContextOverflowError(
-                f"the prompt needs {self.length + len(ids)} tokens and the context holds "
-                f"{self.context_length}; shorten the prompt or load with a larger --context"
-            )
-        step = min(chunk or self.prefill_chunk, self.prefill_chunk)
-        for start in range(0, len(ids), step):
-            part = ids[start : start + step]
-            self._prefill(part)
-            self.length += len(part)
-            if progress is not None:
-                progress(min(start + step, len(ids)), len(ids))
+        """`KvSequence.prefill` of the target's own text."""
+        self.own.prefill(tokens, progress=progress, chunk=chunk)
 
     @property
     def prefill_chunk(self) -> int:
@@ -206,7 +235,7 @@ class Target(ABC):
                     seconds[size].append(time.perf_counter() - start)
             if progress is not None:
                 progress(trial + 1, trials + 1)
-        self._pending = 0
+        self.own.expect(None)
         return {size: statistics.median(values) for size, values in seconds.items()}
 
     def close(self) -> None:
@@ -219,7 +248,11 @@ class Target(ABC):
         if self._closed:
             raise BackendError("this target was closed and holds no weights; load the model again")
 
-    def _check_tokens(self, tokens: NDArray[np.int32]) -> None:
+    def check(self, sequence: KvSequence, tokens: NDArray[np.int32]) -> None:
+        """Raise BackendError for what a pass cannot work with."""
+        self._check_open()
+        if sequence.target is not self or sequence.closed:
+            raise BackendError("this sequence was closed, or is another target's")
         if len(tokens) and not 0 <= tokens.min() <= tokens.max() < self.spec.vocab_size:
             raise BackendError(f"token ids must lie in 0..{self.spec.vocab_size - 1}")
 
@@ -237,20 +270,29 @@ class Target(ABC):
     def restore(self, snapshot: Any) -> None:
         """Return to the state of a snapshot of this target."""
 
-    @abstractmethod
-    def _forward(self, tree: TokenTree, rows: Literal["all", "last", "none"]) -> Logits: ...
+    def _open_sequence(self) -> Any:
+        """What the backend keeps of an empty text; asked for once by this class' `__init__`, and
+        again only where the backend has `sequences`.
+        """
+        return None
 
-    def _prefill(self, tokens: NDArray[np.int32]) -> None:
+    def _fork(self, sequence: KvSequence, length: int) -> Any:
+        """What the backend keeps of a text that begins like another, where it has `sequences`."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def _forward(self, parts: Sequence[Part], rows: Rows) -> Logits: ...
+
+    def _prefill(self, sequence: KvSequence, tokens: NDArray[np.int32]) -> None:
         """Compute and keep the KV of a chain; `length` still counts the positions before it."""
-        self._forward(TokenTree.chain(tokens), "none")
-        self._commit(range(len(tokens)))
+        self._forward(((sequence, TokenTree.chain(tokens)),), "none")
+        self._commit(sequence, range(len(tokens)))
 
     @abstractmethod
-    def _commit(self, path: Sequence[int]) -> None: ...
+    def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None: ...
 
-    def _truncate(self, length: int) -> None:
-        """Most backends need nothing here: positions past `length` are overwritten."""
-        del length
+    @abstractmethod
+    def _truncate(self, sequence: KvSequence, length: int) -> None: ...
 
-    def _close(self) -> None:  # noqa: B027 (most backends need nothing here either)
+    def _close(self) -> None:  # noqa: B027 (most backends need nothing here)
         """Release memory and files."""

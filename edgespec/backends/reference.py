@@ -9,13 +9,22 @@ rows' own products in most of their last bits, and its threads stall on a busy m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Capabilities, Logits, Progress, Target, TokenTree
+from edgespec.backends.base import (
+    Capabilities,
+    Logits,
+    Part,
+    Progress,
+    Rows,
+    Target,
+    TokenTree,
+)
+from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError
 from edgespec.memory.plan import Plan
 from edgespec.models.file import ModelFile
@@ -23,6 +32,15 @@ from edgespec.models.spec import ModelSpec
 
 Vector = NDArray[np.float32]
 _KV_TYPES: dict[str, type[np.floating[Any]]] = {"f16": np.float16, "f32": np.float32}
+
+
+@dataclass(slots=True)
+class KvRows:
+    """One text's keys and values, a row for each position."""
+
+    committed: list[NDArray[Any]] = field(default_factory=list)
+    nodes: list[NDArray[Any]] = field(default_factory=list)
+    """Of the last forward pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +56,10 @@ class ReferenceTarget(Target):
     Raises BackendError when the plan asks for a KV type other than f16 or f32.
     """
 
-    capabilities = Capabilities(name="reference", bit_exact_rows=True, trees=True)
+    capabilities = Capabilities(name="reference", bit_exact_rows=True, trees=True, sequences=True)
 
     def __init__(self, file: ModelFile, plan: Plan, progress: Progress | None = None) -> None:
-        super().__init__(file.spec, plan.context_length, plan.max_nodes)
+        super().__init__(file.spec, plan.context_length, plan.max_nodes, plan.sequences)
         if plan.kv_type not in _KV_TYPES:
             raise BackendError(
                 f"the reference backend was asked for {plan.kv_type} KV; "
@@ -55,30 +73,37 @@ class ReferenceTarget(Target):
             if progress is not None:
                 progress(done, len(file.tensors))
         self._frequencies = rope_frequencies(self.spec, self._weights.get("rope_freqs.weight"))
-        self._rows: list[NDArray[Any]] = []
-        """Committed positions."""
-        self._nodes: list[NDArray[Any]] = []
-        """Nodes of the last forward pass."""
 
     @property
     def prefill_chunk(self) -> int:
         return self._chunk
 
-    def _forward(self, tree: TokenTree, rows: Literal["all", "last", "none"]) -> Logits:
-        self._nodes = []
-        seen: list[list[NDArray[Any]]] = []
-        states: list[Vector] = []
-        for token, parent in zip(tree.tokens, tree.parents, strict=True):
-            before = self._rows if parent < 0 else seen[parent]
-            row = self._new_row()
-            states.append(self._node(int(token), len(before), [*before, row]))
-            seen.append([*before, row])
-            self._nodes.append(row)
+    def _open_sequence(self) -> KvRows:
+        return KvRows()
+
+    def _fork(self, sequence: KvSequence, length: int) -> KvRows:
+        return KvRows(sequence.state.committed[:length])
+
+    def _forward(self, parts: Sequence[Part], rows: Rows) -> Logits:
+        states = [state for sequence, tree in parts for state in self._tree(sequence.state, tree)]
         wanted = {"all": states, "last": states[-1:], "none": []}[rows]
         logits = np.empty((len(wanted), self.spec.vocab_size), np.float32)
         for index, state in enumerate(wanted):
             logits[index] = self._logits(state)
         return logits
+
+    def _tree(self, text: KvRows, tree: TokenTree) -> list[Vector]:
+        """The residual stream of each node, in the end."""
+        text.nodes = []
+        seen: list[list[NDArray[Any]]] = []
+        states: list[Vector] = []
+        for token, parent in zip(tree.tokens, tree.parents, strict=True):
+            before = text.committed if parent < 0 else seen[parent]
+            row = self._new_row()
+            states.append(self._node(int(token), len(before), [*before, row]))
+            seen.append([*before, row])
+            text.nodes.append(row)
+        return states
 
     def _node(self, token: int, position: int, seen: list[NDArray[Any]]) -> Vector:
         """Run all layers for one token; `seen` ends with its own row, filled on the way."""
@@ -136,25 +161,26 @@ class ReferenceTarget(Target):
         spec = self.spec
         return np.zeros((spec.num_layers, 2, spec.num_kv_heads, spec.head_dim), self._kv_type)
 
-    def _commit(self, path: Sequence[int]) -> None:
-        self._rows += [self._nodes[node] for node in path]
-        self._nodes = []
+    def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
+        text: KvRows = sequence.state
+        text.committed += [text.nodes[node] for node in path]
+        text.nodes = []
 
-    def _truncate(self, length: int) -> None:
-        del self._rows[length:]
+    def _truncate(self, sequence: KvSequence, length: int) -> None:
+        del sequence.state.committed[length:]
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(tuple(self._rows))
+        return Snapshot(tuple(self.own.state.committed))
 
     def restore(self, snapshot: Any) -> None:
         if not isinstance(snapshot, Snapshot):
             raise BackendError(f"a reference target cannot restore a {type(snapshot).__name__}")
-        self._rows = list(snapshot.rows)
-        self.length = len(self._rows)
-        self._pending = 0
+        self.own.state.committed = list(snapshot.rows)
+        self.own.length = len(snapshot.rows)
+        self.own.expect(None)
 
     def _close(self) -> None:
-        self._weights, self._rows, self._nodes = {}, [], []
+        self._weights, self.own.state = {}, KvRows()
 
 
 def multiply(matrix: Vector, vector: Vector) -> Vector:

@@ -23,27 +23,27 @@ from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting.base import DraftTree, StepOutcome
 from edgespec.jit import kernel
 
-_ALLOWANCE = 0.0075
+ALLOWANCE = 0.0075
 """Part of the time spent that speculation may lose when drafts are verified."""
-_OPENING_PASSES = 1.5
+OPENING_PASSES = 1.5
 """What it may lose at the start, in plain passes: enough to try."""
-_CREDIT_PASSES = 16.0
+CREDIT_PASSES = 16.0
 """Gains kept to be risked again, in plain passes."""
-_DEBT_PASSES = 3.0
+DEBT_PASSES = 3.0
 """Evidence of proposals that were not verified deepens a debt to this at most."""
-_MARGIN = 1.01
+MARGIN = 1.01
 """A draft must promise this much more goodput than plain decoding."""
-_PROBE_ALLOWANCE = 0.005
+PROBE_ALLOWANCE = 0.005
 """Part of the time spent that drafts may take which cannot be verified now."""
-_CHEAP_DRAFT = 0.002
+CHEAP_DRAFT = 0.002
 """Drafting below this part of a plain pass is never skipped."""
-_LONGEST_SILENCE = 32
-_SAMPLE = 4
+LONGEST_SILENCE = 32
+SAMPLE = 4
 """One in so many passes that nobody drafted for is looked at: nothing is decided by them."""
-_YARDSTICK_STEPS = 128
+YARDSTICK_STEPS = 128
 """One plain pass after this many others keeps the price of plain decoding true."""
-_DRAFT_RATE = 0.1
-_LARGEST_BILL = 2.5
+DRAFT_RATE = 0.1
+LARGEST_BILL = 2.5
 """Plain passes that a step's drafting is charged at most: compiling a kernel is no draft."""
 
 
@@ -65,7 +65,7 @@ def best_prefix(
     path_p[0] = 1.0
     best = 0
     expected = 1.0
-    best_goodput = _MARGIN / (seconds[0] + draft_s)
+    best_goodput = MARGIN / (seconds[0] + draft_s)
     for num_nodes in range(1, limit + 1):
         if seconds[num_nodes] - seconds[0] > risk_s:
             break
@@ -97,7 +97,7 @@ class Controller:
         self._wait = 0
         self._probe_s = 0.0
         self._asked = False
-        self._account_s = _OPENING_PASSES * curve.seconds(1)
+        self._account_s = OPENING_PASSES * curve.seconds(1)
         self._since_plain = 0
         self._plain_passes = 0
 
@@ -128,7 +128,7 @@ class Controller:
 
     @property
     def _drafting_is_cheap(self) -> bool:
-        return self._draft_s <= _CHEAP_DRAFT * self.curve.seconds(1)
+        return self._draft_s <= CHEAP_DRAFT * self.curve.seconds(1)
 
     def choose(self, tree: DraftTree, draft_s: float = 0.0, limit: int | None = None) -> int:
         """How many of the tree's nodes besides the root to verify: `tree.take(1 + k)` goes to the
@@ -141,12 +141,12 @@ class Controller:
         self._proposal = tree if num_drafted else None
         if self._asked and draft_s > 0.0:
             # Down at once, up slowly: the first call may have compiled a kernel.
-            bill = min(draft_s, _LARGEST_BILL * self.curve.seconds(1))
-            self._draft_s += (_DRAFT_RATE if bill > self._draft_s else 1.0) * (bill - self._draft_s)
+            bill = min(draft_s, LARGEST_BILL * self.curve.seconds(1))
+            self._draft_s += (DRAFT_RATE if bill > self._draft_s else 1.0) * (bill - self._draft_s)
         room = min(num_drafted, self.max_nodes - 1, self.curve.max_nodes - 1, len(self._path_p) - 1)
         if limit is not None:
             room = min(room, limit)
-        if room < 1 or self._account_s <= 0.0 or self._since_plain >= _YARDSTICK_STEPS:
+        if room < 1 or self._account_s <= 0.0 or self._since_plain >= YARDSTICK_STEPS:
             return 0
         return int(
             best_prefix(
@@ -188,31 +188,31 @@ class Controller:
         """Learn from a pass that nobody drafted for, which must cost next to nothing."""
         self._since_plain = 0
         self._plain_passes += 1
-        if self._plain_passes % _SAMPLE == 0:
+        if self._plain_passes % SAMPLE == 0:
             self.curve.update(1, seconds)
-            earned = _SAMPLE * self.curve.seconds(1)
+            earned = SAMPLE * self.curve.seconds(1)
             if self._is_short:
-                self._probe_s = min(self._probe_s + _PROBE_ALLOWANCE * earned, self._most_probe_s)
-            if self._account_s < _OPENING_PASSES * self.curve.seconds(1):
-                self._account_s += _ALLOWANCE * earned
+                self._probe_s = min(self._probe_s + PROBE_ALLOWANCE * earned, self._most_probe_s)
+            if self._account_s < OPENING_PASSES * self.curve.seconds(1):
+                self._account_s += ALLOWANCE * earned
 
     @property
     def _most_probe_s(self) -> float:
         """What is saved up for drafts that cannot be verified."""
-        return max(_LARGEST_BILL * self.curve.seconds(1), self._draft_s)
+        return max(LARGEST_BILL * self.curve.seconds(1), self._draft_s)
 
     def _settle(self, num_nodes: int, num_tokens: int, draft_s: float) -> None:
         """Book a step by the curve's prices, which are steadier than its own timing."""
         plain = self.curve.seconds(1)
-        bill = min(draft_s, _LARGEST_BILL * plain)
+        bill = min(draft_s, LARGEST_BILL * plain)
         spent = self.curve.seconds(num_nodes) + bill
         if self._is_short:
-            earned = self._probe_s + _PROBE_ALLOWANCE * spent
+            earned = self._probe_s + PROBE_ALLOWANCE * spent
             self._probe_s = min(earned, self._most_probe_s) - bill
         balance = self._account_s + num_tokens * plain - spent
-        if balance < _OPENING_PASSES * plain:
-            balance += _ALLOWANCE * spent
-        self._account_s = min(balance, _CREDIT_PASSES * plain)
+        if balance < OPENING_PASSES * plain:
+            balance += ALLOWANCE * spent
+        self._account_s = min(balance, CREDIT_PASSES * plain)
 
     def _settle_unverified(self, was_right: bool, draft_s: float) -> None:
         """Book what verifying the best node would have brought while the account is short."""
@@ -221,7 +221,7 @@ class Controller:
         if gain > 2.0 * draft_s:
             self._probe_s += draft_s  # such a probe is worth repeating at once
         # A debt that no evidence can repay soon would outlast the phase that made it.
-        floor = min(self._account_s, -_DEBT_PASSES * plain)
+        floor = min(self._account_s, -DEBT_PASSES * plain)
         self._account_s = max(self._account_s + gain, floor)
 
     def _set_silence(self, was_right: bool) -> None:
@@ -229,7 +229,7 @@ class Controller:
         if was_right or self._drafting_is_cheap:
             self._silence = 0
         else:
-            self._silence = min(max(2 * self._silence, 1), _LONGEST_SILENCE)
+            self._silence = min(max(2 * self._silence, 1), LONGEST_SILENCE)
         self._wait = self._silence
 
     @property

@@ -169,7 +169,8 @@ class ConsensusPool:
                 f"{TextDrafter.least_bytes} or more"
             )
         self._keys = np.zeros((_ORDERS, 2), np.int64)
-        self._prompt = b""
+        self.prompt = b""
+        self.num_users = 0
         self._num_voters = 0
         self._now = 0
 
@@ -177,9 +178,9 @@ class ConsensusPool:
         """A reply to the prompt with this digest begins; returns its voter. Another prompt than
         before clears the pool.
         """
-        if prompt != self._prompt:
+        if prompt != self.prompt:
             self.rows.fill(0)
-            self._prompt, self._num_voters, self._now = prompt, 0, 0
+            self.prompt, self._num_voters, self._now = prompt, 0, 0
         self._num_voters += 1
         return self._num_voters - 1
 
@@ -194,10 +195,39 @@ class ConsensusPool:
         return self.rows.nbytes + self._keys.nbytes
 
 
+class ConsensusPools:
+    """The pools of several drafters, each of which brings one: replies to the same prompt share a
+    pool, whoever writes them.
+    """
+
+    def __init__(self) -> None:
+        self._pools: list[ConsensusPool] = []
+        """The one left longest ago first."""
+
+    def add(self, pool: ConsensusPool) -> None:
+        """A drafter brings its own, and uses it."""
+        pool.num_users = 1
+        self._pools.append(pool)
+
+    def choose(self, prompt: bytes, left: ConsensusPool) -> ConsensusPool:
+        """The pool for a reply to the prompt with this digest, by a drafter that leaves another."""
+        left.num_users -= 1
+        self._pools.remove(left)
+        self._pools.append(left)
+        same = (pool for pool in self._pools if pool.prompt == prompt)
+        unused = (
+            pool for pool in self._pools if not pool.num_users
+        )  # one at least, if only `left`
+        chosen = next(same, None) or next(unused)
+        chosen.num_users += 1
+        return chosen
+
+
 class ConsensusDrafter(TextDrafter):
     """Proposes what other replies to the same prompt said, by their votes.
 
-    `size_bytes` has the pool in it, whoever else shares it.
+    Drafters that were given the same `pools` hear each other. `size_bytes` has a pool in it, even
+    when it is shared.
     """
 
     name = "consensus"
@@ -209,11 +239,13 @@ class ConsensusDrafter(TextDrafter):
         max_bytes: int = TextDrafter.default_bytes,
         *,
         source: int = 1,
-        pool: ConsensusPool | None = None,
+        pools: ConsensusPools | None = None,
     ) -> None:
         super().__init__(max_bytes, source=source)
         keys_bytes = 16 * _ORDERS
-        self.pool = pool or ConsensusPool(max_bytes - self._fixed_bytes - keys_bytes)
+        self.pool = ConsensusPool(max_bytes - self._fixed_bytes - keys_bytes)
+        self._pools = pools or ConsensusPools()
+        self._pools.add(self.pool)
         self._voter = 0
         self._digest = hashlib.blake2b(digest_size=16)
         self._is_prompt = False
@@ -223,7 +255,9 @@ class ConsensusDrafter(TextDrafter):
         self._is_prompt = True
         super().reset(tokens)
         self._is_prompt = False
-        self._voter = self.pool.begin(self._digest.digest())
+        digest = self._digest.digest()
+        self.pool = self._pools.choose(digest, self.pool)
+        self._voter = self.pool.begin(digest)
 
     def hear_sibling(self, prompt_end: Sequence[int], reply: Sequence[int]) -> None:
         """Count a reply that was written elsewhere to the same prompt; `prompt_end` are the

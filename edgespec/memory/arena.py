@@ -1,7 +1,9 @@
-"""The KV arena: keys and values in blocks of positions, allocated as the conversation grows.
+"""The KV arena: keys and values in blocks of positions, allocated as texts grow.
 
-A block holds 256 positions of all layers and heads, so growing copies nothing. In it, each layer's
-heads follow each other, a head's keys before its values:
+A block holds 256 positions of all layers and heads, so growing copies nothing. Every text has a
+table of blocks. Texts that begin alike share the blocks of what they have in common; whoever writes
+into a shared block gets a copy of it first. In a block, each layer's heads follow each other, a
+head's keys before its values:
 
           keys                                      values
     f16   tiles of 16 positions [head_dim, 16]      rows [head_dim], one a position
@@ -17,13 +19,15 @@ dimensions, a value has one. Dimensions are padded to 16 (int8 keys: to 4).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 256
 """Positions in one block."""
+ALIGNMENT = 64
+"""Bytes; blocks start at multiples of it."""
 TILE = 16
 """Positions in one tile of keys."""
 SCALED = 32
@@ -59,8 +63,25 @@ class KvLayout:
         return cls(tile, keys, key_bytes, 4 * padded, values, key_bytes + values + BLOCK * 2)
 
 
+class Block:
+    """256 positions, and how many tables hold them."""
+
+    __slots__ = ("address", "data", "num_owners")
+
+    def __init__(self, size_bytes: int) -> None:
+        self.data = np.zeros(size_bytes + ALIGNMENT, dtype=np.uint8)
+        self.address = -(-self.data.ctypes.data // ALIGNMENT) * ALIGNMENT
+        """Where it starts, on a cache line."""
+        self.num_owners = 1
+
+    def view(self) -> NDArray[np.uint8]:
+        """The bytes from the address on."""
+        start = self.address - self.data.ctypes.data
+        return self.data[start : start + len(self.data) - ALIGNMENT]
+
+
 class KvArena:
-    """Owns the blocks of one session; `addresses[i]` is where block i starts."""
+    """All blocks of one model; `table` makes a text's table, of up to `max_positions`."""
 
     def __init__(
         self,
@@ -73,15 +94,60 @@ class KvArena:
         self.kv_type = kv_type
         self.layout = KvLayout.of(kv_type, head_dim)
         self.block_bytes = num_layers * num_kv_heads * self.layout.head_bytes
-        self.addresses = np.zeros(-(-max_positions // BLOCK), dtype=np.int64)
-        self._blocks: list[NDArray[np.uint8]] = []
+        self.max_blocks = -(-max_positions // BLOCK)
+        self.num_blocks = 0
+        """Allocated now; one that is shared counts once."""
 
-    def reserve(self, positions: int) -> None:
-        """Make room for this many positions; existing blocks stay where they are."""
-        while len(self._blocks) * BLOCK < positions:
-            block = np.zeros(self.block_bytes + 64, dtype=np.uint8)
-            self.addresses[len(self._blocks)] = -(-block.ctypes.data // 64) * 64
-            self._blocks.append(block)
+    def table(self) -> BlockTable:
+        """An empty table."""
+        return BlockTable(self)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes allocated now."""
+        return self.num_blocks * (self.block_bytes + ALIGNMENT)
+
+    def allocate(self) -> Block:
+        """A block of zeros with one owner."""
+        block = Block(self.block_bytes)
+        self.num_blocks += 1
+        return block
+
+    def free(self, block: Block) -> int:
+        """One owner fewer; returns how many bytes that gave back."""
+        block.num_owners -= 1
+        if block.num_owners:
+            return 0
+        self.num_blocks -= 1
+        return block.data.nbytes
+
+
+class BlockTable:
+    """One text's blocks in order; `addresses[i]` is where block i starts, 0 past the last."""
+
+    def __init__(self, arena: KvArena) -> None:
+        self._arena = arena
+        self._blocks: list[Block] = []
+        self.addresses = np.zeros(arena.max_blocks, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def reserve(self, first: int, last: int) -> None:
+        """Make positions `first` .. `last - 1` this table's own to write.
+
+        Blocks that are missing are allocated, shared ones copied; the rest stay where they are.
+        """
+        for index in range(first // BLOCK, min(-(-last // BLOCK), len(self._blocks))):
+            shared = self._blocks[index]
+            if shared.num_owners > 1:
+                own = self._arena.allocate()
+                own.view()[:] = shared.view()
+                self._put(index, own)
+                self._arena.free(shared)
+        while len(self._blocks) * BLOCK < last:
+            self._blocks.append(block := self._arena.allocate())
+            self.addresses[len(self._blocks) - 1] = block.address
 
     def release(self, positions: int) -> int:
         """Give back whole blocks past this many positions; returns how many bytes were freed."""
@@ -89,24 +155,27 @@ class KvArena:
         dropped = self._blocks[keep:]
         del self._blocks[keep:]
         self.addresses[keep:] = 0
-        return sum(block.nbytes for block in dropped)
+        return sum(map(self._arena.free, dropped))
+
+    def fork(self, positions: int) -> BlockTable:
+        """Another table that shares the blocks of the first `positions` positions."""
+        other = BlockTable(self._arena)
+        for index, block in enumerate(self._blocks[: -(-positions // BLOCK)]):
+            block.num_owners += 1
+            other._blocks.append(block)
+            other.addresses[index] = block.address
+        return other
 
     def copy_blocks(self, positions: int) -> list[NDArray[np.uint8]]:
         """Copies of the blocks that hold the first `positions` positions."""
-        return [self._view(index).copy() for index in range(-(-positions // BLOCK))]
+        return [block.view().copy() for block in self._blocks[: -(-positions // BLOCK)]]
 
     def load_blocks(self, blocks: list[NDArray[np.uint8]]) -> None:
         """Overwrite the first blocks with copies taken earlier."""
-        self.reserve(len(blocks) * BLOCK)
-        for index, block in enumerate(blocks):
-            self._view(index)[:] = block
+        self.reserve(0, len(blocks) * BLOCK)
+        for block, data in zip(self._blocks, blocks, strict=False):
+            block.view()[:] = data
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes allocated now."""
-        return sum(block.nbytes for block in self._blocks)
-
-    def _view(self, index: int) -> NDArray[Any]:
-        block = self._blocks[index]
-        start = int(self.addresses[index]) - block.ctypes.data
-        return block[start : start + self.block_bytes]
+    def _put(self, index: int, block: Block) -> None:
+        self._blocks[index] = block
+        self.addresses[index] = block.address

@@ -35,17 +35,23 @@ def native_footprint(
     base_bytes: int,
     kernel_bytes: int = 0,
     kv_type: str = "f16",
+    sequences: int = 1,
     startup_peak_bytes: int = 0,
 ) -> Footprint:
     """Itemise the peak of a native session, in bytes.
 
     `base_bytes` is the interpreter with its libraries, `kernel_bytes` what compiled kernels keep,
     `startup_peak_bytes` the resident peak before the first weight (`calibration.Runtime` has all
-    three), `drafter_bytes` the cap of all drafters' stores. Raises UnsupportedModelError.
+    three), `drafter_bytes` the cap of all drafters' stores for each of `sequences` texts, which
+    have a context each. Raises UnsupportedModelError.
     """
     tensors = tuple(tensors)
-    scratch = activation_bytes(spec, context_length, max_nodes, prefill_chunk, threads, kv_type)
-    cache = kv_bytes(spec, context_length, kv_type)
+    scratch = activation_bytes(
+        spec, context_length, max_nodes, prefill_chunk, threads, kv_type, sequences
+    )
+    cache = sequences * kv_bytes(spec, context_length, kv_type)
+    kv_note = _kv_note(context_length, kv_type, sequences)
+    choosing = calibration.SAMPLING_BYTES_PER_TOKEN + 8 * (sequences - 1)  # a heap each
     steady = [
         FootprintItem("interpreter", base_bytes, "with its libraries, measured"),
         FootprintItem("compiled kernels", kernel_bytes, "measured"),
@@ -53,11 +59,11 @@ def native_footprint(
         FootprintItem("weights", weights_bytes(tensors), "repacked", exact=True),
     ]
     running = [
-        FootprintItem("KV cache", cache, _kv_note(context_length, kv_type), True),
+        FootprintItem("KV cache", cache, kv_note, True),
         FootprintItem("activations", scratch, f"{max(max_nodes, prefill_chunk)} rows", True),
         FootprintItem("logits", logits_bytes(spec, max_nodes), f"{max_nodes} rows", True),
-        FootprintItem("sampling", spec.vocab_size * calibration.SAMPLING_BYTES_PER_TOKEN),
-        FootprintItem("drafters", drafter_bytes, "cap" if drafter_bytes else "none"),
+        FootprintItem("sampling", spec.vocab_size * choosing),
+        FootprintItem("drafters", sequences * drafter_bytes, "cap" if drafter_bytes else "none"),
         FootprintItem("session", calibration.SESSION_BYTES, "text, templates, library pages"),
         FootprintItem("threads", (threads - 1) * calibration.THREAD_BYTES, f"{threads - 1} more"),
     ]
@@ -78,8 +84,9 @@ def tokenizer_bytes(vocab_size: int) -> int:
     return calibration.TOKENIZER_BYTES + vocab_size * calibration.TOKENIZER_BYTES_PER_TOKEN
 
 
-def _kv_note(positions: int, kv_type: str) -> str:
-    return f"{-(-positions // KV_BLOCK)} x {KV_BLOCK} positions, {kv_type}"
+def _kv_note(positions: int, kv_type: str, sequences: int) -> str:
+    texts = "" if sequences == 1 else f"{sequences} x "
+    return f"{texts}{-(-positions // KV_BLOCK)} x {KV_BLOCK} positions, {kv_type}"
 
 
 def _sum(items: Iterable[FootprintItem]) -> int:

@@ -107,42 +107,51 @@ def activation_bytes(
     prefill_chunk: int,
     threads: int,
     kv_type: str = "f16",
+    sequences: int = 1,
 ) -> int:
     """Scratch of one pass, shared by all layers: rows x row bytes + attention + node tables.
 
-    Rows are max(max_nodes, prefill_chunk) rounded up to 16.
+    Rows are max(max_nodes, prefill_chunk) rounded up to 16. Tables are four 4-byte numbers for each
+    node, max_nodes squared, and four 8-byte numbers for each text, with one more of each.
     """
     chunk = max(max_nodes, prefill_chunk)
     rows = round_up(chunk, TILE_SIZES[-1])
-    attention = _attention_bytes(spec, context_length, max_nodes, threads)
-    attention += _query_bytes(spec, rows, kv_type)
-    tables = 4 * (3 * chunk + 1 + max_nodes**2)
+    attention = _attention_bytes(spec, context_length, max_nodes, threads, sequences)
+    attention += _query_bytes(spec, rows, kv_type, sequences)
+    tables = 16 * (chunk + 1) + 4 * max_nodes**2 + 32 * (sequences + 1)
     return rows * _row_bytes(spec) + attention + tables
 
 
-def _attention_bytes(spec: ModelSpec, context_length: int, max_nodes: int, threads: int) -> int:
+def _block_rows(num_rows: int, sequences: int) -> int:
+    """Query rows with those that are left empty because each text's begin a block of 12."""
+    return round_up(num_rows + (sequences - 1) * (ATTENTION_ROWS - 1), ATTENTION_ROWS)
+
+
+def _attention_bytes(
+    spec: ModelSpec, context_length: int, max_nodes: int, threads: int, sequences: int
+) -> int:
     """Scores of all threads, and for each query row and span its values and three facts.
 
     Query rows are those of all key heads for up to 16 nodes, or 48 for each thread if that is more.
     """
     spans = -(-context_length // SPAN)
     group = spec.num_heads // spec.num_kv_heads
-    head_rows = round_up(min(SPLIT_NODES, max_nodes) * group, ATTENTION_ROWS)
+    head_rows = _block_rows(min(SPLIT_NODES, max_nodes) * group, sequences)
     rows = max(spec.num_kv_heads * head_rows, threads * THREAD_ROWS)
     results = rows * (spans * round_up(spec.head_dim, 16) + 3 * round_up(spans, 16))
     return 4 * (threads * SCORE_FLOATS + results)
 
 
-def _query_bytes(spec: ModelSpec, rows: int, kv_type: str) -> int:
+def _query_bytes(spec: ModelSpec, rows: int, kv_type: str, sequences: int) -> int:
     """Rotated queries of all nodes, 12 rows of a key head together: f32 in head_dim to 16, or with
     int8 KV two bytes for each dimension to 32, a step and a start for each 32.
     """
-    groups = -(-rows * (spec.num_heads // spec.num_kv_heads) // ATTENTION_ROWS)
+    query_rows = _block_rows(rows * (spec.num_heads // spec.num_kv_heads), sequences)
     if kv_type == "f16":
         row_bytes = 4 * round_up(spec.head_dim, 16)
     else:
         row_bytes = 4 + -(-spec.head_dim // BLOCK) * (2 * BLOCK + 4)
-    return spec.num_kv_heads * groups * ATTENTION_ROWS * row_bytes
+    return spec.num_kv_heads * query_rows * row_bytes
 
 
 def _row_bytes(spec: ModelSpec) -> int:

@@ -72,7 +72,9 @@ class Plan:
     reasons: tuple[str, ...] = field(default=())
     """One sentence for each choice the planner made."""
     drafter_bytes: int = 0
-    """Most bytes all drafters' stores may hold together; 0 drafts nothing."""
+    """Most bytes all drafters' stores may hold together for each text; 0 drafts nothing."""
+    sequences: int = 1
+    """Texts that may be written at once; each has `context_length` positions of its own."""
 
     @property
     def planned_bytes(self) -> int:
@@ -81,8 +83,10 @@ class Plan:
 
     def explain(self) -> str:
         """The plan as text: a line per item and the reason for every choice."""
+        texts = f"{self.sequences} texts at once · " if self.sequences > 1 else ""
         lines = [
-            f"backend {self.backend} · {self.quantisation} · context {self.context_length} tokens "
+            f"backend {self.backend} · {self.quantisation} · {texts}"
+            f"context {self.context_length} tokens "
             f"({self.kv_type} KV) · up to {self.max_nodes} nodes · {self.threads} "
             f"{'thread' if self.threads == 1 else 'threads'}"
         ]

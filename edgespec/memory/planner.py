@@ -41,6 +41,7 @@ class Planner:
         backend: str = "native",
         draft: bool = True,
         kv_type: str = "auto",
+        sequences: int = 1,
     ) -> Plan:
         """The fastest settings that fit; what is given is kept, what is None is chosen.
 
@@ -51,7 +52,14 @@ class Planner:
             known = ", ".join(BACKENDS)
             raise OptionError(f"no plan is known for backend {backend!r}; plans exist for {known}")
         kept = _kv_type(kv_type, backend)
-        limits = Limits.of(spec, context=context, max_nodes=max_nodes, draft=draft, kv_type=kept)
+        limits = Limits.of(
+            spec,
+            context=context,
+            max_nodes=max_nodes,
+            draft=draft,
+            kv_type=kept,
+            sequences=sequences,
+        )
         runtime = self.runtime or Runtime(budget.snapshot.process_resident_bytes)
         usable = _threads(threads, hardware)
         sizing = Sizing(spec, tuple(tensors), usable, runtime, backend)
@@ -71,6 +79,7 @@ class Planner:
             footprint=sizing.footprint(chosen),
             reasons=(budget.describe(), *_reasons(sizing, limits, chosen, hardware, threads)),
             drafter_bytes=chosen.drafter_bytes,
+            sequences=chosen.sequences,
         )
 
 
@@ -112,6 +121,7 @@ def _reasons(
     """One sentence for each choice."""
     return [
         _context_reason(sizing.spec, limits, chosen),
+        *_sequences_reason(chosen),
         *(["KV int8: as asked; half the memory of f16"] if chosen.kv_type == "int8" else []),
         _nodes_reason(limits, chosen),
         f"prefill: {chosen.prefill_chunk} tokens a pass"
@@ -136,11 +146,20 @@ def _context_reason(spec: ModelSpec, limits: Limits, chosen: Settings) -> str:
     return f"context {chosen.context}: all the model was trained for"
 
 
+def _sequences_reason(chosen: Settings) -> list[str]:
+    if chosen.sequences == 1:
+        return []
+    return [f"{chosen.sequences} texts at once: as asked; each has {chosen.context} tokens"]
+
+
 def _nodes_reason(limits: Limits, chosen: Settings) -> str:
-    if chosen.max_nodes == 1:
-        why = "as asked" if limits.wished.max_nodes == 1 else "nothing else fits"
-        return f"1 node a pass, no drafting: {why}"
-    stores = f"drafters keep at most {format_size(chosen.drafter_bytes)}"
+    if chosen.max_nodes == chosen.sequences:
+        why = "as asked" if limits.wished.max_nodes == chosen.sequences else "nothing else fits"
+        return (
+            f"{'1 node' if chosen.sequences == 1 else '1 node a text'} a pass, no drafting: {why}"
+        )
+    each = "" if chosen.sequences == 1 else " for each text"
+    stores = f"drafters keep at most {format_size(chosen.drafter_bytes)}{each}"
     if "max_nodes" in limits.pinned:
         return f"up to {chosen.max_nodes} nodes a pass: as asked; {stores}"
     fewer = chosen.max_nodes < limits.wished.max_nodes

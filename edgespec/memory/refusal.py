@@ -30,6 +30,13 @@ def _advice(sizing: Sizing, limits: Limits, budget: Budget) -> str:
         fitting = smaller.fit(lambda settings: sizing.total(settings) <= budget.size_bytes)
         if fitting is not None:
             advice.append(f"--kv-type int8 fits this budget ({_describe(fitting)})")
+    for sequences in range(limits.wished.sequences - 1, 0, -1):
+        fewer = limits.with_sequences(sequences)
+        fitting = fewer.fit(lambda settings: sizing.total(settings) <= budget.size_bytes)
+        if fitting is not None:
+            fewer_texts = f"sequences={sequences} (--max-batch {sequences})"
+            advice.append(f"{fewer_texts} fits this budget ({_describe(fitting)})")
+            break
     if limits.pinned:
         free = limits.unpinned(sizing.spec)
         smallest = free.smallest
@@ -63,7 +70,8 @@ def _larger_budgets(sizing: Sizing, limits: Limits, budget: Budget) -> list[str]
 
 def _describe(settings: Settings) -> str:
     nodes = f"{settings.max_nodes} node{'' if settings.max_nodes == 1 else 's'}"
-    return f"context {settings.context}, {nodes}"
+    texts = f"{settings.sequences} texts of " if settings.sequences > 1 else ""
+    return f"{texts}context {settings.context}, {nodes}"
 
 
 def _options(fitting: Settings, limits: Limits) -> str:

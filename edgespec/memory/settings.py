@@ -58,20 +58,24 @@ class Settings:
     drafter_bytes: int
     kv_type: str = "f16"
     """How keys and values are kept: "f16", or "int8" in half the memory."""
+    sequences: int = 1
+    """Texts written at once; each has a context, a node of every pass and drafters of its own."""
 
     def conceding(self, lever: str, value: int) -> Self:
-        """These settings with one lever at most at `value`; a single node drafts nothing."""
+        """These settings with one lever at most at `value`; a node a text drafts nothing."""
         lowered = {lever: min(value, getattr(self, lever))}
-        if lowered.get("max_nodes") == 1:
-            lowered["drafter_bytes"] = 0
+        if lever == "max_nodes":
+            lowered[lever] = max(lowered[lever], self.sequences)
+            if lowered[lever] == self.sequences:
+                lowered["drafter_bytes"] = 0
         return replace(self, **lowered)
 
     def restoring(self, lever: str, before: Settings) -> Self:
         """These settings with one lever as it was; nodes come back with what drafts for them."""
         raised = {lever: getattr(before, lever)}
-        if lever == "max_nodes" and self.max_nodes == 1:
+        if lever == "max_nodes" and self.max_nodes == self.sequences:
             raised["drafter_bytes"] = before.drafter_bytes
-        if lever == "drafter_bytes" and self.max_nodes == 1:
+        if lever == "drafter_bytes" and self.max_nodes == self.sequences:
             return self
         return replace(self, **raised)
 
@@ -92,6 +96,7 @@ class Limits:
         max_nodes: int | None = None,
         draft: bool = True,
         kv_type: str = "f16",
+        sequences: int = 1,
     ) -> Self:
         """Check what the user gave against the model; OptionError when it cannot be met at all."""
         if context is not None and not 1 <= context <= spec.context_length:
@@ -101,15 +106,23 @@ class Limits:
             )
         if max_nodes is not None and not 1 <= max_nodes <= MOST_NODES:
             raise OptionError(f"max nodes must be 1 to {MOST_NODES}, and {max_nodes} was asked for")
-        nodes = max_nodes if max_nodes is not None else (DEFAULT_NODES if draft else 1)
+        most = MOST_NODES if max_nodes is None else max_nodes
+        if not 1 <= sequences <= most:
+            raise OptionError(
+                f"{sequences} texts at once were asked for; with max nodes {most}, and a node for "
+                f"each text in every pass, it can be 1 to {most}"
+            )
+        wished_nodes = min(max(DEFAULT_NODES, 2 * sequences), MOST_NODES) if draft else sequences
+        nodes = max_nodes if max_nodes is not None else wished_nodes
         positions = context or min(spec.context_length, DEFAULT_CONTEXT)
-        drafts = draft and nodes > 1
+        drafts = draft and nodes > sequences
         wished = Settings(
             context=positions,
             prefill_chunk=min(DEFAULT_CHUNK, positions),
-            max_nodes=min(nodes, positions),
+            max_nodes=max(min(nodes, positions), sequences),
             drafter_bytes=_drafter_bytes(positions) if drafts else 0,
             kv_type=kv_type,
+            sequences=sequences,
         )
         given = {"context": context, "max_nodes": max_nodes}
         return cls(wished, frozenset(name for name, value in given.items() if value is not None))
@@ -124,11 +137,21 @@ class Limits:
 
     def unpinned(self, spec: ModelSpec) -> Limits:
         """The same wish with nothing pinned, for naming what would fit instead."""
-        return Limits.of(spec, draft=self.wished.max_nodes > 1, kv_type=self.wished.kv_type)
+        wished = self.wished
+        return Limits.of(
+            spec,
+            draft=wished.max_nodes > wished.sequences,
+            kv_type=wished.kv_type,
+            sequences=wished.sequences,
+        )
 
     def with_kv(self, kv_type: str) -> Self:
         """The same wish with keys and values kept otherwise."""
         return replace(self, wished=replace(self.wished, kv_type=kv_type))
+
+    def with_sequences(self, sequences: int) -> Self:
+        """The same wish with fewer texts at once."""
+        return replace(self, wished=replace(self.wished, sequences=sequences))
 
     def fit(self, fits: Callable[[Settings], bool]) -> Settings | None:
         """The first settings down the concessions that fit, with needless ones taken back."""

@@ -34,6 +34,7 @@ class Sizing:
             threads=self.threads,
             drafter_bytes=settings.drafter_bytes,
             kv_type=settings.kv_type,
+            sequences=settings.sequences,
             base_bytes=self.runtime.libraries_bytes(),
             kernel_bytes=self.runtime.kernels_bytes(),
             startup_peak_bytes=self.runtime.peak_bytes(),

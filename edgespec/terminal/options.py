@@ -24,6 +24,7 @@ class LoadOptions:
     drafters: str = "auto"
     kv_type: str = "auto"
     store: str | None = None
+    sequences: int = 1
 
     def load(self, progress: Progress | None = None) -> Engine:
         from edgespec.opening import load

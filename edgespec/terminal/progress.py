@@ -18,6 +18,7 @@ _STAGES = {
     "prefill": "reading the prompt",
     "peers": "starting the other engines",
     "store": "reading the texts",
+    "batch": "writing replies",
 }
 
 

@@ -17,6 +17,7 @@ from edgespec.backends.native.kernels.attention import (
     attend_share,
     describe_tree,
     finish_node,
+    first_query,
     put_query,
 )
 from edgespec.jit import kernel
@@ -27,11 +28,12 @@ Floats = NDArray[np.float32]
 
 
 @kernel
-def _put(c, first, keys, values):  # type: ignore[no-untyped-def]
+def _put(c, blocks, first, keys, values):  # type: ignore[no-untyped-def]
     for place in range(keys.shape[0]):
         for head in range(keys.shape[1]):
             key, value = keys[place, head], values[place, head]
-            kv_places.store_kv(c, 0, head, first + place, key.ctypes.data, value.ctypes.data)
+            slot, places = first + place, (key.ctypes.data, value.ctypes.data)
+            kv_places.store_kv(c, blocks, 0, head, slot, *places)
 
 
 @kernel
@@ -39,8 +41,8 @@ def _ask(c, queries):  # type: ignore[no-untyped-def]
     group = c[t.NUM_HEADS] // c[t.NUM_KV_HEADS]
     for node in range(queries.shape[0]):
         for head in range(queries.shape[1]):
-            row, query = node * group + head % group, queries[node, head]
-            put_query(c, head // group, row, query.ctypes.data)
+            query = queries[node, head]
+            put_query(c, head // group, first_query(c, node) + head % group, query.ctypes.data)
 
 
 @kernel
@@ -69,15 +71,23 @@ class Attending:
         plain, _ = model(layers=1, heads=heads, kv_heads=kv_heads, dim=16 * heads)
         self.spec = replace(plain, head_dim=head_dim, rope_dim=head_dim)
         self.arena = KvArena(1, kv_heads, head_dim, context, kv_type)
+        self.blocks = self.arena.table()
         self.threads, self.length = threads, 0
         spec, c = self.spec, np.zeros(t.NUM_ENTRIES, np.int64)
         self.scratch = session.Scratch.allocate(spec, context, max_nodes, 64, threads, kv_type)
         session.fill_shape(c, spec, max_nodes)
         session.fill_arena(c, self.arena, head_dim)
         session.fill_scratch(c, self.scratch)
-        self._tree = [np.zeros(size, np.int32) for size in (64, 64, 65, 64 * 64)]
-        for entry, array in zip((t.DEPTH, t.RUN, t.EXTRA_START, t.EXTRA), self._tree, strict=True):
+        self._nodes = np.zeros((65, t.NODE_COLUMNS), np.int32)
+        self._extra = np.zeros(64 * 64, np.int32)
+        self._parts = np.zeros((2, t.PART_COLUMNS), np.int64)
+        for entry, array in (
+            (t.NODES, self._nodes),
+            (t.EXTRA, self._extra),
+            (t.PARTS, self._parts),
+        ):
             c[entry] = array.ctypes.data
+        c[t.NUM_PARTS] = 1
         self._words = np.zeros((team.MEMBERS + threads * team.LINE) // 8, np.int64)
         c[t.TEAM] = self._words.ctypes.data
         self._words[team.SIZE // 8] = threads
@@ -86,16 +96,18 @@ class Attending:
 
     def put(self, first: int, keys: Floats, values: Floats) -> None:
         """Store keys and values [n, kv_heads, head_dim] from slot `first` on."""
-        self.arena.reserve(first + len(keys))
-        _put(self.table, first, keys, values)
+        self.blocks.reserve(first, first + len(keys))
+        _put(self.table, self.blocks.addresses.ctypes.data, first, keys, values)
 
     def move(self, source: int, target: int) -> None:
-        kv_places.move_kv(self.table, 1, source, target)
+        kv_places.move_kv(self.table, self.blocks.addresses.ctypes.data, 1, source, target)
 
     def attend(self, parents: list[int], queries: Floats) -> Floats:
         """Queries [n, heads, head_dim] of nodes, whose own keys and values are in place."""
-        self.table[t.LENGTH] = self.length
-        describe_tree(np.array(parents, np.int16), *self._tree)
+        self._parts[0] = (0, 0, self.length, self.blocks.addresses.ctypes.data)
+        self._parts[1, t.FIRST_NODE] = len(parents)
+        described = (self._nodes, self._extra)
+        describe_tree(np.array(parents, np.int16), 0, 0, self.length, *described)
         self._words[team.COUNTER // 8] = 0
         _ask(self.table, queries)
         _attend(self.table, self.threads, len(parents))

@@ -1,4 +1,6 @@
-"""The KV arena against a list of blocks: grow, shrink, copy and load in any order."""
+"""The KV arena against lists of blocks: tables grow, shrink, fork, are written to, copied and
+loaded in any order.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from numpy.typing import NDArray
 
-from edgespec.memory.arena import BLOCK, KvArena
+from edgespec.memory.arena import BLOCK, BlockTable, KvArena
 from edgespec.memory.settings import KV_TYPES
 
 MOST = 6 * BLOCK - 10
+MOST_TABLES = 4
+Content = list[list[int]]
+"""What a table's blocks hold: one byte value each, in a list that tables with the block share."""
 
 
 class ArenaMachine(RuleBasedStateMachine):
-    """Each block holds one byte value all over; the model is the list of these values."""
+    """Each block holds one byte value all over. The model of a table is a list of cells; a cell
+    that several tables hold is a shared block.
+    """
 
     @initialize(
         layers=st.integers(1, 3),
@@ -31,57 +38,103 @@ class ArenaMachine(RuleBasedStateMachine):
         if kv_type == "int8":  # key and its scales, value and its scale
             pair = {1: 4 + 2 + 16 + 2, 8: 8 + 2 + 16 + 2, 16: 36, 40: 40 + 4 + 48 + 2}[head_dim]
         self.block_bytes = layers * heads * BLOCK * pair
-        self.blocks: list[int] = []
-        self.places: list[int] = []
+        self.tables: list[tuple[BlockTable, Content]] = [(self.arena.table(), [])]
         self.copies: list[tuple[list[int], list[NDArray[np.uint8]]]] = []
 
-    @rule(positions=st.integers(0, MOST))
-    def reserve(self, positions: int) -> None:
-        self.arena.reserve(positions)
-        self.blocks += [0] * (-(-positions // BLOCK) - len(self.blocks))
-        kept = self.arena.addresses[: len(self.places)].tolist()
-        assert kept == self.places  # what is there stays where it is
+    def _owners(self, cell: list[int]) -> int:
+        return sum(cell is other for _, cells in self.tables for other in cells)
 
-    @rule(positions=st.integers(0, MOST))
-    def release(self, positions: int) -> None:
+    def _make_own(self, cells: Content, first: int, last: int) -> None:
+        """What reserving these positions does to the model."""
+        for index in range(first // BLOCK, min(-(-last // BLOCK), len(cells))):
+            if self._owners(cells[index]) > 1:
+                cells[index] = list(cells[index])
+        cells += [[0] for _ in range(-(-last // BLOCK) - len(cells))]
+
+    def _draw(self, data: st.DataObject) -> tuple[BlockTable, Content]:
+        return self.tables[data.draw(st.integers(0, len(self.tables) - 1), label="table")]
+
+    @rule(data=st.data(), first=st.integers(0, MOST), count=st.integers(0, MOST))
+    def reserve(self, data: st.DataObject, first: int, count: int) -> None:
+        table, cells = self._draw(data)
+        last = min(first + count, MOST)
+        kept = {
+            index: int(table.addresses[index])
+            for index, cell in enumerate(cells)
+            if self._owners(cell) == 1
+        }
+        table.reserve(first, last)
+        self._make_own(cells, first, last)
+        # what is nobody else's stays where it is
+        assert all(table.addresses[index] == place for index, place in kept.items())
+
+    @rule(data=st.data(), positions=st.integers(0, MOST))
+    def release(self, data: st.DataObject, positions: int) -> None:
+        table, cells = self._draw(data)
         keep = -(-positions // BLOCK)
-        freed = self.arena.release(positions)
-        assert freed == len(self.blocks[keep:]) * (self.block_bytes + 64)
-        del self.blocks[keep:]
+        last_owners = sum(self._owners(cell) == 1 for cell in cells[keep:])
+        assert table.release(positions) == last_owners * (self.block_bytes + 64)
+        del cells[keep:]
 
-    @precondition(lambda self: self.blocks)
+    @precondition(lambda self: len(self.tables) < MOST_TABLES)
+    @rule(data=st.data())
+    def fork(self, data: st.DataObject) -> None:
+        table, cells = self._draw(data)
+        positions = data.draw(st.integers(0, len(cells) * BLOCK), label="positions")
+        self.tables.append((table.fork(positions), cells[: -(-positions // BLOCK)]))
+
+    @precondition(lambda self: len(self.tables) > 1)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        table, cells = self.tables.pop(data.draw(st.integers(0, len(self.tables) - 1)))
+        table.release(0)
+        cells.clear()
+
     @rule(data=st.data(), value=st.integers(1, 255))
     def write(self, data: st.DataObject, value: int) -> None:
-        index = data.draw(st.integers(0, len(self.blocks) - 1))
-        ctypes.memset(int(self.arena.addresses[index]), value, self.block_bytes)
-        self.blocks[index] = value
+        table, cells = self._draw(data)
+        if cells:
+            index = data.draw(st.integers(0, len(cells) - 1), label="block")
+            table.reserve(index * BLOCK + 3, index * BLOCK + 4)
+            self._make_own(cells, index * BLOCK + 3, index * BLOCK + 4)
+            ctypes.memset(int(table.addresses[index]), value, self.block_bytes)
+            cells[index][0] = value
 
     @rule(data=st.data())
     def copy(self, data: st.DataObject) -> None:
-        positions = data.draw(st.integers(0, len(self.blocks) * BLOCK))
-        copies = self.arena.copy_blocks(positions)
+        table, cells = self._draw(data)
+        positions = data.draw(st.integers(0, len(cells) * BLOCK))
+        copies = table.copy_blocks(positions)
         count = -(-positions // BLOCK)
         assert [block.nbytes for block in copies] == [self.block_bytes] * count
-        self.copies.append((self.blocks[:count], copies))
+        self.copies.append(([cell[0] for cell in cells[:count]], copies))
 
     @precondition(lambda self: self.copies)
     @rule(data=st.data())
     def load(self, data: st.DataObject) -> None:
+        table, cells = self._draw(data)
         values, copies = data.draw(st.sampled_from(self.copies))
-        self.arena.load_blocks(copies)
-        self.blocks[: len(values)] = values
+        table.load_blocks(copies)
+        self._make_own(cells, 0, len(values) * BLOCK)
+        for cell, value in zip(cells, values, strict=False):
+            cell[0] = value
 
     @invariant()
     def holds_what_was_written(self) -> None:
         if not hasattr(self, "arena"):
             return
-        self.places = self.arena.addresses[: len(self.blocks)].tolist()
-        assert self.arena.size_bytes == len(self.blocks) * (self.block_bytes + 64)
-        assert not self.arena.addresses[len(self.blocks) :].any()
-        assert all(place % 64 == 0 for place in self.places)
-        for place, value in zip(self.places, self.blocks, strict=True):
-            assert set(ctypes.string_at(place, self.block_bytes)) == {value}
+        places: dict[int, int] = {}
+        for table, cells in self.tables:
+            assert len(table) == len(cells)
+            assert not table.addresses[len(cells) :].any()
+            for place, cell in zip(table.addresses.tolist(), cells, strict=False):
+                assert place % 64 == 0
+                assert places.setdefault(place, id(cell)) == id(cell)  # shared where it should be
+                assert set(ctypes.string_at(place, self.block_bytes)) == {cell[0]}
+        distinct = {id(cell) for _, cells in self.tables for cell in cells}
+        assert len(places) == len(distinct)
+        assert self.arena.size_bytes == len(distinct) * (self.block_bytes + 64)
 
 
 TestArena = ArenaMachine.TestCase
-TestArena.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestArena.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)

@@ -18,6 +18,7 @@ from numba import config
 from numpy.typing import NDArray
 
 from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.attention import describe_tree
 from edgespec.memory.settings import KV_TYPES
 from edgespec.models import open_model
@@ -27,33 +28,39 @@ from tests.conformance.trees import parents, path_to, token_trees
 from tests.models.build import write_gguf
 
 
-@given(shape=parents(40))
+@given(shapes=st.lists(parents(20), min_size=1, max_size=4), length=st.integers(0, 900))
 @settings(deadline=None)
-def test_describe_tree(shape: list[int]) -> None:
-    """Depth, and the ancestors as a leading run and a list, in order of position."""
-    count = len(shape)
-    tree = TokenTree(np.zeros(count, np.int32), np.array(shape, np.int16))
-    depth, run = np.full((2, count), -1, np.int32)
-    extra_start, extra = np.full(count + 1, -1, np.int32), np.full(count * count, -1, np.int32)
-    describe_tree(tree.parents, depth, run, extra_start, extra)
-    for node in range(count):
-        path = path_to(tree, node)
-        assert depth[node] == len(path) - 1
-        others = extra[extra_start[node] : extra_start[node + 1]].tolist()
-        assert [*range(run[node]), *others] == path
-        assert others == [] or others[0] > run[node]  # what stands in a row is in the run
+def test_describe_tree(shapes: list[list[int]], length: int) -> None:
+    """Positions, and the slots each node sees as a leading run and a list, in order of position."""
+    total = sum(map(len, shapes))
+    nodes = np.full((total + 1, table.NODE_COLUMNS), -1, np.int32)
+    extra = np.full(total * total, -1, np.int32)
+    first = 0
+    for part, shape in enumerate(shapes):
+        tree = TokenTree(np.zeros(len(shape), np.int32), np.array(shape, np.int16))
+        describe_tree(tree.parents, part, first, length, nodes, extra)
+        for node in range(len(tree)):
+            path, own = path_to(tree, node), nodes[first + node]
+            assert own[table.POSITION] == length + len(path) - 1
+            assert own[table.PART] == part
+            last = nodes[first + node + 1, table.EXTRA_START]
+            others = extra[own[table.EXTRA_START] : last].tolist()
+            seen = [*range(length), *(length + above for above in path)]
+            assert [*range(own[table.RUN]), *others] == seen
+            assert others == [] or others[0] > own[table.RUN]  # what stands in a row is in the run
+        first += len(tree)
+        length += 7
 
 
 @pytest.mark.parametrize("shape", [[-1], [-1, 0, 1, 2], [-1, 0, 0, 0], [-1, 0, 1, 0, 3]], ids=str)
 def test_describe_chains_without_lists(shape: list[int]) -> None:
     """Nodes of the first chain need no list, however long a prompt is."""
     count = len(shape)
-    depth, run = np.zeros((2, count), np.int32)
-    extra_start, extra = np.zeros(count + 1, np.int32), np.zeros(count * count, np.int32)
-    describe_tree(np.array(shape, np.int16), depth, run, extra_start, extra)
+    nodes = np.zeros((count + 1, table.NODE_COLUMNS), np.int32)
+    describe_tree(np.array(shape, np.int16), 0, 0, 0, nodes, np.zeros(count * count, np.int32))
     chain = next((node for node in range(count) if shape[node] != node - 1), count)
-    assert run[:chain].tolist() == list(range(1, chain + 1))
-    assert extra_start[chain] == 0
+    assert nodes[:chain, table.RUN].tolist() == list(range(1, chain + 1))
+    assert nodes[chain, table.EXTRA_START] == 0
 
 
 HEADS: dict[str, dict[str, Any]] = {

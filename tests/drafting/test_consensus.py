@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trees import children
 
-from edgespec.drafting.consensus import ConsensusDrafter, ConsensusPool
+from edgespec.drafting.consensus import ConsensusDrafter, ConsensusPool, ConsensusPools
 from edgespec.drafting.rates import RATE
 from edgespec.errors import OptionError
 
@@ -47,8 +47,8 @@ def naive_children(
 def test_votes_are_counted_by_reply(replies: list[list[int]], side_by_side: bool) -> None:
     """Replies one after the other, or in turns, token by token, over a shared pool."""
     if side_by_side:
-        pool = ConsensusPool()
-        drafters = [ConsensusDrafter(pool=pool) for _ in replies]
+        pools = ConsensusPools()
+        drafters = [ConsensusDrafter(pools=pools) for _ in replies]
         for drafter in drafters:
             drafter.reset(PROMPT)
         for place in range(12):

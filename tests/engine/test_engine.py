@@ -9,6 +9,7 @@ import pytest
 
 import edgespec
 from edgespec import ContextOverflowError, EdgeSpecError, OptionError, Stats
+from edgespec.backends.sequence import KvSequence
 from edgespec.engine import Engine, ReplyStream
 
 PROMPT = "the cat and the hat"
@@ -136,9 +137,9 @@ def test_an_interrupt_inside_a_step_leaves_the_engine_whole(
     """Ctrl-C may come anywhere: here before, within and after the commit of each step."""
     expected = write(engine)
     target = engine._target
-    for name in ("forward", "commit"):
+    for owner, name in ((target, "forward_batch"), (KvSequence, "commit")):
         for calls in (1, 2, 5):
-            original, seen = getattr(target, name), 0
+            original, seen = getattr(owner, name), 0
 
             def interrupted(*args: object, **kwargs: object) -> object:
                 nonlocal seen
@@ -149,7 +150,7 @@ def test_an_interrupt_inside_a_step_leaves_the_engine_whole(
                     raise KeyboardInterrupt
                 return original(*args, **kwargs)  # noqa: B023
 
-            monkeypatch.setattr(target, name, interrupted)
+            monkeypatch.setattr(owner, name, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 write(engine)
             monkeypatch.undo()

@@ -68,8 +68,8 @@ def test_formulas_by_hand() -> None:
     floats = 256 + 256 + 128 + 128 + 768 + 64
     inputs = sum(4 * width + width + width // 32 * 28 for width in (256, 256, 768))
     attention = 4 * (2 * 14 * (512 + 256 + 80) + 2 * 48 * (2 * 64 + 3 * 16))
-    tables = 4 * (32 + 32 + 33 + 64)
-    scratch = 32 * (4 * floats + inputs) + attention + tables - 4 * 6
+    tables = 4 * (4 * 31 + 64) + 8 * (4 * 2)
+    scratch = 32 * (4 * floats + inputs) + attention + tables
     queries = 2 * 6 * 12 * 4 * 64
     assert fp.activation_bytes(spec, 1024, 8, 30, 2) == scratch + queries
     queries = 2 * 6 * 12 * (4 + 2 * (64 + 4))

@@ -30,14 +30,26 @@ MODELS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS.keys())
 @pytest.mark.parametrize("nodes", [1, 5, 20])
 @pytest.mark.parametrize("kv_type", KV_TYPES)
-def test_exact_items(changes: dict[str, Any], nodes: int, kv_type: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sequences", [1, 4])
+def test_exact_items(
+    changes: dict[str, Any], nodes: int, kv_type: str, sequences: int, tmp_path: Path
+) -> None:
+    if nodes < sequences:
+        pytest.skip("every text needs a node")
     native = pytest.importorskip("edgespec.backends.native.target")
     path = write_gguf(tmp_path / "model.gguf", **({"context": 300} | changes))
     with open_model(path) as file:
         budget = Budget.parse("1GiB", LAPTOP)
         plan = Planner(READY).plan(
-            file.spec, file.tensors.values(), budget, cores(2), max_nodes=nodes, kv_type=kv_type
+            file.spec,
+            file.tensors.values(),
+            budget,
+            cores(2),
+            max_nodes=nodes,
+            kv_type=kv_type,
+            sequences=sequences,
         )
         with native.NativeTarget(file, plan) as target:
-            target._arena.reserve(plan.context_length)
+            for text in (target.own, *(target.open_sequence() for _ in range(sequences - 1))):
+                text.state.reserve(0, plan.context_length)
             assert target.allocated_bytes() == plan.footprint.exact

@@ -103,14 +103,16 @@ class Scratch:
         prefill_chunk: int,
         threads: int,
         kv_type: str,
+        sequences: int = 1,
     ) -> Scratch:
-        """Buffers for passes of up to max(max_nodes, prefill_chunk) nodes."""
+        """Buffers for passes of up to max(max_nodes, prefill_chunk) nodes of so many texts."""
         num_rows = round_up(max(max_nodes, prefill_chunk), max(tile.INTEGER_SIZES))
         q_dim, kv_dim = spec.num_heads * spec.head_dim, spec.kv_dim
         group = spec.num_heads // spec.num_kv_heads
         head_pad = round_up(spec.head_dim, 16)
         spans = -(-context_length // SPAN)
-        regions = max(spec.num_kv_heads * split_rows(spec, max_nodes), threads * ROWS_PER_ITEM)
+        rows = split_rows(spec, max_nodes, sequences)
+        regions = max(spec.num_kv_heads * rows, threads * ROWS_PER_ITEM)
 
         def floats(*shape: int) -> NDArray[np.float32]:
             return np.zeros(shape, np.float32)
@@ -124,7 +126,7 @@ class Scratch:
             rotated=np.zeros(
                 (
                     spec.num_kv_heads,
-                    -(-num_rows * group // ROW_BLOCK),
+                    query_rows(num_rows * group, sequences) // ROW_BLOCK,
                     query_bytes(spec.head_dim, kv_type),
                 ),
                 np.uint8,
@@ -149,10 +151,15 @@ class Scratch:
         return sum(part.size_bytes if isinstance(part, Rows) else part.nbytes for part in parts)
 
 
-def split_rows(spec: ModelSpec, max_nodes: int) -> int:
+def query_rows(num_rows: int, sequences: int) -> int:
+    """Rows of a key head when each text's begin a block, at most."""
+    return round_up(num_rows + (sequences - 1) * (ROW_BLOCK - 1), ROW_BLOCK)
+
+
+def split_rows(spec: ModelSpec, max_nodes: int, sequences: int) -> int:
     """Rows of a key head when threads share its spans, in whole blocks."""
     group = spec.num_heads // spec.num_kv_heads
-    return round_up(min(SPLIT_NODES, max_nodes) * group, ROW_BLOCK)
+    return query_rows(min(SPLIT_NODES, max_nodes) * group, sequences)
 
 
 def query_bytes(head_dim: int, kv_type: str) -> int:
@@ -171,10 +178,10 @@ def logits_rows(max_nodes: int) -> int:
     )
 
 
-def fill_shape(c: NDArray[np.int64], spec: ModelSpec, max_nodes: int) -> None:
+def fill_shape(c: NDArray[np.int64], spec: ModelSpec, max_nodes: int, sequences: int = 1) -> None:
     """Enter the architecture's numbers and the row operations."""
     c[table.SPLIT_NODES] = min(SPLIT_NODES, max_nodes)
-    c[table.SPLIT_ROWS] = split_rows(spec, max_nodes)
+    c[table.SPLIT_ROWS] = split_rows(spec, max_nodes, sequences)
     c[table.NUM_HEADS] = spec.num_heads
     c[table.NUM_KV_HEADS] = spec.num_kv_heads
     c[table.HEAD_DIM] = spec.head_dim
@@ -194,9 +201,8 @@ def fill_shape(c: NDArray[np.int64], spec: ModelSpec, max_nodes: int) -> None:
 
 
 def fill_arena(c: NDArray[np.int64], arena: KvArena, head_dim: int) -> None:
-    """Enter the arena; its array of block addresses stays where it is as the arena grows."""
+    """Enter how the arena's blocks are laid out."""
     layout, int8 = arena.layout, arena.kv_type == "int8"
-    c[table.BLOCKS] = arena.addresses.ctypes.data
     c[table.BLOCK] = BLOCK
     c[table.HEAD_BYTES] = layout.head_bytes
     c[table.KEY_BYTES] = layout.key_bytes

@@ -5,20 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Capabilities, Logits, Progress, Target, TokenTree
+from edgespec.backends.base import Capabilities, Logits, Part, Progress, Rows, Target
 from edgespec.backends.native import session
-from edgespec.backends.native.kernels import attention, isa, kv_places, table, tile
+from edgespec.backends.native.kernels import isa, kv_places, table, tile
 from edgespec.backends.native.kernels.tile import FORMATS
+from edgespec.backends.native.node_tables import NodeTables
 from edgespec.backends.native.pace import Pace
 from edgespec.backends.native.team import Team
 from edgespec.backends.native.weights import TYPE_CODES, Weights
+from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, UnsupportedModelError
-from edgespec.memory.arena import KvArena
+from edgespec.memory.arena import BlockTable, KvArena
 from edgespec.memory.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.spec import ModelSpec
@@ -35,27 +37,33 @@ class Snapshot:
 class NativeTarget(Target):
     """One open model; see `kernels/tile.py` for how its weights lie in memory."""
 
-    capabilities = Capabilities(name="native", bit_exact_rows=True, trees=True)
+    capabilities = Capabilities(name="native", bit_exact_rows=True, trees=True, sequences=True)
 
     def __init__(self, file: ModelFile, plan: Plan, progress: Progress | None = None) -> None:
         spec = file.spec
         _check_widths(spec)
-        super().__init__(spec, plan.context_length, plan.max_nodes)
+        self._arena = KvArena(
+            spec.num_layers, spec.num_kv_heads, spec.head_dim, plan.context_length, plan.kv_type
+        )
+        super().__init__(spec, plan.context_length, plan.max_nodes, plan.sequences)
         self._isa = isa.chosen()
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
         self._weights = Weights(file, progress)
         factors = file.matrix_f32("rope_freqs.weight").ravel() if spec.rope_factors else None
         self._frequencies = session.rope_frequencies(spec, factors)
         self._scratch = session.Scratch.allocate(
-            spec, plan.context_length, plan.max_nodes, self._chunk, plan.threads, plan.kv_type
+            spec,
+            plan.context_length,
+            plan.max_nodes,
+            self._chunk,
+            plan.threads,
+            plan.kv_type,
+            plan.sequences,
         )
-        self._arena = KvArena(
-            spec.num_layers, spec.num_kv_heads, spec.head_dim, plan.context_length, plan.kv_type
-        )
-        self._nodes = _NodeTables(self._chunk, plan.max_nodes)
+        self._nodes = NodeTables(spec, self._chunk, plan.max_nodes, plan.sequences)
         self._tiles: dict[int, NDArray[np.int64]] = {}
         self._table = np.zeros(table.NUM_ENTRIES, np.int64)
-        session.fill_shape(self._table, spec, plan.max_nodes)
+        session.fill_shape(self._table, spec, plan.max_nodes, plan.sequences)
         session.fill_arena(self._table, self._arena, spec.head_dim)
         session.fill_scratch(self._table, self._scratch)
         self._weights.fill(self._table)
@@ -78,13 +86,22 @@ class NativeTarget(Target):
             "activations": self._scratch.activation_bytes + self._nodes.size_bytes,
         }
 
-    def _forward(self, tree: TokenTree, rows: Literal["all", "last", "none"]) -> Logits:
-        num_nodes = len(tree)
-        self._arena.reserve(self.length + num_nodes)
-        for node, token in enumerate(tree.tokens):
-            self._weights.embedding.unpack_row(int(token), self._scratch.stream[node])
-        self._nodes.describe(tree)
-        self._table[table.LENGTH] = self.length
+    def _open_sequence(self) -> BlockTable:
+        return self._arena.table()
+
+    def _fork(self, sequence: KvSequence, length: int) -> BlockTable:
+        forked: BlockTable = sequence.state.fork(length)
+        return forked
+
+    def _forward(self, parts: Sequence[Part], rows: Rows) -> Logits:
+        num_nodes = 0
+        for sequence, tree in parts:
+            sequence.state.reserve(sequence.length, sequence.length + len(tree))
+            for node, token in enumerate(tree.tokens, num_nodes):
+                self._weights.embedding.unpack_row(int(token), self._scratch.stream[node])
+            num_nodes += len(tree)
+        self._nodes.describe(parts)
+        self._table[table.NUM_PARTS] = len(parts)
         first, count = {"all": (0, num_nodes), "last": (num_nodes - 1, 1), "none": (0, 0)}[rows]
         start = time.perf_counter()
         self._run(self.spec.num_layers, 0, num_nodes)
@@ -116,30 +133,31 @@ class NativeTarget(Target):
             self._tiles[num_nodes] = found
         return found
 
-    def _commit(self, path: Sequence[int]) -> None:
+    def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
+        blocks, length = sequence.state.addresses.ctypes.data, sequence.length
         for place, node in enumerate(path):
             if node != place:  # ascending, so a source is read before it is overwritten
                 kv_places.move_kv(
-                    self._table, self.spec.num_layers, self.length + node, self.length + place
+                    self._table, blocks, self.spec.num_layers, length + node, length + place
                 )
 
-    def _truncate(self, length: int) -> None:
-        self._arena.release(length)
+    def _truncate(self, sequence: KvSequence, length: int) -> None:
+        sequence.state.release(length)
 
     def _close(self) -> None:
         self._team.close()
-        self._arena.release(0)
+        self.own.state.release(0)
         del self._weights, self._scratch, self._tiles, self._nodes
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(self.length, self._arena.copy_blocks(self.length))
+        return Snapshot(self.length, self.own.state.copy_blocks(self.length))
 
     def restore(self, snapshot: Any) -> None:
         if not isinstance(snapshot, Snapshot):
             raise BackendError(f"a native target cannot restore a {type(snapshot).__name__}")
-        self._arena.load_blocks(snapshot.blocks)
-        self.length = snapshot.length
-        self._pending = 0
+        self.own.state.load_blocks(snapshot.blocks)
+        self.own.length = snapshot.length
+        self.own.expect(None)
 
 
 def _check_widths(spec: ModelSpec) -> None:
@@ -151,32 +169,3 @@ def _check_widths(spec: ModelSpec) -> None:
                 f"{spec.name} has {name} {width} wide; the native backend computes multiples of "
                 f"{tile.TILE_ROWS}, so choose another model, or `--backend reference`"
             )
-
-
-class _NodeTables:
-    """Arrays that describe one tree to the kernels, allocated once."""
-
-    def __init__(self, max_rows: int, max_nodes: int) -> None:
-        self._depth = np.zeros(max_rows, np.int32)
-        self._run = np.zeros(max_rows, np.int32)
-        self._extra_start = np.zeros(max_rows + 1, np.int32)
-        # A prefill chain needs no extra ancestors.
-        self._extra = np.zeros(max(1, max_nodes * max_nodes), np.int32)
-
-    @property
-    def size_bytes(self) -> int:
-        arrays = (self._depth, self._run, self._extra_start, self._extra)
-        return sum(array.nbytes for array in arrays)
-
-    def fill(self, c: NDArray[np.int64]) -> None:
-        """Enter the arrays in the kernels' table."""
-        c[table.DEPTH] = self._depth.ctypes.data
-        c[table.RUN] = self._run.ctypes.data
-        c[table.EXTRA_START] = self._extra_start.ctypes.data
-        c[table.EXTRA] = self._extra.ctypes.data
-
-    def describe(self, tree: TokenTree) -> None:
-        """Fill the arrays from a tree."""
-        attention.describe_tree(
-            tree.parents, self._depth, self._run, self._extra_start, self._extra
-        )

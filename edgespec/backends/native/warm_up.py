@@ -17,8 +17,8 @@ from edgespec.models.spec import TensorType
 
 def warm_up(kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
     """Call every compiled function once on nothing: no layers, no rows, no columns."""
-    integers = np.zeros(4, np.int32)
-    attention.describe_tree(np.full(1, -1, np.int16), integers, integers, integers, integers)
+    nodes, extra = np.zeros((2, table.NODE_COLUMNS), np.int32), np.zeros(1, np.int32)
+    attention.describe_tree(np.full(1, -1, np.int16), 0, 0, 0, nodes, extra)
     head = np.zeros(8, np.int64)
     empty = np.zeros(table.NUM_ENTRIES, np.int64)
     empty[table.HEAD_MATRIX] = head.ctypes.data
@@ -28,7 +28,7 @@ def warm_up(kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
     isa.attention_addresses(name, kv_type)
     with closing(Team(empty, 2)) as team:
         team.run(0, 0, 0, 1)
-    kv_places.move_kv(empty, 0, 0, 0)
+    kv_places.move_kv(empty, 0, 0, 0, 0)
     for kind in kinds:
         if kind in FORMATS:
             packer(kind)

@@ -1,52 +1,62 @@
 """Grouped-query attention of tree nodes over the cached prefix and their own ancestors.
 
-Keys and values of node i lie at slot P + i of the arena, P being the committed length. A node sees
-the slots 0 .. P + run - 1, where `run` counts the leading ancestors that stand in a row (all of
-them, in a chain), and then its other ancestors (`extra`), always in order of position: the order
-plain decoding would see them in.
+A pass has parts: trees of nodes that belong to different texts, one after the other. Keys and
+values of a part's node i lie at slot P + i of its text's blocks, P being the text's committed
+length. A node sees the slots 0 .. run - 1, the committed ones and the leading ancestors that stand
+in a row (all of them, in a chain), and then its other ancestors (`extra`), always in order of
+position: the order plain decoding would see them in.
 
 Rows are the queries that share a key head: node 0's group of heads, node 1's, ... `spans.py` tells
 how the work is cut; with few nodes, threads take spans and `finish_node` puts them together in the
-next stage, with many they take rows and do both.
+next stage, with many they take rows and do both. A part's rows start a block of rows, so that the
+rows of a block see the same keys.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from edgespec.backends.native.kernels import table as t
 from edgespec.backends.native.kernels.attend_span import attend_span
-from edgespec.backends.native.kernels.intrinsics import (
-    call_row,
-    load_float,
-    load_int,
-    store_float,
-)
+from edgespec.backends.native.kernels.intrinsics import call_row, load_float, store_float
+from edgespec.backends.native.kernels.kv_places import node_entry, part_entry
 from edgespec.backends.native.kernels.spans import ROW_BLOCK, ROWS_PER_ITEM, SPAN
 from edgespec.backends.native.kernels.team import first_unit, next_unit
 from edgespec.jit import inner_kernel, kernel
 
 
 @kernel
-def describe_tree(parents, depth, run, extra_start, extra):
-    """Fill depth [n], run [n], extra_start [n + 1] and extra [n * n] from parents [n]."""
-    count = 0
+def describe_tree(parents, part, first, length, nodes, extra):
+    """Fill rows `first` .. of `nodes` int32 [n + 1, columns] and `extra` int32 [n * n] from a
+    tree's parents [n], whose root stands at position `length` of its part's text.
+    """
+    count = nodes[first, t.EXTRA_START] if first > 0 else 0
     for node in range(parents.shape[0]):
-        parent = parents[node]
-        extra_start[node] = count
+        own, parent = nodes[first + node], parents[node]
+        own[t.EXTRA_START], own[t.PART] = count, part
         if parent < 0:
-            depth[node], run[node] = 0, 1
+            own[t.POSITION], own[t.RUN] = length, length + 1
             continue
-        depth[node] = depth[parent] + 1
-        if parent == node - 1 and run[parent] == node:
-            run[node] = node + 1
+        above = nodes[first + parent]
+        own[t.POSITION] = above[t.POSITION] + 1
+        if parent == node - 1 and above[t.RUN] == length + node:
+            own[t.RUN] = length + node + 1
             continue
-        run[node] = run[parent]
-        for place in range(extra_start[parent], extra_start[parent + 1]):
+        own[t.RUN] = above[t.RUN]
+        for place in range(above[t.EXTRA_START], nodes[first + parent + 1, t.EXTRA_START]):
             extra[count] = extra[place]
             count += 1
-        extra[count] = node
+        extra[count] = length + node
         count += 1
-        extra_start[node + 1] = count
-    extra_start[parents.shape[0]] = count
+        nodes[first + node + 1, t.EXTRA_START] = count
+    nodes[first + parents.shape[0], t.EXTRA_START] = count
+
+
+@inner_kernel
+def first_query(c, node):
+    """The first row of a node's queries, among those of each key head."""
+    part, group = node_entry(c, node, t.PART), c[t.NUM_HEADS] // c[t.NUM_KV_HEADS]
+    return part_entry(c, part, t.FIRST_QUERY) + (node - part_entry(c, part, t.FIRST_NODE)) * group
 
 
 @inner_kernel
@@ -62,12 +72,13 @@ def put_query(c, head, row, query):
 
 
 @inner_kernel
-def _combine(c, head, row, num_rows, region_row):
-    """Put the spans of rows together that belong to one node, into ATTENDED."""
+def _combine(c, head, node, member, num_rows, region_row):
+    """Put the spans of rows together that belong to one node, from one of its group's members on,
+    into ATTENDED.
+    """
     group = c[t.NUM_HEADS] // c[t.NUM_KV_HEADS]
-    node, member = row // group, row % group
     output = c[t.ATTENDED + t.FLOATS] + node * c[t.ATTENDED + t.FLOATS_STRIDE]
-    seen = c[t.LENGTH] + load_int(c[t.DEPTH] + 4 * node) + 1
+    seen = node_entry(c, node, t.POSITION) + 1
     call_row(
         c[t.ATTENTION + t.COMBINE],
         c[t.MIXED] + region_row * c[t.MIXED_STRIDE],
@@ -86,58 +97,87 @@ def finish_node(c, node, num_nodes):
     """Fill the node's row of ATTENDED, when threads shared spans."""
     if num_nodes > c[t.SPLIT_NODES]:
         return
-    group = c[t.NUM_HEADS] // c[t.NUM_KV_HEADS]
+    group, row = c[t.NUM_HEADS] // c[t.NUM_KV_HEADS], first_query(c, node)
     for head in range(c[t.NUM_KV_HEADS]):
-        _combine(c, head, node * group, group, head * c[t.SPLIT_ROWS] + node * group)
+        _combine(c, head, node, np.int64(0), group, head * c[t.SPLIT_ROWS] + row)
+
+
+@inner_kernel
+def _part_nodes(c, part):
+    return part_entry(c, part + 1, t.FIRST_NODE) - part_entry(c, part, t.FIRST_NODE)
+
+
+@inner_kernel
+def _num_spans(c, part):
+    return (part_entry(c, part, t.LENGTH) + _part_nodes(c, part) + SPAN - 1) // SPAN
+
+
+@inner_kernel
+def _num_units(c, part, by_span):
+    """Units of a part: spans of all its key heads, or so many rows of them."""
+    if by_span:
+        return c[t.NUM_KV_HEADS] * _num_spans(c, part)
+    num_rows = _part_nodes(c, part) * (c[t.NUM_HEADS] // c[t.NUM_KV_HEADS])
+    return c[t.NUM_KV_HEADS] * ((num_rows + ROWS_PER_ITEM - 1) // ROWS_PER_ITEM)
 
 
 @inner_kernel
 def attend_share(c, thread, layer, num_nodes):
     """This thread's share of attention: spans of all rows when nodes are few, else rows."""
-    num_rows = num_nodes * (c[t.NUM_HEADS] // c[t.NUM_KV_HEADS])
-    spans = (c[t.LENGTH] + num_nodes + SPAN - 1) // SPAN
-    span_bytes = SPAN // c[t.BLOCK] * c[t.HEAD_BYTES]
-    per_head = (num_rows + ROWS_PER_ITEM - 1) // ROWS_PER_ITEM
-    if num_nodes <= c[t.SPLIT_NODES]:
-        count = c[t.NUM_KV_HEADS] * spans
-        unit = first_unit(c, thread, count, span_bytes)
-        while unit < count:
-            _attend_span(c, thread, layer, unit, spans, num_rows)
-            unit = next_unit(c, thread, unit, count, span_bytes)
-        return
-    count = c[t.NUM_KV_HEADS] * per_head
-    unit = first_unit(c, thread, count, spans * span_bytes)
+    by_span, count, spans = num_nodes <= c[t.SPLIT_NODES], 0, 0
+    for part in range(c[t.NUM_PARTS]):
+        count += _num_units(c, part, by_span)
+        spans += _num_spans(c, part)
+    num_bytes = SPAN // c[t.BLOCK] * c[t.HEAD_BYTES]
+    if not by_span:
+        num_bytes = num_bytes * spans // max(c[t.NUM_PARTS], 1)
+    unit = first_unit(c, thread, count, num_bytes)
     while unit < count:
-        first = unit % per_head * ROWS_PER_ITEM
-        rows = min(ROWS_PER_ITEM, num_rows - first)
-        _attend_rows(c, thread, layer, unit // per_head, first, rows, spans)
-        unit = next_unit(c, thread, unit, count, spans * span_bytes)
+        part, own = 0, unit
+        while own >= _num_units(c, part, by_span):
+            own -= _num_units(c, part, by_span)
+            part += 1
+        if by_span:
+            _attend_span(c, thread, layer, part, own)
+        else:
+            _attend_rows(c, thread, layer, part, own)
+        unit = next_unit(c, thread, unit, count, num_bytes)
 
 
 @inner_kernel
-def _attend_span(c, thread, layer, unit, spans, num_rows):
+def _attend_span(c, thread, layer, part, unit):
     """One span of all rows of a key head, the unit being their number; the next is prepared."""
-    head, span, turns = unit // spans, unit % spans, (num_rows + ROW_BLOCK - 1) // ROW_BLOCK
-    next_head, next_span = (unit + 1) // spans % c[t.NUM_KV_HEADS], (unit + 1) % spans
+    num_rows = _part_nodes(c, part) * (c[t.NUM_HEADS] // c[t.NUM_KV_HEADS])
+    spans, turns = _num_spans(c, part), (num_rows + ROW_BLOCK - 1) // ROW_BLOCK
+    head, span = unit // spans, unit % spans
+    after = (part, (unit + 1) // spans, (unit + 1) % spans)
+    if unit + 1 == c[t.NUM_KV_HEADS] * spans:
+        after = ((part + 1) % c[t.NUM_PARTS], 0, 0)
+    region = head * c[t.SPLIT_ROWS] + part_entry(c, part, t.FIRST_QUERY)
     for turn in range(turns):
         first = turn * ROW_BLOCK
-        rows = (first, min(ROW_BLOCK, num_rows - first), head * c[t.SPLIT_ROWS] + first)
-        attend_span(c, thread, layer, head, span, rows, (turn, turns, next_head, next_span))
+        rows = (part, first, min(ROW_BLOCK, num_rows - first), region + first)
+        attend_span(c, thread, layer, head, span, rows, (turn, turns, *after))
 
 
 @inner_kernel
-def _attend_rows(c, thread, layer, head, begin, num_rows, spans):
+def _attend_rows(c, thread, layer, part, unit):
     """All spans of some rows of a key head, in the thread's own region, and what they come to."""
     group, region = c[t.NUM_HEADS] // c[t.NUM_KV_HEADS], thread * ROWS_PER_ITEM
+    all_rows = _part_nodes(c, part) * group
+    per_head = (all_rows + ROWS_PER_ITEM - 1) // ROWS_PER_ITEM
+    head, begin = unit // per_head, unit % per_head * ROWS_PER_ITEM
+    num_rows = min(ROWS_PER_ITEM, all_rows - begin)
     turns = (num_rows + ROW_BLOCK - 1) // ROW_BLOCK
-    for span in range(spans):
+    for span in range(_num_spans(c, part)):
         for turn in range(turns):
             done = turn * ROW_BLOCK
-            rows = (begin + done, min(ROW_BLOCK, num_rows - done), region + done)
-            attend_span(c, thread, layer, head, span, rows, (turn, turns, head, span + 1))
+            rows = (part, begin + done, min(ROW_BLOCK, num_rows - done), region + done)
+            attend_span(c, thread, layer, head, span, rows, (turn, turns, part, head, span + 1))
     done = 0
     while done < num_rows:
-        row = begin + done
-        same = min((row // group + 1) * group - row, num_rows - done)
-        _combine(c, head, row, same, region + done)
+        node, member = (begin + done) // group, (begin + done) % group
+        same = min(group - member, num_rows - done)
+        node += part_entry(c, part, t.FIRST_NODE)
+        _combine(c, head, node, member, same, region + done)
         done += same

@@ -13,18 +13,22 @@ from __future__ import annotations
 import numpy as np
 
 from edgespec.backends.native.kernels import table as t
-from edgespec.backends.native.kernels.attention import attend_share, finish_node, put_query
+from edgespec.backends.native.kernels.attention import (
+    attend_share,
+    finish_node,
+    first_query,
+    put_query,
+)
 from edgespec.backends.native.kernels.intrinsics import (
     bits_to_float,
     call_row,
     call_tile,
     load_double,
     load_float,
-    load_int,
     load_long,
     store_float,
 )
-from edgespec.backends.native.kernels.kv_places import store_kv
+from edgespec.backends.native.kernels.kv_places import node_entry, part_entry, store_kv
 from edgespec.backends.native.kernels.team import (
     barrier,
     first_unit,
@@ -220,7 +224,7 @@ def _place_query(c, layer, head, node):
     biases = layer * (c[t.NUM_HEADS] + 2 * c[t.NUM_KV_HEADS])
     _refine(c, layer, row, (biases + head) * dim * 4, np.int64(0))
     _rotate(c, node, row, row, c[t.QUERY_SCALE_BITS])
-    put_query(c, head // group, node * group + head % group, row)
+    put_query(c, head // group, first_query(c, node) + head % group, row)
 
 
 @inner_kernel
@@ -234,7 +238,9 @@ def _place_key(c, layer, head, node):
     if c[t.BIASED] != 0:
         _add(value, c[t.BIASES] + (biases + c[t.NUM_KV_HEADS] + head) * dim * 4, dim)
     _rotate(c, node, key, key, np.int64(0x3F800000))  # the bits of 1.0
-    store_kv(c, layer, head, c[t.LENGTH] + node, key, value)
+    part = node_entry(c, node, t.PART)
+    slot = part_entry(c, part, t.LENGTH) + node - part_entry(c, part, t.FIRST_NODE)
+    store_kv(c, part_entry(c, part, t.BLOCKS), layer, head, slot, key, value)
 
 
 @inner_kernel
@@ -268,7 +274,7 @@ def _project(c, thread, layer, num_rows):
 def _angles(c, thread, threads, num_nodes):
     """Cosines and sines of the nodes' positions, f32 [n, rope_dim / 2]."""
     for node in range(thread, num_nodes, threads):
-        position = np.float64(c[t.LENGTH] + load_int(c[t.DEPTH] + 4 * node))
+        position = np.float64(node_entry(c, node, t.POSITION))
         for i in range(c[t.ROPE_HALF]):
             angle = position * load_double(c[t.FREQUENCIES] + 8 * i)
             place = node * c[t.ANGLE_STRIDE] + 4 * i

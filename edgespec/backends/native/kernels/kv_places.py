@@ -13,6 +13,7 @@ from edgespec.backends.native.kernels.intrinsics import (
     float_to_half,
     load_byte,
     load_float,
+    load_int,
     load_long,
     store_byte,
     store_short,
@@ -23,9 +24,24 @@ _MOST_HALF = np.float32(65504.0)
 
 
 @inner_kernel
-def key_address(c, layer, head, slot):
-    """Where one head's part of the block of a slot starts: its keys, then its values."""
-    block = load_long(c[t.BLOCKS] + 8 * (slot // c[t.BLOCK]))
+def node_entry(c, node, column):
+    """One number of a node of the pass, by a column of `table.py`."""
+    return load_int(c[t.NODES] + 4 * (node * t.NODE_COLUMNS + column))
+
+
+@inner_kernel
+def part_entry(c, part, column):
+    """One number of a part of the pass, by a column of `table.py`."""
+    return load_long(c[t.PARTS] + 8 * (part * t.PART_COLUMNS + column))
+
+
+@inner_kernel
+def key_address(c, blocks, layer, head, slot):
+    """Where one head's part of the block of a slot starts: its keys, then its values.
+
+    `blocks` is the address of the text's block addresses.
+    """
+    block = load_long(blocks + 8 * (slot // c[t.BLOCK]))
     return block + (layer * c[t.NUM_KV_HEADS] + head) * c[t.HEAD_BYTES]
 
 
@@ -38,9 +54,9 @@ def _half(value):
 
 
 @inner_kernel
-def store_kv(c, layer, head, slot, key, value):
+def store_kv(c, blocks, layer, head, slot, key, value):
     """Write one position's key and value, f32 [head_dim] at two addresses."""
-    place = key_address(c, layer, head, slot)
+    place = key_address(c, blocks, layer, head, slot)
     tile, column = slot % c[t.BLOCK] >> 4, slot & 15
     keys = place + tile * c[t.KEY_TILE_BYTES]
     values = place + c[t.KEY_BYTES]
@@ -92,9 +108,9 @@ def _move_head(c, old, new, source, target):
 
 
 @kernel
-def move_kv(c, num_layers, source, target):
+def move_kv(c, blocks, num_layers, source, target):
     """Copy one position's keys and values, all layers and heads, from one slot to another."""
     for layer in range(num_layers):
         for head in range(c[t.NUM_KV_HEADS]):
-            old = key_address(c, layer, head, source)
-            _move_head(c, old, key_address(c, layer, head, target), source, target)
+            old = key_address(c, blocks, layer, head, source)
+            _move_head(c, old, key_address(c, blocks, layer, head, target), source, target)

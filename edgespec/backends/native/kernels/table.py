@@ -15,13 +15,14 @@ from edgespec.backends.native.kernels.tile import FORMATS
 (NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, HEAD_PAD, DIM, FFN_DIM, ROPE_HALF, INTERLEAVED, QK_NORM, BIASED,
  EPSILON_BITS, QUERY_SCALE_BITS) = range(12)
 
-# The pass at hand: committed positions P, and the tree as int32 arrays (see `attention.py`).
-LENGTH, DEPTH, RUN, EXTRA_START, EXTRA = range(12, 17)
+# The pass at hand: its trees' nodes (int32, columns below), slots of ancestors (int32), the texts
+# they belong to (int64, columns below; see `attention.py`).
+NODES, EXTRA, PARTS, NUM_PARTS = range(12, 16)
 
-# The KV arena: int64 array of block addresses, positions in a block, then one head's part of it
-# (`memory/arena.py`), steps of the scoring loop, whether it is int8, bytes of a softmax weight.
-(BLOCKS, BLOCK, HEAD_BYTES, KEY_BYTES, KEY_TILE_BYTES, KEY_SCALES, VALUE_BYTES, VALUE_SCALES,
- KEY_STEPS, KV_INT8, WEIGHT_BYTES) = range(17, 28)
+# The KV arena: positions in a block, then one head's part of it (`memory/arena.py`), steps of the
+# scoring loop, whether it is int8, bytes of a softmax weight.
+(BLOCK, HEAD_BYTES, KEY_BYTES, KEY_TILE_BYTES, KEY_SCALES, VALUE_BYTES, VALUE_SCALES,
+ KEY_STEPS, KV_INT8, WEIGHT_BYTES) = range(18, 28)
 
 # Weights: int64 [layers, 7, 8] (columns below), one such row for the head, and small f32 vectors.
 MATRICES, HEAD_MATRIX, NORMS, LAST_NORM_WEIGHT, HEAD_NORMS, BIASES, FREQUENCIES = range(28, 35)
@@ -57,6 +58,13 @@ NUM_ATTENTION = 8 + 2 * 12
 TILES = ATTENTION + NUM_ATTENTION
 SIZES = TILES + NUM_TYPES
 NUM_ENTRIES = SIZES + NUM_TYPES
+
+# Columns of a node: its position, how many leading slots it sees, where its list of further
+# ancestors starts, its part. Columns of a part: its first node, the first row of its queries, its
+# committed length, and the address of its blocks' addresses. After the last part and node comes
+# where the next would begin.
+POSITION, RUN, EXTRA_START, PART, NODE_COLUMNS = range(5)
+FIRST_NODE, FIRST_QUERY, LENGTH, BLOCKS, PART_COLUMNS = range(5)
 
 # Columns of the table of matrices, and the places of a layer's seven (the
 # head, which is none of a layer's, is the eighth).

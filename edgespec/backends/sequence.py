@@ -1,0 +1,123 @@
+"""One text in a target: what is committed of it, and what waits for its commit.
+
+A target computes; its sequences are what it computes on. They share its weights, and a pass may
+take nodes of several (`Target.forward_batch`).
+"""
+
+from __future__ import annotations
+
+from collections import abc
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.errors import BackendError, ContextOverflowError
+
+if TYPE_CHECKING:
+    from edgespec.backends.base import Progress, Target, TokenTree
+
+
+class KvSequence:
+    """Keys and values of one text: `length` positions are committed.
+
+    Made by `Target.open_sequence` and `fork`; to be closed, which gives its memory back.
+    """
+
+    __slots__ = ("_parents", "_pending", "closed", "length", "state", "target")
+
+    def __init__(self, target: Target, state: Any, length: int = 0) -> None:
+        self.target = target
+        self.state = state
+        """What the backend keeps of it."""
+        self.length = length
+        self.closed = False
+        self._pending = 0
+        self._parents: NDArray[np.int16] = np.zeros(0, np.int16)
+
+    def expect(self, tree: TokenTree | None) -> None:
+        """A pass over this tree can be committed now; None: none can."""
+        self._pending = 0 if tree is None else len(tree)
+        if tree is not None:
+            self._parents = tree.parents.copy()
+
+    def commit(self, path: abc.Sequence[int]) -> None:
+        """Keep the KV of these nodes of the last forward pass, a path from the root down, and drop
+        the rest in place.
+        """
+        parents = (-1, *path[:-1])
+        alone = len(path) == 1 and path[0] == 0 and self._pending > 0  # plain decoding, every step
+        if not alone and any(
+            not 0 <= node < self._pending or self._parents[node] != parent
+            for node, parent in zip(path, parents, strict=False)
+        ):
+            raise BackendError(
+                f"commit got {list(path)} after a forward pass of {self._pending} nodes; "
+                "it takes a path that starts at the root, each node the parent of the next"
+            )
+        self.target._commit(self, path)
+        self.length += len(path)
+        self._pending = 0
+
+    def truncate(self, length: int) -> None:
+        """Forget every position from `length` on."""
+        if not 0 <= length <= self.length:
+            raise BackendError(
+                f"cannot truncate to {length} positions: {self.length} are committed"
+            )
+        self.target._truncate(self, length)
+        self.length = length
+        self._pending = 0
+
+    def prefill(
+        self,
+        tokens: abc.Sequence[int] | NDArray[np.int32],
+        *,
+        progress: Progress | None = None,
+        chunk: int | None = None,
+    ) -> None:
+        """Commit `tokens` without looking at their logits, in chunks of at most `chunk` (or
+        max_nodes) tokens.
+        """
+        target = self.target
+        ids = np.asarray(tokens, dtype=np.int32)
+        target.check(self, ids)
+        self._pending = 0
+        if self.length + len(ids) > target.context_length:
+            raise ContextOverflowError(
+                f"the prompt needs {self.length + len(ids)} tokens and the context holds "
+                f"{target.context_length}; shorten the prompt or load with a larger --context"
+            )
+        step = min(chunk or target.prefill_chunk, target.prefill_chunk)
+        for start in range(0, len(ids), step):
+            part = ids[start : start + step]
+            target._prefill(self, part)
+            self.length += len(part)
+            if progress is not None:
+                progress(min(start + step, len(ids)), len(ids))
+
+    def fork(self, length: int | None = None) -> KvSequence:
+        """Another sequence that begins with the first `length` positions (all) of this one, which
+        both share until one of them writes there.
+        """
+        kept = self.length if length is None else length
+        if not 0 <= kept <= self.length:
+            raise BackendError(f"cannot fork at {kept} positions: {self.length} are committed")
+        return self.target.adopt(self.target._fork(self, kept), kept)
+
+    def begin_like(self, other: KvSequence, length: int) -> None:
+        """Forget everything and begin with the first `length` positions of another, as `fork`."""
+        if other.target is not self.target or not 0 <= length <= other.length:
+            raise BackendError(
+                f"cannot begin with {length} positions of a text that has {other.length} committed"
+            )
+        state = self.target._fork(other, length)
+        self.truncate(0)
+        self.state, self.length = state, length
+
+    def close(self) -> None:
+        """Give its memory back; using it afterwards is an error."""
+        if not self.closed:
+            self.closed = True
+            self._pending = 0
+            self.target.release(self)

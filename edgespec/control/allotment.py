@@ -1,0 +1,194 @@
+"""Whose drafts to verify when several texts share a pass: those that pay most, whosever they are.
+
+All texts' nodes compete by the probability of their paths, and as many of the likeliest are taken
+as maximise goodput on the measured cost curve ("TETRIS: Optimal Draft Token Selection for Batch
+Speculative Decoding"; there the number of nodes is given, here it follows from the curve as in
+`controller.py`). A text that nobody can foretell leaves its share to the others.
+
+As for one text, speculation never costs: an account holds what it may lose, and drafters of texts
+they are wrong about are asked less often where asking is dear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgespec.control.controller import (
+    ALLOWANCE,
+    CHEAP_DRAFT,
+    CREDIT_PASSES,
+    DEBT_PASSES,
+    DRAFT_RATE,
+    LARGEST_BILL,
+    LONGEST_SILENCE,
+    MARGIN,
+    OPENING_PASSES,
+    PROBE_ALLOWANCE,
+    YARDSTICK_STEPS,
+)
+from edgespec.control.cost_curve import CostCurve
+from edgespec.drafting.base import DraftTree, StepOutcome
+
+
+@dataclass(slots=True)
+class Bid:
+    """One text's part in the allotment: what its proposals cost, and when to ask for the next."""
+
+    draft_s: float = 0.0
+    """A typical proposal's seconds."""
+    silence: int = 0
+    wait: int = 0
+    asked: bool = False
+    tree: DraftTree | None = None
+    """The proposal, until its outcome is known."""
+
+    def was_right(self, outcome: StepOutcome) -> bool:
+        """Whether the proposal's surest node was the text's next token."""
+        return self.tree is not None and bool(self.tree.tokens[1] == outcome.new_tokens[0])
+
+
+class Allotment:
+    """Shares the nodes of passes among texts and learns from what became of them.
+
+    Per step: for each text `draft_room` (0: do not draft), its proposal and `price`; then `choose`,
+    verification, `observe`.
+    """
+
+    def __init__(self, curve: CostCurve, max_nodes: int) -> None:
+        self.curve = curve
+        self.max_nodes = min(max_nodes, curve.max_nodes)
+        """Most nodes of a pass, roots included."""
+        self._account_s = OPENING_PASSES * curve.seconds(1)
+        self._probe_s = 0.0
+        """What may be spent on proposals that cannot be verified now."""
+        self._since_plain = 0
+
+    def draft_room(self, bid: Bid, limit: int, num_texts: int) -> int:
+        """How many nodes besides its root a text's drafters may propose now; 0 means that asking
+        them does not pay.
+        """
+        bid.asked = False
+        room = min(self.max_nodes - num_texts, limit)
+        if bid.wait > 0:
+            bid.wait -= 1
+            return 0
+        if room < 1:
+            return 0
+        if self._account_s <= bid.draft_s and not self._is_cheap(bid, num_texts):
+            if self._probe_s < bid.draft_s:
+                return 0
+            self._probe_s -= bid.draft_s
+        bid.asked = True
+        return room
+
+    def _is_cheap(self, bid: Bid, num_texts: int) -> bool:
+        return bid.draft_s <= CHEAP_DRAFT * self.curve.seconds(num_texts) / num_texts
+
+    def price(self, bid: Bid, seconds: float) -> None:
+        """A proposal took so long: down at once, up slowly, because the first call may compile."""
+        bill = min(seconds, LARGEST_BILL * self.curve.seconds(1))
+        bid.draft_s += (DRAFT_RATE if bill > bid.draft_s else 1.0) * (bill - bid.draft_s)
+
+    def choose(
+        self,
+        bids: Sequence[Bid],
+        trees: Sequence[DraftTree],
+        draft_s: float,
+        limits: Sequence[int],
+    ) -> list[int]:
+        """How many nodes of each tree besides the root to verify: `tree.take(1 + k)`.
+
+        Nodes come surest first, with calibrated `p_accept`; `draft_s` is what all proposals took.
+        """
+        num_texts, counts = len(trees), [0] * len(trees)
+        for bid, tree in zip(bids, trees, strict=True):
+            bid.tree = tree if len(tree) > 1 else None
+        if self._account_s <= 0.0 or self._since_plain >= YARDSTICK_STEPS:
+            return counts
+        nodes = [
+            (chance, text)
+            for text, (tree, limit) in enumerate(zip(trees, limits, strict=True))
+            for chance in _path_chances(tree, limit)
+        ]
+        nodes.sort(key=lambda node: -node[0])  # stable: a text's nodes keep their order
+        seconds = self.curve.table
+        plain = float(seconds[num_texts - 1])
+        expected, taken = float(num_texts), 0
+        best_goodput = MARGIN * num_texts / (plain + draft_s)
+        for count, (chance, _) in enumerate(nodes[: self.max_nodes - num_texts], 1):
+            price = float(seconds[num_texts - 1 + count])
+            if price - plain > self._account_s:
+                break
+            expected += chance
+            if expected / (price + draft_s) > best_goodput:
+                best_goodput, taken = expected / (price + draft_s), count
+        for _, text in nodes[:taken]:
+            counts[text] += 1
+        return counts
+
+    def observe(
+        self,
+        bids: Sequence[Bid],
+        outcomes: Sequence[StepOutcome],
+        seconds: float,
+        draft_s: float,
+    ) -> None:
+        """Learn from a step: all trees together took `seconds` to verify, and `draft_s` to draft
+        with telling the drafters what came of it.
+        """
+        num_texts, num_nodes = len(outcomes), sum(len(outcome.tree) for outcome in outcomes)
+        self.curve.update(num_nodes, seconds)
+        self._since_plain = self._since_plain + 1 if num_nodes > num_texts else 0
+        plain = self.curve.seconds(num_texts)
+        if num_nodes == num_texts and self._account_s <= 0.0:
+            self._settle_unverified(bids, outcomes, plain)
+        num_tokens = sum(len(outcome.path) for outcome in outcomes)
+        spent = self.curve.seconds(num_nodes) + min(draft_s, LARGEST_BILL * plain)
+        balance = self._account_s + num_tokens * plain / num_texts - spent
+        if balance < OPENING_PASSES * plain:
+            balance += ALLOWANCE * spent
+        self._account_s = min(balance, CREDIT_PASSES * plain)
+        self._probe_s = min(self._probe_s + PROBE_ALLOWANCE * spent, LARGEST_BILL * plain)
+        for bid, outcome in zip(bids, outcomes, strict=True):
+            if bid.asked:
+                self._set_silence(bid, bid.was_right(outcome), num_texts)
+            bid.tree, bid.asked = None, False
+
+    def _settle_unverified(
+        self, bids: Sequence[Bid], outcomes: Sequence[StepOutcome], plain: float
+    ) -> None:
+        """Book what verifying the best node would have brought, while the account is empty."""
+        best, right = 0.0, False
+        for bid, outcome in zip(bids, outcomes, strict=True):
+            if bid.tree is not None and bid.tree.p_accept[1] > best:
+                best, right = float(bid.tree.p_accept[1]), bid.was_right(outcome)
+        if best > 0.0:
+            cost = self.curve.seconds(len(bids) + 1) - plain
+            gain = right * plain / len(bids) - cost
+            # A debt that no evidence can repay soon would outlast the phase that made it.
+            floor = min(self._account_s, -DEBT_PASSES * plain)
+            self._account_s = max(self._account_s + gain, floor)
+
+    def _set_silence(self, bid: Bid, was_right: bool, num_texts: int) -> None:
+        """Wait twice as long after each proposal that was wrong, unless drafting is cheap."""
+        if was_right or self._is_cheap(bid, num_texts):
+            bid.silence = 0
+        else:
+            bid.silence = min(max(2 * bid.silence, 1), LONGEST_SILENCE)
+        bid.wait = bid.silence
+
+
+def _path_chances(tree: DraftTree, limit: int) -> list[float]:
+    """For the nodes besides the root, in order: how likely all of their path is accepted.
+
+    Never rising, as no node comes before one that is surer.
+    """
+    if len(tree) == 1 or limit < 1:
+        return []
+    chances, lowest = [1.0], 1.0
+    part = tree.take(1 + limit)
+    for parent, chance in zip(part.parents[1:].tolist(), part.p_accept[1:].tolist(), strict=True):
+        lowest = min(lowest, chances[parent] * chance)
+        chances.append(lowest)
+    return chances[1:]

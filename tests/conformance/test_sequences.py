@@ -1,0 +1,243 @@
+"""Several texts in one pass: rows as if each were alone, shared beginnings, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.sequence import KvSequence
+from edgespec.errors import BackendError, ContextOverflowError
+from edgespec.memory.native_sizes import KV_BLOCK
+from tests.conformance.targets import (
+    BACKENDS,
+    FEW_MODELS,
+    VOCAB,
+    assert_same,
+    decode,
+    open_target,
+    score,
+    shared_target,
+    tokens,
+)
+from tests.conformance.trees import path_to, token_trees
+from tests.models.build import write_gguf
+
+_FOLDER = TemporaryDirectory(prefix="edgespec-sequences-")
+EVERY = [(backend, model) for backend in BACKENDS for model in FEW_MODELS]
+IDS = [f"{backend}-{model}" for backend, model in EVERY]
+MOST = 4
+"""Texts at once, the target's own included."""
+
+
+def _open(backend: str, model: str) -> Target:
+    """A target for many examples; the largest pass takes a tree of 20 nodes from each text."""
+    key = (backend, model)
+    if key not in _OPENED:
+        _OPENED[key] = open_target(backend, model, sequences=MOST, max_nodes=80)
+    return _OPENED[key]
+
+
+_OPENED: dict[tuple[str, str], Target] = {}
+
+
+@cache
+def shaped_model(heads: int, kv_heads: int) -> Path:
+    """A tiny model with these heads."""
+    path = Path(_FOLDER.name) / f"{heads}-{kv_heads}.gguf"
+    return write_gguf(path, type="Q8_0", vocab=VOCAB, heads=heads, kv_heads=kv_heads)
+
+
+@pytest.mark.parametrize(("backend", "model"), EVERY, ids=IDS)
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_a_text_in_a_batch_is_as_if_alone(backend: str, model: str, data: st.DataObject) -> None:
+    """Ragged lengths, a tree each, a path of each committed, and what follows it."""
+    target, alone = _open(backend, model), shared_target(backend, model)
+    count = data.draw(st.integers(1, MOST), label="texts")
+    prefixes = data.draw(st.lists(st.integers(0, 40), min_size=count, max_size=count))
+    trees = [data.draw(token_trees(8)) for _ in range(count)]
+    paths = [path_to(tree, data.draw(st.integers(0, len(tree) - 1))) for tree in trees]
+    texts = [target.own, *(target.open_sequence() for _ in range(count - 1))]
+    target.truncate(0)
+    for seed, (text, prefix) in enumerate(zip(texts, prefixes, strict=True)):
+        text.prefill(tokens(prefix, seed))
+    logits = target.forward_batch(list(zip(texts, trees, strict=True))).copy()
+    for text, path in zip(texts, paths, strict=True):
+        text.commit(path)
+    after = TokenTree.chain(tokens(3, 9))
+    behind = target.forward_batch([(text, after) for text in texts]).copy()
+    for text in texts[1:]:
+        text.close()
+    first = 0
+    for seed, (prefix, tree, path) in enumerate(zip(prefixes, trees, paths, strict=True)):
+        alone.truncate(0)
+        alone.prefill(tokens(prefix, seed))
+        assert_same(target, logits[first : first + len(tree)], alone.forward(tree).copy())
+        alone.commit(path)
+        assert_same(target, behind[3 * seed : 3 * seed + 3], alone.forward(after).copy())
+        first += len(tree)
+
+
+@pytest.mark.parametrize("group", ["one head", "pairs", "eight"])
+@pytest.mark.parametrize("kv_type", ["native", "native-int8"])
+@settings(max_examples=6, deadline=None)
+@given(data=st.data())
+def test_long_texts_of_any_shape(kv_type: str, group: str, data: st.DataObject) -> None:
+    """Across blocks and spans, with few nodes and with many, by one thread and by three."""
+    heads = {"one head": (1, 1), "pairs": (4, 2), "eight": (8, 1)}[group]
+    lengths = data.draw(st.lists(st.integers(480, 540), min_size=3, max_size=3))
+    trees = [data.draw(token_trees(data.draw(st.sampled_from([2, 12])))) for _ in lengths]
+    threads = data.draw(st.sampled_from([1, 3]))
+    changes = {"context_length": 600, "prefill_chunk": 250}
+    path = shaped_model(*heads)
+    with open_target(kv_type, path, max_nodes=40, sequences=3, threads=threads, **changes) as many:
+        texts = [many.own, many.open_sequence(), many.open_sequence()]
+        for seed, (text, length) in enumerate(zip(texts, lengths, strict=True)):
+            text.prefill(tokens(length, seed))
+        logits = many.forward_batch(list(zip(texts, trees, strict=True))).copy()
+    first = 0
+    with open_target(kv_type, path, **changes) as one:
+        for seed, (length, tree) in enumerate(zip(lengths, trees, strict=True)):
+            one.truncate(0)
+            one.prefill(tokens(length, seed))
+            assert_same(one, logits[first : first + len(tree)], one.forward(tree).copy())
+            first += len(tree)
+
+
+@pytest.mark.parametrize(("backend", "model"), EVERY, ids=IDS)
+def test_forks_go_their_own_ways(backend: str, model: str) -> None:
+    """A fork in the middle of a block, at its end, of a fork, and of what was cut since."""
+    target, prompt = _open(backend, model), tokens(270)
+    own = target.own
+    target.truncate(0)
+    own.prefill(prompt)
+    half, whole = own.fork(100), own.fork()
+    own.truncate(260)
+    third = half.fork(99)
+    ends = {200: own, 201: half, 202: whole, 203: third}
+    lengths = {200: 260, 201: 100, 202: 270, 203: 99}
+    for _ in range(2):  # everyone writes where others read
+        for seed, text in ends.items():
+            text.truncate(min(lengths[seed], text.length))
+            text.prefill(tokens(9, seed))
+    after = TokenTree.chain(tokens(2, 7))
+    logits = target.forward_batch([(text, after) for text in ends.values()]).copy()
+    for text in (half, whole, third):
+        text.close()
+    for place, seed in enumerate(ends):
+        target.truncate(0)
+        target.prefill(np.concatenate([prompt[: lengths[seed]], tokens(9, seed)]))
+        assert_same(target, logits[2 * place : 2 * place + 2], target.forward(after).copy())
+
+
+@pytest.mark.parametrize("kv_type", ["native", "native-int8"])
+def test_forks_share_what_they_have_in_common(kv_type: str) -> None:
+    settings = {"context_length": 1000, "prefill_chunk": 250, "sequences": 3}
+    with open_target(kv_type, "llama-F32", **settings) as target:
+        target.prefill(tokens(2 * KV_BLOCK + 5))
+        blocks = target._arena  # type: ignore[attr-defined]
+        forks = [target.own.fork(), target.own.fork()]
+        assert blocks.num_blocks == 3
+        for count, fork in enumerate(forks, 4):  # the block that is partly filled is copied
+            fork.prefill(tokens(4))
+            assert blocks.num_blocks == count
+        target.prefill(tokens(4))
+        assert blocks.num_blocks == 5  # the last owner keeps it
+        for count, fork in zip((4, 3), forks, strict=True):
+            fork.close()
+            assert blocks.num_blocks == count
+        target.truncate(0)
+        assert blocks.num_blocks == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_text_is_not_spoiled_by_others_passes(backend: str) -> None:
+    """A tree waits for its commit while others are computed, and a fork is taken meanwhile."""
+    target = _open(backend, "llama-Q8_0")
+    tree = TokenTree(tokens(4, 1), np.array([-1, 0, 0, 2], np.int16))
+    target.truncate(0)
+    target.prefill(tokens(20))
+    expected = decode(target, np.concatenate([tree.tokens[[0, 2, 3]], tokens(3, 5)]))[3:]
+    target.truncate(20)
+    target.forward(tree)
+    other = target.own.fork(20)
+    other.prefill(tokens(5, 3))
+    target.forward_batch([(other, TokenTree.chain(tokens(7, 4)))])
+    target.commit([0, 2, 3])
+    assert_same(target, score(target, tokens(3, 5)), expected)
+    other.commit([0, 1])
+    assert (target.length, other.length) == (23, 27)
+    other.close()
+
+
+WRONG_USE: dict[str, Callable[[Target, KvSequence], object]] = {
+    "no parts": lambda t, s: t.forward_batch([]),
+    "an empty tree": lambda t, s: t.forward_batch([(s, TokenTree.chain([]))]),
+    "an empty tree beside another": lambda t, s: t.forward_batch(
+        [(t.own, TokenTree.chain([1])), (s, TokenTree.chain([]))]
+    ),
+    "the same text twice": lambda t, s: t.forward_batch(
+        [(s, TokenTree.chain([1])), (s, TokenTree.chain([1]))]
+    ),
+    "too many nodes together": lambda t, s: t.forward_batch(
+        [(t.own, TokenTree.chain(tokens(50))), (s, TokenTree.chain(tokens(31)))]
+    ),
+    "a closed text": lambda t, s: (s.close(), t.forward_batch([(s, TokenTree.chain([1]))])),
+    "a prompt for a closed text": lambda t, s: (s.close(), s.prefill([1])),
+    "another target's text": lambda t, s: t.forward_batch(
+        [(shared_target("reference", "llama-Q8_0").own, TokenTree.chain([1]))]
+    ),
+    "a fork past the end": lambda t, s: s.fork(4),
+    "a fork below zero": lambda t, s: s.fork(-1),
+    "more texts than planned": lambda t, s: [t.open_sequence() for _ in range(MOST)],
+    "more forks than planned": lambda t, s: [s.fork() for _ in range(MOST)],
+    "commit twice": lambda t, s: (
+        t.forward_batch([(s, TokenTree.chain([1]))]),
+        s.commit([0]),
+        s.commit([0]),
+    ),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("use", WRONG_USE.values(), ids=WRONG_USE.keys())
+def test_wrong_use(backend: str, use: Callable[[Target, KvSequence], object]) -> None:
+    with open_target(backend, "llama-F32", sequences=MOST, max_nodes=80) as target:
+        text = target.open_sequence()
+        text.prefill(tokens(3))
+        with pytest.raises(BackendError):
+            use(target, text)
+        target.truncate(0)  # and the target still works
+        assert score(target, tokens(3)).shape[0] == 3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_each_text_has_its_own_context(backend: str) -> None:
+    with open_target(backend, "llama-F32", context_length=24, sequences=2) as target:
+        other = target.open_sequence()
+        for text in (target.own, other):
+            text.prefill(tokens(22))
+        parts = [(target.own, TokenTree.chain([1])), (other, TokenTree.chain([1, 2, 3]))]
+        with pytest.raises(ContextOverflowError, match="22 committed and 3 new"):
+            target.forward_batch(parts)
+        with pytest.raises(ContextOverflowError, match="25 tokens.*holds 24"):
+            other.prefill(tokens(3))
+        assert (target.length, other.length) == (22, 22)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_closing_makes_room(backend: str) -> None:
+    with open_target(backend, "llama-F32", sequences=2) as target:
+        for _ in range(5):
+            text = target.open_sequence()
+            text.prefill(tokens(9))
+            text.close()
+            text.close()  # twice is once
