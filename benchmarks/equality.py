@@ -60,6 +60,8 @@ SUBJECTS = (
     "a fox", "a red ball", "the sea", "my grandmother", "a loaf of bread", "a robot", "the moon",
     "an old house", "a small boat", "a lost key", "the forest", "a birthday cake", "two cats",
     "a rainy day", "a garden", "the night train", "a blue bird", "a long letter", "snow", "a drum",
+    "a tall tree", "my best friend", "the wind", "a market", "an honest king", "a green coat",
+    "the school", "a slow river", "an apple", "a bridge",
 )  # fmt: skip
 
 
@@ -172,7 +174,7 @@ def same(one: Reply, other: Reply) -> bool:
 
 
 def prompts() -> Iterator[str]:
-    """200 prompts: stories, lists, JSON, repetition."""
+    """300 prompts: stories, lists, JSON, repetition."""
     for subject, task in product(SUBJECTS, TASKS):
         yield task.replace("{}", subject)
 
@@ -190,22 +192,23 @@ def check(case: Case, engines: dict[int, Engine]) -> dict[str, Any]:
     ways: dict[str, dict[str, Any]] = {}
     for threads, engine in engines.items():
         if threads != 1:
-            ways[f"plain/{threads}/whole"] = _row(expected, case.plain(engine))
+            ways[f"plain/{threads}/whole"] = compared(expected, case.plain(engine))
         for shape, chunk in product(SHAPES, (None, SMALL_CHUNK)):
             reply = case.speculative(engine, shape, chunk, expected)
-            ways[f"{shape}/{threads}/{'whole' if chunk is None else 'chunks'}"] = _row(
+            ways[f"{shape}/{threads}/{'whole' if chunk is None else 'chunks'}"] = compared(
                 expected, reply
             )
     return ways
 
 
-def _row(expected: Reply, reply: Reply) -> dict[str, Any]:
+def compared(expected: Reply, reply: Reply) -> dict[str, Any]:
+    """Whether a reply is the expected one, and its numbers."""
     stats = reply.stats
     tokens = {"tokens": stats.output_tokens, "steps": stats.steps}
-    row: dict[str, Any] = {"equal": same(expected, reply), **tokens}
-    if not row["equal"]:
-        row |= {"expected": expected.token_ids, "found": reply.token_ids}
-    return row
+    found: dict[str, Any] = {"equal": same(expected, reply), **tokens}
+    if not found["equal"]:
+        found |= {"expected": expected.token_ids, "found": reply.token_ids}
+    return found
 
 
 def main() -> None:
@@ -247,8 +250,8 @@ def report(found: Sequence[dict[str, Any]]) -> int:
     print(f"{'drafts / threads / prefill':<28}{'replies':>8}{'mismatches':>12}{'tokens/step':>13}")
     for way, (replies, wrong, tokens, steps) in totals.items():
         print(f"{way:<28}{replies:>8}{wrong:>12}{tokens / max(steps, 1):>13.2f}")
-    wrong, compared = (sum(row[i] for row in totals.values()) for i in (1, 0))
-    print(f"replies={len(found)} mismatches={wrong}/{compared}")
+    wrong, total = (sum(row[i] for row in totals.values()) for i in (1, 0))
+    print(f"replies={len(found)} mismatches={wrong}/{total}")
     return wrong
 
 
