@@ -1,5 +1,20 @@
-"""`python -m edgespec` is `edgespec`."""
+"""The program: `edgespec`, and `python -m edgespec`."""
 
-from edgespec.cli import main
+from __future__ import annotations
 
-main()
+import gc
+
+_COLLECTIONS = (100_000, 20, 100)
+"""When Python looks for garbage: modules are none, and a tenth of a start was looking at them."""
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    gc.set_threshold(*_COLLECTIONS)
+    from edgespec.cli import main as run  # brings more modules than came before it
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

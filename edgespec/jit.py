@@ -20,7 +20,6 @@ import numba
 from numba import njit
 from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
-from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
 
@@ -81,7 +80,6 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # Numba has no types
 
     def load_overload(self, sig: object, target_context: Any) -> Any:
         """Numba's own would first learn to compile: 0.1 s that finished code has no use for."""
-        rtsys.initialize(target_context)
         return self._load_overload(sig, target_context)
 
 
@@ -101,7 +99,7 @@ def _compile(function: Function, **options: Any) -> Function:
 
 def kernel(function: Function) -> Function:
     """Compile for one thread, every float operation in the order it is written."""
-    return _compile(function)
+    return _compile(function, _nrt=False)
 
 
 def inner_kernel(function: Function) -> Function:

@@ -114,6 +114,10 @@ class CodeMapping:
     resident_bytes: int = 0
 
 
+_TELLING = frozenset("0123456789abcdefRAS")
+"""How lines begin that say where a mapping is, or Rss, Anonymous, Swap."""
+
+
 def clean_code_mappings(smaps: Iterable[str]) -> list[CodeMapping]:
     """The mappings whose pages can be dropped and read again, from the lines of smaps.
 
@@ -125,6 +129,8 @@ def clean_code_mappings(smaps: Iterable[str]) -> list[CodeMapping]:
     current: CodeMapping | None = None
     code: set[str] = set()
     for line in smaps:
+        if line[0] not in _TELLING:
+            continue
         words = line.split(None, 5)
         if "-" in words[0]:
             start, end = (int(word, 16) for word in words[0].split("-"))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from edgespec.backends.native.kernels import attention_ops, int8_kv, isa, row_ops, tile
 from edgespec.backends.native.kernels.emit import Emitter, Function
 from edgespec.backends.native.kernels.integer_tile import Operations
+from edgespec.backends.native.kernels.machine_code import compile_function
 from edgespec.backends.native.kernels.spans import WIDTH, row_sizes
 from edgespec.memory.settings import KV_TYPES
 from tests.backends import attention_arrays as arrays
@@ -251,7 +252,7 @@ def expected(calls: Calls) -> NDArray[np.uint8]:
 
 def _plain_addresses() -> Iterator[tuple[str, int]]:
     for name, function in (ROW_FUNCTIONS | attention(isa.PLAIN)).items():
-        yield name, isa.compile_function(*function, isa.processor(isa.PLAIN))
+        yield name, compile_function(*function, isa.processor(isa.PLAIN))
     for kind in KINDS:
         for size in tile.FORMATS[kind].sizes:
             yield f"{kind.name}_{size}", isa.tile_address(isa.PLAIN, kind, size)

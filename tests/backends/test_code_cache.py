@@ -35,16 +35,24 @@ from edgespec.backends.native.kernels import isa
 from edgespec.models.spec import TensorType
 from edgespec.verification import noise
 from edgespec.verification.caller import draw
-from tests.backends.tiles import Activations, Tile, raw_rows
+from tests.backends.tiles import Activations, Tile, call, raw_rows
 
-kind, output = TensorType.F32, np.zeros((1, 16), np.float32)
-packed = Tile.pack(kind, raw_rows(kind, 16, 64), 64)
-tile = isa.tile_address(isa.available()[0], kind, 1)
-Activations.random(1, 64).run(tile, packed, output=output)
+used, tiles = isa.available()[0], {}
+for kind in (TensorType.F32, TensorType.Q8_0):
+    packed = Tile.pack(kind, raw_rows(kind, 16, 64), 64)
+    output = np.zeros((1, 16), np.float32)
+    Activations.random(1, 64).run(isa.tile_address(used, kind, 1), packed, output=output)
+    tiles[kind.name] = output.tolist()
+gated = np.ones((3, 16), np.float32)
+gate = isa.row_addresses(used, False)[2]
+call(gate, *(row.ctypes.data for row in gated), 1, 0, 0, 0, 0)
 print(json.dumps({
     "kernel": noise.gumbel_noise(1, 2, [3]).tolist(),
     "kernel in another file": draw(7),
-    "LLVM text": output.tolist(),
+    "float tile": tiles["F32"],
+    "quantised tile": tiles["Q8_0"],
+    "packed weights": packed.weights.tolist(),
+    "row operation": gated.tolist(),
     "hits": sum(draw.stats.cache_hits.values()),
 }))
 """
@@ -111,7 +119,23 @@ EDITS = {
     ),
     "the text of a tile": (
         ("backends/native/kernels/float_tile.py", "builder.fadd(", "builder.fsub("),
-        {"LLVM text"},
+        {"float tile"},
+    ),
+    "the text of a quantised tile": (
+        (
+            "backends/native/kernels/integer_tile.py",
+            "fmul(part.scale, factor)",
+            "fadd(part.scale, factor)",
+        ),
+        {"quantised tile"},
+    ),
+    "the text of a row operation": (
+        ("backends/native/kernels/row_ops.py", "builder.fadd(power,", "builder.fsub(power,"),
+        {"row operation"},
+    ),
+    "how weights are packed": (
+        ("backends/native/kernels/pack.py", "constant(0x80808080)", "constant(0x80808081)"),
+        {"packed weights", "quantised tile"},
     ),
 }
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,21 @@ def test_no_cache_folder_costs_one_line(tmp_path: Path) -> None:
     assert str(file) in found.stderr
 
 
+NOTHING_EMITTED = """
+from edgespec.backends.native.kernels import emit
+def done(self):
+    raise AssertionError(f"{self.function.name} is emitted once more")
+emit.Emitter.done = done
+"""
+
+
+def test_what_is_on_disk_is_not_emitted(tmp_path: Path) -> None:
+    first = _run(tmp_path)
+    assert _run(tmp_path, NOTHING_EMITTED + RUN).stdout == first.stdout
+    with pytest.raises(subprocess.CalledProcessError):
+        _run(tmp_path / "empty", NOTHING_EMITTED + RUN)
+
+
 HOST = isa.processor(isa.PLAIN)
 
 
@@ -97,3 +113,11 @@ def test_same_text_is_compiled_once() -> None:
     function = float_tile.emit_tile(TensorType.F32, 1, AVX2)
     first, second = (machine_code.compile_function(*function, HOST) for _ in range(2))
     assert first == second
+
+
+def test_variants_of_one_name_are_told_apart() -> None:
+    emit = partial(float_tile.emit_tile, TensorType.F32, 1, AVX2)
+    one, other, again = (
+        machine_code.compile_named("tile_F32_1", emit, HOST, variant) for variant in ("a", "b", "a")
+    )
+    assert one == again != other

@@ -256,7 +256,7 @@ def table(isa: str, kv_type: str, operations: Operations, processor: Processor) 
     and before those of scores and mixing the most rows they take at once.
     """
     addresses = {
-        name: compile_named(f"{isa}.{name}", name, emit, processor)
+        name: compile_named(name, emit, processor, variant=isa)
         for name, emit in functions(kv_type, operations).items()
     }
     sizes = [size for size in range(1, ROW_BLOCK + 1) if f"mix_{kv_type}_{size}" in addresses]

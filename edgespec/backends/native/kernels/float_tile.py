@@ -19,7 +19,8 @@ def emit_tile(kind: TensorType, num_tokens: int, operations: Operations) -> Func
     """
     lanes = tile.TILE_ROWS if num_tokens <= 2 else operations.lanes
     at_once = operations.lanes // 2
-    emitter = Emitter(f"tile_{kind.name}_{num_tokens}", tile.NUM_ARGUMENTS, lanes)
+    name = tile.function_name(kind, num_tokens, operations.unrolled)
+    emitter = Emitter(name, tile.NUM_ARGUMENTS, lanes)
     for first in range(0, tile.TILE_ROWS, lanes):
         for some in range(0, num_tokens, at_once):
             tokens = range(some, min(some + at_once, num_tokens))

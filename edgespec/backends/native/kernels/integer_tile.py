@@ -103,7 +103,7 @@ def emit_tile(kind: TensorType, num_tokens: int, operations: Operations) -> Func
     loops over as many as it is told.
     """
     unrolled = num_tokens <= operations.unrolled
-    name = f"tile_{kind.name}_{num_tokens if unrolled else 'many'}"
+    name = tile.function_name(kind, num_tokens, operations.unrolled)
     emitter = Emitter(name, tile.NUM_ARGUMENTS, operations.lanes)
     weights, scales, _, _, output, num_blocks = emitter.arguments[:6]
     output_stride, told, accumulate = emitter.arguments[9:]

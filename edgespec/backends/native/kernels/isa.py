@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from edgespec.backends.native.kernels import (
     arm,
@@ -27,7 +27,7 @@ from edgespec.backends.native.kernels.host import host_features
 from edgespec.backends.native.kernels.integer_tile import Operations
 from edgespec.backends.native.kernels.machine_code import (
     Processor,
-    compile_function,
+    compile_named,
     host_processor,
 )
 from edgespec.backends.native.kernels.portable import PORTABLE
@@ -124,4 +124,6 @@ def tile_address(isa: str, kind: TensorType, num_tokens: int) -> int:
     """
     if isa == PLAIN:
         return plain.address(kind)
-    return compile_function(*emit_tile(isa, kind, num_tokens), processor(isa))
+    name = tile.function_name(kind, num_tokens, operations(isa).unrolled)
+    emit = partial(emit_tile, isa, kind, num_tokens)
+    return compile_named(name, emit, processor(isa), variant=isa)

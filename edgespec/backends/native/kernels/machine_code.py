@@ -1,9 +1,9 @@
-"""Turn LLVM text into functions at an address, and remember the machine code on disk by its
-content.
+"""Turn LLVM text into functions at an address, and remember the machine code on disk.
 
-The cache key is a hash of the text itself, the processor, its features and the llvmlite version: an
+Emitting text takes longer than loading code, so code is found again by a hash of all sources that
+may emit any, with the function's name, the processor, its features and the llvmlite version: an
 edited kernel, another machine or another version asks for another file, so stale code cannot be
-loaded. Functions that take long to emit are remembered by a hash of all sources instead.
+loaded.
 """
 
 from __future__ import annotations
@@ -90,23 +90,25 @@ def _cache_path(text: str, processor: Processor) -> Path:
 
 @cache
 def compile_function(text: str, name: str, processor: Processor) -> int:
-    """The address of function `name` of an LLVM module given as text."""
+    """The address of function `name` of an LLVM module given as text; remembered by the text."""
     return _address(_cache_path(text, processor), lambda: text, name, processor)
 
 
-_named: dict[tuple[str, Processor], int] = {}
+_named: dict[tuple[str, str, Processor], int] = {}
 
 
-def compile_named(key: str, name: str, emit: Callable[[], Function], processor: Processor) -> int:
-    """The same for a function that is emitted only where no earlier process has left its code.
+def compile_named(
+    name: str, emit: Callable[[], Function], processor: Processor, variant: str = ""
+) -> int:
+    """The same for a function of this name, emitted only where no earlier process left its code.
 
-    Emitting takes longer than loading. `key` tells the function apart from all others that these
-    sources emit for this processor.
+    `variant` tells functions apart that have one name and are made for one processor.
     """
-    if (key, processor) not in _named:
-        path = _cache_path(f"{code_key()}\0{key}", processor)
-        _named[key, processor] = _address(path, lambda: emit()[0], name, processor)
-    return _named[key, processor]
+    key = name, variant, processor
+    if key not in _named:
+        path = _cache_path("\0".join([code_key(), variant, name]), processor)
+        _named[key] = _address(path, lambda: emit()[0], name, processor)
+    return _named[key]
 
 
 def _address(path: Path, text: Callable[[], str], name: str, processor: Processor) -> int:

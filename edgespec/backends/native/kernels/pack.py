@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from llvmlite import ir
@@ -26,7 +26,7 @@ from edgespec.backends.native.kernels.emit import (
     Function,
     Value,
 )
-from edgespec.backends.native.kernels.machine_code import compile_function, host_processor
+from edgespec.backends.native.kernels.machine_code import compile_named, host_processor
 from edgespec.models.spec import TensorType
 
 NUM_ARGUMENTS = 6
@@ -41,14 +41,17 @@ def packer(kind: TensorType) -> Callable[[int, int, int, int, int, int], None]:
     tiles (of 16 rows each), that of groups of columns in a row, and the addresses of the first
     tile's weights and scales.
     """
-    address = compile_function(*emit_packer(kind), host_processor())
+    address = compile_named(_name(kind), partial(emit_packer, kind), host_processor())
     return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * NUM_ARGUMENTS)(address)
+
+
+def _name(kind: TensorType) -> str:
+    return f"pack_{kind.name}"
 
 
 def emit_packer(kind: TensorType) -> Function:
     """LLVM text and name of the function."""
-    form, name = tile.FORMATS[kind], f"pack_{kind.name}"
-    emitter = Emitter(name, NUM_ARGUMENTS)
+    form, emitter = tile.FORMATS[kind], Emitter(_name(kind), NUM_ARGUMENTS)
     source, row_bytes, num_tiles, num_groups, weights, scales = emitter.arguments
     group_bytes = form.group // kind.block_size * kind.block_bytes
     rows = _Rows(emitter, row_bytes, emitter.stack_bytes(64 * (group_bytes // 4)))

@@ -8,7 +8,7 @@ set. All take eight 64-bit integers; the unused are zero.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 from llvmlite import ir
 
@@ -23,7 +23,7 @@ from edgespec.backends.native.kernels.emit import (
     Function,
     Value,
 )
-from edgespec.backends.native.kernels.machine_code import Processor, compile_function
+from edgespec.backends.native.kernels.machine_code import Processor, compile_named
 from edgespec.backends.native.kernels.maxima import maxima
 from edgespec.backends.native.kernels.vectors import exp, floats, max_lanes, nearest, sum_lanes
 
@@ -110,13 +110,17 @@ def gate() -> Function:
     return emitter.done()
 
 
+def _rotate_name(interleaved: bool) -> str:
+    return "rotate_pairs" if interleaved else "rotate_halves"
+
+
 def rotate(interleaved: bool) -> Function:
     """(input, cosines, sines, output, vectors of 16 pairs, vectors after them, factor bits): RoPE.
 
     The pairs are (i, i + half), or (2 i, 2 i + 1) where `interleaved`; every output, the values
     after the pairs too, is multiplied by the factor.
     """
-    emitter = start("rotate_pairs" if interleaved else "rotate_halves")
+    emitter = start(_rotate_name(interleaved))
     builder = emitter.builder
     source, cosines, sines, target, pairs, after, bits = emitter.arguments[:7]
     factor = emitter.splat(builder.bitcast(builder.trunc(bits, I32), F32))
@@ -168,5 +172,11 @@ def _shuffle(
 @cache
 def table(interleaved: bool, processor: Processor) -> tuple[int, ...]:
     """All addresses in the order `table.py` names them."""
-    functions = (rms_norm(), quantise(), gate(), rotate(interleaved), maxima())
-    return tuple(compile_function(*function, processor) for function in functions)
+    functions: dict[str, Callable[[], Function]] = {
+        "rms_norm": rms_norm,
+        "quantise": quantise,
+        "gate": gate,
+        _rotate_name(interleaved): partial(rotate, interleaved),
+        "maxima": maxima,
+    }
+    return tuple(compile_named(name, emit, processor) for name, emit in functions.items())

@@ -170,3 +170,11 @@ FORMATS: dict[TensorType, TileFormat] = {
         TensorType.Q6_K: Layout(6, 32 + 256, blocks=8, parts=2, offset=32),
     }.items()
 }
+
+
+def function_name(kind: TensorType, num_tokens: int, unrolled: int) -> str:
+    """What the tile function for a type and number of tokens is called: quantised types have one
+    for every number above `unrolled`.
+    """
+    is_own = FORMATS[kind].is_float or num_tokens <= unrolled
+    return f"tile_{kind.name}_{num_tokens if is_own else 'many'}"
