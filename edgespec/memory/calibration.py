@@ -34,8 +34,8 @@ LIBRARIES: dict[str, Cost] = {
 
 KERNELS: dict[KernelState, Cost] = {
     "ready": Cost(0, 0),
-    "cached": Cost(45 * MIB, 15 * MIB),
-    "cold": Cost(158 * MIB, 15 * MIB),
+    "cached": Cost(22 * MIB, 10 * MIB),
+    "cold": Cost(158 * MIB, 10 * MIB),
 }
 """All kernels of a session: machine code, and what Numba and LLVM keep for good beside it.
 
@@ -51,8 +51,8 @@ TOKENIZER_BYTES = 1 * MIB
 TOKENIZER_BYTES_PER_TOKEN = 320
 """Texts, kinds, and the map from text to id with merges or scores (32,000 and 150,000 tokens)."""
 
-SESSION_BYTES = 15 * MIB
-"""Library pages that come back while working (7 MiB), modules imported late (`tokenizers` 3.3 MiB,
+SESSION_BYTES = 12 * MIB
+"""Library pages that come back while working (4 MiB), modules imported late (`tokenizers` 3.3 MiB,
 `jinja2` 1.9 MiB), text, statistics.
 """
 

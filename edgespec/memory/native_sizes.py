@@ -18,7 +18,7 @@ ALIGNMENT = 64
 """Extra bytes of a block, so that it can start on a cache line."""
 TILE_ROWS = 16
 """Rows of a weight matrix that are interleaved; the last tile is padded with zeros."""
-TILE_SIZES = (1, 2, 4, 8, 16)
+TILE_SIZES = (1, 2, 4, 8)
 """Rows that passes are padded up to, whatever the weights' type."""
 ATTENTION_ROWS, THREAD_ROWS, SPLIT_NODES = 12, 48, 16
 """Query rows that are kept together, rows a thread takes on, nodes whose spans threads share."""
@@ -26,8 +26,10 @@ SPAN = 512
 """Positions whose softmax is computed at once."""
 SCORE_FLOATS = 14 * (SPAN + 256 + 80)
 """Scores a thread keeps: of 12 rows, and the values' scales twice; of a span and all nodes."""
-BLOCK, NUM_PLANES = 32, 7
-"""Columns that share an activation scale, and 4-byte values kept for each such block."""
+BLOCK, NUM_PLANES, ROW_GAP = 32, 7, 64
+"""Columns that share an activation scale, 4-byte values kept for each such block, and bytes between
+the int8 activations of one row and the next.
+"""
 READ_CHUNK_BYTES = 4 * 1024**2
 """Bytes of the file in memory at a time while weights are packed."""
 
@@ -94,10 +96,15 @@ def logits_bytes(spec: ModelSpec, max_nodes: int) -> int:
     """Rows of f32 logits and of their maxima: (max_nodes to a tile size) x (vocabulary to 16) x
     (4 + 4 / 16) bytes.
     """
-    fitting = (size for size in TILE_SIZES if size >= max_nodes)
-    rows = next(fitting, round_up(max_nodes, TILE_SIZES[-1]))
+    rows = _padded_rows(max_nodes)
     tiles = -(-spec.vocab_size // TILE_ROWS)
     return rows * tiles * (TILE_ROWS + 1) * 4
+
+
+def _padded_rows(num_nodes: int) -> int:
+    """Nodes to a tile size, or to whole tiles of the largest."""
+    fitting = (size for size in TILE_SIZES if size >= num_nodes)
+    return next(fitting, round_up(num_nodes, TILE_SIZES[-1]))
 
 
 def activation_bytes(
@@ -111,11 +118,11 @@ def activation_bytes(
 ) -> int:
     """Scratch of one pass, shared by all layers: rows x row bytes + attention + node tables.
 
-    Rows are max(max_nodes, prefill_chunk) rounded up to 16. Tables are four 4-byte numbers for each
-    node, max_nodes squared, and four 8-byte numbers for each text, with one more of each.
+    Rows are max(max_nodes, prefill_chunk) rounded up to a tile size. Tables are four 4-byte numbers
+    for each node, max_nodes squared, and four 8-byte numbers for each text, with one more of each.
     """
     chunk = max(max_nodes, prefill_chunk)
-    rows = round_up(chunk, TILE_SIZES[-1])
+    rows = _padded_rows(chunk)
     attention = _attention_bytes(spec, context_length, max_nodes, threads, sequences)
     attention += _query_bytes(spec, rows, kv_type, sequences)
     tables = 16 * (chunk + 1) + 4 * max_nodes**2 + 32 * (sequences + 1)
@@ -157,8 +164,8 @@ def _query_bytes(spec: ModelSpec, rows: int, kv_type: str, sequences: int) -> in
 def _row_bytes(spec: ModelSpec) -> int:
     """One node's f32 stream, q, k, v, up and angles, and its three matmul inputs.
 
-    A matmul input is kept as f32 and, when it has whole blocks of 32, as int8 with seven 4-byte
-    values per block.
+    A matmul input is kept as f32 and, when it has whole blocks of 32, as int8 in 64 bytes more than
+    it needs, with seven 4-byte values per block.
     """
     q_dim = spec.num_heads * spec.head_dim
     widths = (q_dim, spec.kv_dim, spec.kv_dim, spec.ffn_dim)
@@ -168,6 +175,7 @@ def _row_bytes(spec: ModelSpec) -> int:
     for width in (spec.dim, q_dim, spec.ffn_dim):
         blocks = width // BLOCK if width % BLOCK == 0 else 0
         inputs += 4 * round_up(width, 16) + blocks * (BLOCK + 4 * NUM_PLANES)
+        inputs += ROW_GAP if blocks else 0
     return 4 * floats + inputs
 
 

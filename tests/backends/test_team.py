@@ -70,6 +70,16 @@ def test_every_unit_is_taken_once(
     assert memory[done :: team.LINE // 8].sum() == 8 * count
 
 
+def test_nearly_equal_threads_split_a_few_units_evenly() -> None:
+    """Units are heads there: one and three of four would take half as long again."""
+    c, memory = words([(1 << 19) - 9000, (1 << 19) + 9000])
+    team.share_out(c, 2)
+    hits = np.zeros(4, np.int64)
+    for thread in range(2):
+        take_units(c, thread, 4, hits)
+        assert hits.sum() == 2 * (thread + 1)
+
+
 def test_shares_follow_what_threads_did() -> None:
     """A core three times as fast ends with three quarters."""
     c, memory = words([1 << 19, 1 << 19])

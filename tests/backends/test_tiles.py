@@ -65,7 +65,7 @@ def test_bit_equal_to_the_plain_loop(used: str, kind: TensorType, size: int) -> 
 def test_a_token_does_not_see_the_others(used: str, kind: TensorType) -> None:
     columns = _columns(kind)
     packed = Tile.pack(kind, raw_rows(kind, 16, columns), columns)
-    many = Activations.random(16, columns)
+    many = Activations.random(max(tile.INTEGER_SIZES), columns)
     for size in tile.FORMATS[kind].sizes:
         output = np.zeros((size, 16), np.float32)
         some = Activations(many.values[:size], many.quants[:size], many.planes[:, :size])

@@ -41,7 +41,9 @@ class Rows:
     floats: NDArray[np.float32]
     """[rows, width]."""
     quants: NDArray[np.int8]
-    """[rows, width]; width 0 when it is no whole number of blocks: nothing quantised reads it."""
+    """[rows, width + 64]; nothing when width is no whole number of blocks, since nothing quantised
+    reads it then. The 64 keep rows out of each other's cache sets.
+    """
     planes: NDArray[np.int32]
     """[planes, rows, blocks]."""
 
@@ -50,7 +52,7 @@ class Rows:
         blocks = width // tile.BLOCK if width % tile.BLOCK == 0 else 0
         return cls(
             floats=np.zeros((num_rows, round_up(width, 16)), np.float32),
-            quants=np.zeros((num_rows, blocks * tile.BLOCK), np.int8),
+            quants=np.zeros((num_rows, width + 64 if blocks else 0), np.int8),
             planes=np.zeros((tile.NUM_PLANES, num_rows, blocks), np.int32),
         )
 
@@ -106,7 +108,7 @@ class Scratch:
         sequences: int = 1,
     ) -> Scratch:
         """Buffers for passes of up to max(max_nodes, prefill_chunk) nodes of so many texts."""
-        num_rows = round_up(max(max_nodes, prefill_chunk), max(tile.INTEGER_SIZES))
+        num_rows = tile.padded(max(max_nodes, prefill_chunk))
         q_dim, kv_dim = spec.num_heads * spec.head_dim, spec.kv_dim
         group = spec.num_heads // spec.num_kv_heads
         head_pad = round_up(spec.head_dim, 16)
@@ -136,8 +138,8 @@ class Scratch:
             scores=floats(threads, SCORES_ROWS, WIDTH),
             mixed=floats(regions, spans, head_pad),
             facts=floats(regions, 3, round_up(spans, 16)),
-            logits=floats(logits_rows(max_nodes), round_up(spec.vocab_size, 16)),
-            maxima=floats(logits_rows(max_nodes), round_up(spec.vocab_size, 16) // 16),
+            logits=floats(tile.padded(max_nodes), round_up(spec.vocab_size, 16)),
+            maxima=floats(tile.padded(max_nodes), round_up(spec.vocab_size, 16) // 16),
             normed=Rows.allocate(num_rows, spec.dim),
             attended=Rows.allocate(num_rows, q_dim),
             gated=Rows.allocate(num_rows, spec.ffn_dim),
@@ -167,15 +169,6 @@ def query_bytes(head_dim: int, kv_type: str) -> int:
     if kv_type == "f16":
         return ROW_BLOCK * 4 * round_up(head_dim, 16)
     return ROW_BLOCK * (4 + -(-head_dim // SCALED) * (2 * SCALED + 4))
-
-
-def logits_rows(max_nodes: int) -> int:
-    """Rows of logits: the most that any type's smallest tiles that hold `max_nodes` write."""
-    tables = (tile.INTEGER_SIZES, tile.FLOAT_SIZES)
-    return max(
-        next((size for size in sizes if size >= max_nodes), round_up(max_nodes, sizes[-1]))
-        for sizes in tables
-    )
 
 
 def fill_shape(c: NDArray[np.int64], spec: ModelSpec, max_nodes: int, sequences: int = 1) -> None:

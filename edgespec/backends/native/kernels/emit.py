@@ -134,12 +134,18 @@ class Emitter:
             space.align = 64
             return self.builder.ptrtoint(space, I64)
 
-    def array(self, count: int, zero: Value) -> Value:
-        """As many accumulators for any index; registers too where all indices are constants."""
+    def array(self, count: int, zero: Value, used: Value | None = None) -> Value:
+        """As many accumulators for any index; registers too where all indices are constants. Set to
+        zero are the first `used`, or all.
+        """
         with self.builder.goto_entry_block():
             array = self.builder.alloca(ir.ArrayType(self.f32, count))
-        for index in range(count):
-            self.builder.store(zero, self.slot(array, self.integer(index)))
+        if used is None:
+            for index in range(count):
+                self.builder.store(zero, self.slot(array, self.integer(index)))
+        else:
+            with self.loop(used) as index:
+                self.builder.store(zero, self.slot(array, index))
         return array
 
     def slot(self, array: Value, index: Value) -> Value:

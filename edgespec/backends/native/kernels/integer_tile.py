@@ -88,6 +88,8 @@ class Block:
     minimum: Value | None = None
 
 
+TOGETHER = 4
+"""Tokens whose sums straight code makes side by side: one alone waits for itself at each quad."""
 PREFETCH = ((2, 4096), (1, 1024))
 """Into which cache weights are asked for, and how many bytes ahead.
 
@@ -109,14 +111,18 @@ def emit_tile(kind: TensorType, num_tokens: int, operations: Operations) -> Func
     output_stride, told, accumulate = emitter.arguments[9:]
     most = num_tokens if unrolled else tile.INTEGER_SIZES[-1]
     parts = range(0, tile.TILE_ROWS, operations.lanes)
-    # LLVM fills an array with a zero it sees by calling memset; these functions call nothing.
-    sums = emitter.array(most * len(parts), emitter.zero(None if unrolled else told))
+    num_sums = most * len(parts)
+    if unrolled:
+        sums = emitter.array(num_sums, emitter.zero())
+    else:  # LLVM fills an array with a zero it sees by calling memset; these functions call nothing
+        used = emitter.address(0, (told, len(parts)))
+        sums = emitter.array(num_sums, emitter.zero(hidden=output_stride), used)
     layout = tile.FORMATS[kind].layout
     block_bytes = 64 * layout.bits
 
-    def tokens(at_once: int) -> Iterator[list[Value]]:
+    def tokens(straight: int, looped: int) -> Iterator[list[Value]]:
         """Groups of tokens; what is emitted between two is done for each group."""
-        return _straight(emitter, most, at_once) if unrolled else _looped(emitter, told, at_once)
+        return _straight(emitter, most, straight) if unrolled else _looped(emitter, told, looped)
 
     with emitter.loop(num_blocks) as index:
         for level, distance in PREFETCH:
@@ -124,11 +130,11 @@ def emit_tile(kind: TensorType, num_tokens: int, operations: Operations) -> Func
             emitter.prefetch(ahead, block_bytes, level)
         for part, first in enumerate(parts):
             block = _unpack(Rows(emitter, operations, first), layout, weights, scales, index)
-            for group in tokens(operations.tokens):
+            for group in tokens(max(TOGETHER, operations.tokens), operations.tokens):
                 places = [emitter.address(part, (token, len(parts))) for token in group]
                 slots = [emitter.slot(sums, place) for place in places]
                 _add_block(emitter, block, operations, group, index, slots)
-    for (token,) in tokens(1):
+    for (token,) in tokens(1, 1):
         for part, first in enumerate(parts):
             slot = emitter.slot(sums, emitter.address(part, (token, len(parts))))
             place = emitter.address(output, (token, output_stride), 4 * first)

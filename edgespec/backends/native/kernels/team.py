@@ -107,9 +107,18 @@ def barrier(c, thread, threads):
 
 
 @inner_kernel
+def _edge(c, thread, word, count):
+    """The unit at which a thread's part of `count` begins (FROM) or ends (TO), rounded: two threads
+    that are nearly alike must not split four units into one and three.
+    """
+    share = load_long(c[t.TEAM] + MEMBERS + thread * LINE + word)
+    return ((count - (count >> 3)) * share + (1 << ONE - 1)) >> ONE
+
+
+@inner_kernel
 def end_of_part(c, thread, count):
     """Where this thread's part of `count` units ends."""
-    return ((count - (count >> 3)) * load_long(c[t.TEAM] + MEMBERS + thread * LINE + TO)) >> ONE
+    return _edge(c, thread, np.int64(TO), count)
 
 
 @inner_kernel
@@ -118,7 +127,7 @@ def first_unit(c, thread, count, num_bytes):
 
     `num_bytes` is what a unit weighs against those of other stages.
     """
-    begin = ((count - (count >> 3)) * load_long(c[t.TEAM] + MEMBERS + thread * LINE + FROM)) >> ONE
+    begin = _edge(c, thread, np.int64(FROM), count)
     return next_unit(c, thread, begin - 1, count, num_bytes)
 
 

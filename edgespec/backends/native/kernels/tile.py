@@ -20,10 +20,10 @@ is in the batch.
 
 How a tile is walked depends on the registers; what is computed does not:
 
-    many (AVX-512)                        few (AVX2, AVX-VNNI, NEON)
+    many (AVX-512), up to 8 tokens        few (AVX2, AVX-VNNI, NEON), or more tokens
     for each block of 32 columns          for each block of 32 columns
-        load 8 quads of 16 rows               for rows 0..7, then 8..15
-        for each token: to its sums,              load 8 quads of 8 rows
+        load 8 quads of 16 rows               for rows 0..7, then 8..15 (AVX-512: 0..15)
+        for each token: to its sums,              load 8 quads of these rows
             which stay in registers               for each token: to its sums, in memory
 
 Activations are int8 with one scale per block of 32 (plane SCALE), and what the weight types need of
@@ -82,9 +82,24 @@ START_16 = 6
 """i32: -16 times the block's integer sum (Q5_0)."""
 NUM_PLANES = 7
 
-INTEGER_SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
+INTEGER_SIZES = (1, 2, 3, 4, 6, 8, 48)
+"""Numbers of tokens a tile function is made for; other n are padded up to the next.
+
+Only the last is a function that computes no more than it is told: 48 tokens' sums fit in 4 KiB.
+"""
 FLOAT_SIZES = (1, 2, 4, 8)
-"""Numbers of tokens a tile function is made for; other n are padded up to the next."""
+"""The same for F32, F16 and BF16, whose last function is repeated."""
+
+
+def padded(num_tokens: int) -> int:
+    """Rows that tile functions write for this many tokens, at most, whatever the type."""
+    last = FLOAT_SIZES[-1]
+    floats = next(
+        (size for size in FLOAT_SIZES if size >= num_tokens), -(-num_tokens // last) * last
+    )
+    return max(
+        floats, next((size for size in INTEGER_SIZES[:-1] if size >= num_tokens), num_tokens)
+    )
 
 
 class Layout(NamedTuple):

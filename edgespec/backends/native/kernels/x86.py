@@ -16,12 +16,11 @@ def _dot_vnni(
 ) -> list[Value]:
     """vpdpbusd: four products of u8 and i8 added to each int32 lane, in one instruction."""
     name = f"llvm.x86.avx512.vpdpbusd.{32 * emitter.lanes}"
-    sums = []
-    for acc, row in zip(starts, rows, strict=True):
-        for i, quad in enumerate(quads):
+    sums = list(starts)
+    for i, quad in enumerate(quads):
+        for token, row in enumerate(rows):
             four = emitter.splat_load(emitter.address(row, 4 * i), I32)
-            acc = emitter.call(name, emitter.i32, [acc, quad, four])
-        sums.append(acc)
+            sums[token] = emitter.call(name, emitter.i32, [sums[token], quad, four])
     return sums
 
 
@@ -74,6 +73,6 @@ def _lookup(emitter: Emitter, values: bytes, indices: Value) -> Value:
     return builder.bitcast(found, emitter.i32)
 
 
-AVX512VNNI = Operations(lanes=16, dot=_dot_vnni, lookup=_lookup, unrolled=16)
+AVX512VNNI = Operations(lanes=16, dot=_dot_vnni, lookup=_lookup, unrolled=8)
 AVXVNNI = Operations(lanes=8, dot=_dot_vnni, lookup=_lookup)
 AVX2 = Operations(lanes=8, dot=_dot_avx2, lookup=_lookup, signed=True)
