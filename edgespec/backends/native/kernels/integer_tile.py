@@ -37,7 +37,7 @@ class Operations:
     are in memory and the weights of a block in registers while a loop goes over the tokens.
     """
     tokens: int = 1
-    """Most tokens `dot` takes at once."""
+    """Most tokens `dot` takes at once in a loop; straight code hands it `TOGETHER`."""
     signed: bool = False
     """Weights that may exceed 127 count as 128 less in `dot`, so START_128 is left out."""
 
