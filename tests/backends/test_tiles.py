@@ -80,6 +80,19 @@ def test_a_token_does_not_see_the_others(used: str, kind: TensorType) -> None:
 
 
 @pytest.mark.parametrize("used", ISAS)
+@pytest.mark.parametrize("kind", QUANTISED, ids=name)
+def test_the_last_size_computes_what_it_is_told(used: str, kind: TensorType) -> None:
+    last, packed = tile.INTEGER_SIZES[-1], Tile.pack(kind, raw_rows(kind, 16, COLUMNS), COLUMNS)
+    for count in (9, 13, 33):
+        activations = Activations.random(count, COLUMNS)
+        ours, plain = np.full((2, count + 1, 16), np.float32(7))
+        for isa_name, output in ((used, ours), (isa.PLAIN, plain)):
+            activations.run(isa.tile_address(isa_name, kind, last), packed, output=output[:count])
+        np.testing.assert_array_equal(ours.view(np.uint32), plain.view(np.uint32))
+        assert np.all(ours[count] == 7)
+
+
+@pytest.mark.parametrize("used", ISAS)
 @pytest.mark.parametrize("kind", KINDS, ids=name)
 def test_accumulates_on_top(used: str, kind: TensorType) -> None:
     columns, address = _columns(kind), isa.tile_address(used, kind, 2)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from edgespec.backends.base import Target, TokenTree
-from edgespec.backends.native.kernels import table
+from edgespec.backends.native.kernels import table, tile
 from edgespec.errors import BackendError, ContextOverflowError, UnsupportedModelError
 from edgespec.memory.native_sizes import KV_BLOCK, kv_bytes
 from edgespec.memory.settings import KV_TYPES
@@ -232,7 +232,9 @@ def test_tiles_stay_inside_the_logits(kind: str) -> None:
             for count in range(1, max_nodes + 1):
                 sizes = made._tiles_for(count)[table.NUM_TYPES :]  # type: ignore[attr-defined]
                 largest = int(sizes.max())
-                assert -(-count // largest) * largest <= room, (count, max_nodes)
+                loops = largest == tile.INTEGER_SIZES[-1]  # and writes no more than it is told
+                written = count if loops else -(-count // largest) * largest
+                assert written <= room, (count, max_nodes)
 
 
 @pytest.mark.parametrize(
