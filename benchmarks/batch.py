@@ -21,6 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
+from edgespec.drafting.consensus import ConsensusDrafter
 from edgespec.engine import Engine
 from edgespec.reply import Reply
 
@@ -57,7 +58,7 @@ def main() -> None:
 def _compare(
     engine: Engine, name: str, speculation: bool, sizes: list[int], rounds: int, tokens: int
 ) -> None:
-    options = {"max_tokens": tokens, "speculation": speculation, "ignore_eos": True}
+    options = {"max_tokens": tokens, "speculation": speculation}
     speeds: dict[int, list[float]] = defaultdict(list)
     steps: dict[int, float] = {}
     texts: dict[int, list[str]] = {}
@@ -86,6 +87,9 @@ def _write(engine: Engine, name: str, size: int, options: dict[str, Any]) -> lis
     for session in engine.lanes(engine.plan.sequences):  # from nothing
         session.sequence.truncate(0)
         session.ids.clear()
+        for source in session.market._sources:
+            if isinstance(source.drafter, ConsensusDrafter):
+                source.drafter.pool.prompt = b""  # what is remembered of it goes with the next
     prompts = PROMPTS if name == "prompts" else PROMPTS[:1] * len(PROMPTS)
     seeds = [1] * len(prompts) if name == "prompts" else range(1, len(prompts) + 1)
     pairs = zip(prompts, seeds, strict=True)

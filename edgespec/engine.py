@@ -200,6 +200,7 @@ class Engine:
             self._closed = True
             for session in self._sessions:
                 session.market.close()
+                session.sequence.close()
             self._target.close()
             self.file.close()
 
