@@ -1,6 +1,6 @@
 """What writing several replies at once brings: the same replies one after another and in batches.
 
-    python benchmarks/batch.py [MODEL] [--tokens 64] [--rounds 3] [--sizes 2,4,8]
+    python benchmarks/batch.py [MODEL] [--tokens 64] [--rounds 3] [--sizes 2,4,8] [--plain]
 
 Everything has its turn in each round; tokens a second of all replies together, prompts included,
 the median of the rounds. "samples" are replies to one prompt at temperature 0.8, whose beginning is
@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sizes", default="2,4,8")
     parser.add_argument("--drafters", default="auto")
+    parser.add_argument("--plain", action="store_true", help="without speculation only")
     asked = parser.parse_args()
     sizes = [int(size) for size in asked.sizes.split(",")]
     with edgespec.load(
@@ -51,7 +52,7 @@ def main() -> None:
     ) as engine:
         print("T(n), ms:", {n: round(1e3 * s, 2) for n, s in engine.cost_curve().items()})
         for name in ("prompts", "samples"):
-            for speculation in (False, True):
+            for speculation in (False,) if asked.plain else (False, True):
                 _compare(engine, name, speculation, sizes, asked.rounds, asked.tokens)
 
 
