@@ -36,8 +36,8 @@ Progress = Callable[[str, int, int], None]
 class Engine:
     """One open model with its KV cache; a context manager.
 
-    Made by `edgespec.load`. One reply at a time: starting a second before the first ended is an
-    EdgeSpecError. Prompts that begin like the text already in the cache are prefilled only from
+    Made by `edgespec.load`. One stream or batch at a time: starting a second before the first
+    ended is an EdgeSpecError. Prompts that begin like the text already in the cache are prefilled only from
     where they differ.
     """
 
