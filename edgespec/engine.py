@@ -37,8 +37,8 @@ class Engine:
     """One open model with its KV cache; a context manager.
 
     Made by `edgespec.load`. One stream or batch at a time: starting a second before the first
-    ended is an EdgeSpecError. Prompts that begin like the text already in the cache are prefilled only from
-    where they differ.
+    ended is an EdgeSpecError. Prompts that begin like a text already in the cache are prefilled
+    only from where they differ.
     """
 
     def __init__(
