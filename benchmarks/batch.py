@@ -1,6 +1,6 @@
 """What writing several replies at once brings: the same replies one after another and in batches.
 
-    python benchmarks/batch.py [MODEL] [--tokens 64] [--rounds 3] [--sizes 2,4,8]
+    python benchmarks/batch.py [MODEL] [--tokens 64] [--rounds 3] [--sizes 2,4,8] [--plain]
 
 Everything has its turn in each round; tokens a second of all replies together, prompts included,
 the median of the rounds. "samples" are replies to one prompt at temperature 0.8, whose beginning is
@@ -21,6 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
+from edgespec.drafting.consensus import ConsensusDrafter
 from edgespec.engine import Engine
 from edgespec.reply import Reply
 
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sizes", default="2,4,8")
     parser.add_argument("--drafters", default="auto")
+    parser.add_argument("--plain", action="store_true", help="without speculation only")
     asked = parser.parse_args()
     sizes = [int(size) for size in asked.sizes.split(",")]
     with edgespec.load(
@@ -50,14 +52,14 @@ def main() -> None:
     ) as engine:
         print("T(n), ms:", {n: round(1e3 * s, 2) for n, s in engine.cost_curve().items()})
         for name in ("prompts", "samples"):
-            for speculation in (False, True):
+            for speculation in (False,) if asked.plain else (False, True):
                 _compare(engine, name, speculation, sizes, asked.rounds, asked.tokens)
 
 
 def _compare(
     engine: Engine, name: str, speculation: bool, sizes: list[int], rounds: int, tokens: int
 ) -> None:
-    options = {"max_tokens": tokens, "speculation": speculation, "ignore_eos": True}
+    options = {"max_tokens": tokens, "speculation": speculation}
     speeds: dict[int, list[float]] = defaultdict(list)
     steps: dict[int, float] = {}
     texts: dict[int, list[str]] = {}
@@ -86,6 +88,9 @@ def _write(engine: Engine, name: str, size: int, options: dict[str, Any]) -> lis
     for session in engine.lanes(engine.plan.sequences):  # from nothing
         session.sequence.truncate(0)
         session.ids.clear()
+        for source in session.market._sources:
+            if isinstance(source.drafter, ConsensusDrafter):
+                source.drafter.pool.prompt = b""  # what is remembered of it goes with the next
     prompts = PROMPTS if name == "prompts" else PROMPTS[:1] * len(PROMPTS)
     seeds = [1] * len(prompts) if name == "prompts" else range(1, len(prompts) + 1)
     pairs = zip(prompts, seeds, strict=True)

@@ -24,24 +24,30 @@ from edgespec.errors import (
 from edgespec.version import __version__
 
 if TYPE_CHECKING:
+    from edgespec.batch import BatchStream
     from edgespec.chat import Chat
     from edgespec.engine import Engine
     from edgespec.memory.plan import Plan
     from edgespec.opening import load, plan
-    from edgespec.reply import Reply, Stats
+    from edgespec.reply import Reply, Request, Stats
+    from edgespec.voting import Vote
 
 _LAZY = {
+    "BatchStream": "edgespec.batch",
     "Chat": "edgespec.chat",
     "Engine": "edgespec.engine",
     "Plan": "edgespec.memory.plan",
     "Reply": "edgespec.reply",
+    "Request": "edgespec.reply",
     "Stats": "edgespec.reply",
+    "Vote": "edgespec.voting",
     "load": "edgespec.opening",
     "plan": "edgespec.opening",
 }
 
 __all__ = [
     "BackendError",
+    "BatchStream",
     "BudgetError",
     "Chat",
     "ContextOverflowError",
@@ -51,10 +57,12 @@ __all__ = [
     "OptionError",
     "Plan",
     "Reply",
+    "Request",
     "Stats",
     "StoreError",
     "TemplateError",
     "UnsupportedModelError",
+    "Vote",
     "__version__",
     "load",
     "plan",

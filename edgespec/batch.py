@@ -122,7 +122,7 @@ class Batch:
             index = self._waiting.popleft()
             writing = self.writings[index]
             session = max(free, key=lambda lane: lane.common(writing.request.prompt_ids))
-            others = [lane for lane in lanes if lane is not session]
+            others = [other for other in self._engine.sessions if other is not session]
             try:
                 self._running[index] = self._engine.writer(writing, session, others)
             except BaseException:

@@ -36,9 +36,9 @@ Progress = Callable[[str, int, int], None]
 class Engine:
     """One open model with its KV cache; a context manager.
 
-    Made by `edgespec.load`. One reply at a time: starting a second before the first ended is an
-    EdgeSpecError. Prompts that begin like the text already in the cache are prefilled only from
-    where they differ.
+    Made by `edgespec.load`. One stream or batch at a time: starting a second before the first
+    ended is an EdgeSpecError. Prompts that begin like a text already in the cache are prefilled
+    only from where they differ.
     """
 
     def __init__(
@@ -59,7 +59,8 @@ class Engine:
         self.allotment = Allotment(CostCurve(self._curve, plan.max_nodes), plan.max_nodes)
         self._make_market = make_market
         self._session = Session(target.own, make_market())
-        self._sessions = [self._session]
+        self.sessions = [self._session]
+        """Of all texts that were written at a time; they keep what they hold."""
         self._closed = False
 
     @property
@@ -198,8 +199,9 @@ class Engine:
         """Give back the model's memory and file; using the engine afterwards is an error."""
         if not self._closed:
             self._closed = True
-            for session in self._sessions:
+            for session in self.sessions:
                 session.market.close()
+                session.sequence.close()
             self._target.close()
             self.file.close()
 
@@ -256,9 +258,9 @@ class Engine:
 
     def lanes(self, count: int) -> list[Session]:
         """Sessions for so many texts at once, the engine's own first; they keep their texts."""
-        while len(self._sessions) < count:
-            self._sessions.append(Session(self._target.open_sequence(), self._make_market()))
-        return self._sessions[:count]
+        while len(self.sessions) < count:
+            self.sessions.append(Session(self._target.open_sequence(), self._make_market()))
+        return self.sessions[:count]
 
 
 class ReplyStream:

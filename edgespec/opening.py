@@ -51,7 +51,7 @@ def plan(
     Raises BudgetError when nothing fits, OptionError for arguments that mean nothing.
     """
     with open_model(resolve(model)) as file:
-        names = _drafters(drafters, sequences)
+        names = _drafters(drafters)
         return _plan(file, memory, backend, threads, context, max_nodes, names, kv_type, sequences)
 
 
@@ -78,7 +78,7 @@ def load(
     Raises BudgetError before loading when the model does not fit, ModelFileError when it cannot be
     read, StoreError when the datastore cannot be used, OptionError for arguments that mean nothing.
     """
-    names = _drafters(drafters, sequences)
+    names = _drafters(drafters)
     if store is not None and "hierarchy" not in names:
         raise OptionError("a datastore is for the drafter hierarchy; name it: --drafters hierarchy")
     file = open_model(resolve(model))
@@ -174,11 +174,11 @@ def _drafter(name: str, max_bytes: int, shared: dict[str, Any]) -> Drafter:
     return made
 
 
-def _drafters(names: str | Sequence[str], sequences: int) -> tuple[str, ...]:
+def _drafters(names: str | Sequence[str]) -> tuple[str, ...]:
     """The drafters asked for: "auto", "none", or names separated by commas."""
     if isinstance(names, str):
         if names == "auto":
-            return AUTO_DRAFTERS if sequences == 1 else (*AUTO_DRAFTERS, "consensus")
+            return AUTO_DRAFTERS
         names = [] if names in ("none", "") else [name.strip() for name in names.split(",")]
     for name in names:
         if name not in DRAFTERS:

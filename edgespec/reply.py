@@ -42,7 +42,7 @@ class Stats:
     """Prompt tokens whose keys and values were still there from before."""
     output_tokens: int
     tokens_per_second: float
-    """Decoding only."""
+    """Decoding only; in a batch, of this reply alone."""
     prefill_tokens_per_second: float
     time_to_first_token_s: float
     """From the request to the first token of the reply."""
@@ -52,7 +52,9 @@ class Stats:
     accepted: int
     by_source: dict[str, dict[str, Any]]
     estimated_speedup: float
-    """Against plain decoding at the measured cost of one token."""
+    """Against plain decoding at the measured cost of one token; in a batch, of one for each text
+    that is written with it.
+    """
     peak_memory_bytes: int
     planned_memory_bytes: int
     backend: str

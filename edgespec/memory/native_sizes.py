@@ -143,7 +143,8 @@ def _attention_bytes(
     """
     spans = -(-context_length // SPAN)
     group = spec.num_heads // spec.num_kv_heads
-    head_rows = _block_rows(min(SPLIT_NODES, max_nodes) * group, sequences)
+    nodes = min(SPLIT_NODES, max_nodes)
+    head_rows = _block_rows(nodes * group, min(sequences, nodes))
     rows = max(spec.num_kv_heads * head_rows, threads * THREAD_ROWS)
     results = rows * (spans * round_up(spec.head_dim, 16) + 3 * round_up(spans, 16))
     return 4 * (threads * SCORE_FLOATS + results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,15 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.reference import ReferenceTarget
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, ContextOverflowError
 from edgespec.memory.native_sizes import KV_BLOCK
+from edgespec.models import open_model
 from tests.conformance.targets import (
     BACKENDS,
     FEW_MODELS,
+    PLAN,
     VOCAB,
     assert_same,
     decode,
+    model_path,
     open_target,
     score,
     shared_target,
@@ -241,3 +246,40 @@ def test_closing_makes_room(backend: str) -> None:
             text.prefill(tokens(9))
             text.close()
             text.close()  # twice is once
+
+
+@pytest.mark.parametrize("count", [16, 20])
+@pytest.mark.parametrize("group", [1, 8])
+def test_as_many_texts_as_nodes(count: int, group: int) -> None:
+    """Every text's rows begin a block of rows: there is room for that many blocks, and no more."""
+    path, starts = shaped_model(8, 8 // group), TokenTree.chain([1])
+    changes = {"context_length": 600, "prefill_chunk": 250, "threads": 2}
+    with open_target("native", path, max_nodes=count, sequences=count, **changes) as many:
+        scratch = many._scratch  # type: ignore[attr-defined]
+        rows = {1: 8 * 16 * 12, 8: 300}[group]  # of 16 texts; 128 + 15 * 11 rows in blocks
+        assert len(scratch.mixed) == len(scratch.facts) == rows
+        many.prefill(tokens(515))
+        texts = [many.own.fork(515 - text) for text in range(1, count)]
+        logits = many.forward_batch([(text, starts) for text in (many.own, *texts)]).copy()
+    with open_target("native", path, **changes) as one:
+        one.prefill(tokens(515))
+        for text in range(count):
+            one.truncate(515 - text)
+            assert_same(one, logits[text : text + 1], one.forward(starts).copy())
+
+
+class OneText(ReferenceTarget):
+    """A backend that cannot compute several."""
+
+    capabilities = replace(ReferenceTarget.capabilities, name="lonely", sequences=False)
+
+
+def test_a_backend_for_one_text_says_so_before_it_loads() -> None:
+    with open_model(model_path("llama-F32")) as file:
+        plan = replace(PLAN, backend="lonely")
+        with OneText(file, plan) as target:
+            assert score(target, tokens(3)).shape[0] == 3
+            with pytest.raises(BackendError, match="sequences=2"):
+                target.own.fork()
+        with pytest.raises(BackendError, match="the lonely backend computes one"):
+            OneText(file, replace(plan, sequences=2))

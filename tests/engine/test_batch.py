@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import edgespec
+from benchmarks.batch_equality import verify_everything
 from edgespec import ContextOverflowError, EdgeSpecError, OptionError
 from edgespec.engine import Engine
 from edgespec.opening import DRAFTERS
@@ -106,7 +107,7 @@ def test_every_drafter_leaves_every_text_alone(
 ) -> None:
     monkeypatch.setenv("EDGESPEC_DATA", str(tmp_path))
     with edgespec.load(bundled_model, threads=1, drafters=name, sequences=8) as engine:
-        make_drafting_pay(engine)
+        verify_everything(engine)
         drafted = 0
         for temperature in (0.0, 0.8):
             options: dict[str, Any] = {
@@ -128,7 +129,7 @@ def test_all_drafters_together(
     monkeypatch.setenv("EDGESPEC_DATA", str(tmp_path))
     every = ",".join(DRAFTERS)
     with edgespec.load(bundled_model, threads=1, drafters=every, sequences=5) as engine:
-        make_drafting_pay(engine)
+        verify_everything(engine)
         for temperature, prompts in ((0.0, PROMPTS[3:4]), (0.8, PROMPTS[:2])):
             options: dict[str, Any] = {"temperature": temperature, "seed": 5, "max_tokens": 48}
             found = engine.generate_batch(prompts, n=5, **options)
@@ -145,19 +146,13 @@ def test_samples_of_a_prompt_hear_each_other(bundled_model: Path) -> None:
     prompt's are written among others'.
     """
     with edgespec.load(bundled_model, threads=1, drafters="consensus", sequences=4) as engine:
-        make_drafting_pay(engine)
+        verify_everything(engine)
         options: dict[str, Any] = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
         turns = [PROMPTS[0], PROMPTS[3]] * 4
         found = engine.generate_batch(turns, seed=1, max_batch=2, **options)
         assert same(found, alone(engine, turns, seed=1, **options))
         steps = [reply.stats.steps for reply in found]
         assert max(steps[2:]) < min(steps[:2])
-
-
-def make_drafting_pay(engine: Engine) -> None:
-    """Passes of any size take a second, so whatever is proposed is verified."""
-    engine.allotment.curve.table[:] = 1.0
-    engine.allotment.curve.update = lambda *_: None  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

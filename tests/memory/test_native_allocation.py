@@ -30,7 +30,7 @@ MODELS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS.keys())
 @pytest.mark.parametrize("nodes", [1, 5, 20])
 @pytest.mark.parametrize("kv_type", KV_TYPES)
-@pytest.mark.parametrize("sequences", [1, 4])
+@pytest.mark.parametrize("sequences", [1, 4, 18])
 def test_exact_items(
     changes: dict[str, Any], nodes: int, kv_type: str, sequences: int, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -186,3 +187,49 @@ def test_the_reference_backend_holds_f32() -> None:
     made = plan("2GiB", which=BIG, backend="reference")
     assert made.footprint["weights"] == 4 * sum(math.prod(each.shape) for each in BIG[1])
     assert made.backend == "reference"
+
+
+def test_texts_at_once_are_counted_each() -> None:
+    one, four = plan("auto", which=BIG), plan("auto", which=BIG, sequences=4)
+    assert (one.sequences, four.sequences) == (1, 4)
+    assert four.context_length == one.context_length
+    assert four.footprint["KV cache"] == 4 * one.footprint["KV cache"]
+    assert four.footprint["drafters"] == 4 * one.footprint["drafters"]
+    assert four.max_nodes == 16
+    assert plan("auto", which=BIG, sequences=12).max_nodes == 24
+    assert "4 texts at once" in four.explain()
+
+
+@given(mebibytes=st.integers(250, 2500), sequences=st.integers(1, 40), draft=st.booleans())
+@settings(deadline=None)
+def test_every_text_keeps_a_node(mebibytes: int, sequences: int, draft: bool) -> None:
+    """However small the budget, or it is refused."""
+    try:
+        made = plan(f"{mebibytes}MiB", which=BIG, sequences=sequences, draft=draft)
+    except BudgetError as error:
+        assert "MiB" in str(error) or "GiB" in str(error)
+        return
+    assert made.planned_bytes <= made.budget_bytes
+    assert made.max_nodes >= made.sequences == sequences
+    assert (made.drafter_bytes > 0) == (draft and made.max_nodes > sequences)
+
+
+def test_too_many_texts_for_a_budget_are_refused_with_how_many_fit() -> None:
+    with pytest.raises(
+        BudgetError, match=r"16 texts of context 8192.*sequences=\d+ \(--max"
+    ) as told:
+        plan("900MiB", which=BIG, sequences=16, context=8192)
+    found = re.search(r"sequences=(\d+)", str(told.value))
+    assert found is not None
+    most = int(found[1])
+    assert plan("900MiB", which=BIG, sequences=most, context=8192).sequences == most
+    with pytest.raises(BudgetError):
+        plan("900MiB", which=BIG, sequences=most + 1, context=8192)
+
+
+@pytest.mark.parametrize(
+    "wish", [{"sequences": 0}, {"sequences": 257}, {"sequences": 5, "max_nodes": 4}]
+)
+def test_texts_at_once_that_mean_nothing(wish: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="texts at once were asked for"):
+        plan("auto", **wish)

@@ -160,8 +160,8 @@ def query_rows(num_rows: int, sequences: int) -> int:
 
 def split_rows(spec: ModelSpec, max_nodes: int, sequences: int) -> int:
     """Rows of a key head when threads share its spans, in whole blocks."""
-    group = spec.num_heads // spec.num_kv_heads
-    return query_rows(min(SPLIT_NODES, max_nodes) * group, sequences)
+    group, nodes = spec.num_heads // spec.num_kv_heads, min(SPLIT_NODES, max_nodes)
+    return query_rows(nodes * group, min(sequences, nodes))
 
 
 def query_bytes(head_dim: int, kv_type: str) -> int:
