@@ -6,6 +6,7 @@ take nodes of several (`Target.forward_batch`).
 
 from __future__ import annotations
 
+import weakref
 from collections import abc
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +25,25 @@ class KvSequence:
     Made by `Target.open_sequence` and `fork`; to be closed, which gives its memory back.
     """
 
-    __slots__ = ("_parents", "_pending", "closed", "length", "state", "target")
+    __slots__ = ("_parents", "_pending", "_target", "closed", "length", "state")
 
     def __init__(self, target: Target, state: Any, length: int = 0) -> None:
-        self.target = target
+        # Weak, so that a target nobody holds any more, whose own text this may be, ends at once.
+        self._target = weakref.ref(target)
         self.state = state
         """What the backend keeps of it."""
         self.length = length
         self.closed = False
         self._pending = 0
         self._parents: NDArray[np.int16] = np.zeros(0, np.int16)
+
+    @property
+    def target(self) -> Target:
+        """What it was opened in; raises BackendError when that is gone."""
+        target = self._target()
+        if target is None:
+            raise BackendError("this sequence's target is gone; load the model again")
+        return target
 
     def expect(self, tree: TokenTree | None) -> None:
         """A pass over this tree can be committed now; None: none can."""
@@ -120,4 +130,6 @@ class KvSequence:
         if not self.closed:
             self.closed = True
             self._pending = 0
-            self.target.release(self)
+            target = self._target()
+            if target is not None:
+                target.release(self)

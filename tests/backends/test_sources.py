@@ -17,7 +17,9 @@ OPTIONS = {"jit", "njit", "cfunc", "vectorize", "guvectorize", "stencil", "gener
 KEYWORDS = {"parallel", "fastmath", "nogil", "boundscheck", "error_model", "cache"}
 PLACES = (
     {"cli", "__main__", "terminal", "server", "bench"},
-    {"engine", "chat", "decode", "opening", "reply", "warm_up", "__init__"},
+    {"replay"},
+    {"engine", "chat", "opening", "warm_up", "__init__", "batch", "voting", "writing", "decode"}
+    | {"session", "reply"},
     {"control"},
     {"drafting", "verification"},
     {"backends"},
