@@ -9,9 +9,10 @@ Speculation never costs: an account holds what speculation may lose, 0.75 % of t
 pay in and out of it by the curve's prices, and no step may risk more than it holds. Proposals that
 are not verified are still compared with the tokens that came, which costs nothing but the drafting;
 while the account is empty, what verifying their best node would have gained is booked, so a text
-that turns predictable reopens it within a few tokens. When even drafting is dear, the controller
-asks for it less and less often until a proposal is right again; and while the account is empty, it
-spends 0.5 % of the time on asking, right proposals not counted.
+that turns predictable reopens it within a few tokens. While drafting costs more than verifying
+drafts has gained lately, the controller asks for it less and less often until a proposal is right
+again; and while the account is empty, it spends 0.5 % of the time on asking, right proposals not
+counted.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ SAMPLE = 4
 YARDSTICK_STEPS = 128
 """One plain pass after this many others keeps the price of plain decoding true."""
 DRAFT_RATE = 0.1
+GAIN_RATE = 0.05
 LARGEST_BILL = 2.5
 """Plain passes that a step's drafting is charged at most: compiling a kernel is no draft."""
 
@@ -93,6 +95,8 @@ class Controller:
         self._proposal: DraftTree | None = None
         self._draft_s = 0.0
         """A typical proposal's seconds."""
+        self._gain_s = 0.0
+        """What asking for a proposal has gained lately, its own price left out."""
         self._silence = 0
         self._wait = 0
         self._probe_s = 0.0
@@ -181,6 +185,8 @@ class Controller:
                 self._settle_unverified(was_right, draft_s)
         self._settle(num_nodes, len(outcome.path), draft_s)
         if self._asked and not was_short:
+            gain_s = len(outcome.path) * self.curve.seconds(1) - self.curve.seconds(num_nodes)
+            self._gain_s += GAIN_RATE * (gain_s - self._gain_s)
             self._set_silence(was_right)
         self._asked = False
 
@@ -225,8 +231,8 @@ class Controller:
         self._account_s = max(self._account_s + gain, floor)
 
     def _set_silence(self, was_right: bool) -> None:
-        """Wait twice as long after each proposal that was wrong, unless drafting is cheap."""
-        if was_right or self._drafting_is_cheap:
+        """Wait twice as long after each proposal that was wrong, unless drafting pays."""
+        if was_right or self._drafting_is_cheap or self._draft_s <= self._gain_s:
             self._silence = 0
         else:
             self._silence = min(max(2 * self._silence, 1), LONGEST_SILENCE)
