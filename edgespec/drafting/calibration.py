@@ -1,9 +1,10 @@
 """How often drafts were right, so that a drafter's score becomes a probability.
 
-One decayed Beta posterior per drafter, score bucket and depth, with the drafter's own score as the
-prior's mean: what is not yet known is believed, what was seen is known better, and the belief
-fades. A drafter's score is a function of its match length, so score buckets are match-length
-buckets that also fit drafters without matches.
+For each drafter, score bucket and depth: how many nodes were right, decayed, and how many would
+have been were the scores probabilities. Their ratio, drawn to one as a Gamma prior draws it, is
+what a score is multiplied by: what is not yet known is believed, what was seen is known better, and
+scores keep their order inside a bucket. A drafter's score is a function of its match length, so
+score buckets are match-length buckets that also fit drafters without matches.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from edgespec.jit import inner_kernel, kernel
 
 NUM_SCORES = 10
 NUM_DEPTHS = 5
-_PRIOR_WEIGHT = 8.0
-_DECAY = 0.97
-_PRIOR_DECAY = 0.9
+_PRIOR_RIGHT = 2.0
+"""Right nodes that believing a drafter is worth."""
+_DECAY = 0.99
+MOST_COUNTED = 1.0 / (1.0 - _DECAY) + 1e-6
+"""More than any of a cell's decayed counts reaches."""
 _LEAST = 0.001
 _MOST = 0.995
 
@@ -42,8 +45,7 @@ def score_bucket(p_accept: float) -> int:
 def posterior(table: NDArray[np.float64], source: int, p_accept: float, depth: int) -> float:
     """The posterior mean of a node's acceptance, given that its parent is accepted."""
     cell = table[source, score_bucket(p_accept), depth_bucket(depth)]
-    prior = _PRIOR_WEIGHT * cell[2]
-    mean: float = (prior * p_accept + cell[0]) / (prior + cell[1])
+    mean: float = p_accept * (cell[0] + _PRIOR_RIGHT) / (cell[1] + _PRIOR_RIGHT)
     return min(max(mean, _LEAST), _MOST)
 
 
@@ -52,8 +54,7 @@ def record(table: NDArray[np.float64], source: int, p_accept: float, depth: int,
     """Count one checked node and fade older ones of its cell."""
     cell = table[source, score_bucket(p_accept), depth_bucket(depth)]
     cell[0] = cell[0] * _DECAY + (1.0 if hit else 0.0)
-    cell[1] = cell[1] * _DECAY + 1.0
-    cell[2] *= _PRIOR_DECAY
+    cell[1] = cell[1] * _DECAY + p_accept
 
 
 @kernel
@@ -90,13 +91,15 @@ class AcceptanceStatistics:
     """
 
     def __init__(self, num_sources: int = 16) -> None:
-        self.table = np.zeros((num_sources, NUM_SCORES, NUM_DEPTHS, 3), np.float64)
-        """Per cell: right nodes, checked nodes, what is left of the prior."""
-        self.table[..., 2] = 1.0
+        self.table = np.zeros((num_sources, NUM_SCORES, NUM_DEPTHS, 2), np.float64)
+        """Per cell: right nodes, and how many the scores promised."""
 
     def p_accept(self, source: int, score: float, depth: int) -> float:
         """The calibrated probability of a node with this score, its parent being accepted."""
         return float(posterior(self.table, source, score, depth))
+
+    def save(self) -> None:
+        """Keep what was learnt for the next run; these are forgotten."""
 
     @property
     def size_bytes(self) -> int:

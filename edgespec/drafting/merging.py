@@ -1,9 +1,9 @@
 """Many proposals become one tree: equal prefixes are one node, likeliest paths come first.
 
 A node that one drafter proposes is as likely as that drafter's posterior says. Where several agree,
-the chance that all of them are wrong, were they independent, is the score of a source of its own
-(`AGREED`), whose posterior learns how far they are not. Siblings exclude each other, so their
-probabilities are scaled to sum to 1 at most.
+what the surest of them says is the score of a source of its own (`AGREED`), whose posterior learns
+how much surer agreement is: drafters read the same text and are far from independent. Siblings
+exclude each other, so their probabilities are scaled to sum to 1 at most.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def add_tree(
     """Merge source `number`'s tree into `count` merged nodes (0: none yet); return their new count.
 
     Fills, by merged node: nodes [5, n] with token, parent, first child, next sibling and the source
-    that is surest of it; chances [4, n] with p_accept given the parent, the chance that all sources
-    are wrong, the number of sources, and the depth. place [n] is scratch. Siblings of one tree must
+    that is surest of it; chances [4, n] with p_accept given the parent, what the surest source
+    says, the number of sources, and the depth. place [n] is scratch. Siblings of one tree must
     differ.
     """
     token, parent, child, sibling, source = nodes[0], nodes[1], nodes[2], nodes[3], nodes[4]
-    given, wrong, votes, depth = chances[0], chances[1], chances[2], chances[3]
+    given, surest, votes, depth = chances[0], chances[1], chances[2], chances[3]
     if count == 0:
         token[0], parent[0], child[0], sibling[0], source[0] = tokens[0], -1, -1, -1, 0
-        given[0], wrong[0], votes[0], depth[0] = 1.0, 0.0, 0.0, 0.0
+        given[0], surest[0], votes[0], depth[0] = 1.0, 1.0, 0.0, 0.0
         count = 1
     place[0] = 0
     for node in range(1, len(tokens)):
@@ -58,12 +58,11 @@ def add_tree(
             count += 1
             token[same], parent[same], child[same] = tokens[node], above, -1
             sibling[same], child[above] = child[above], same
-            given[same], source[same], wrong[same] = own, number, 1.0 - own
+            given[same], source[same], surest[same] = own, number, own
             votes[same], depth[same] = 1.0, level
         else:
             if own > given[same]:
-                given[same], source[same] = own, number
-            wrong[same] *= 1.0 - own
+                given[same], source[same], surest[same] = own, number, own
             votes[same] += 1.0
         place[node] = same
     return count
@@ -114,8 +113,7 @@ def likeliest(
     for node in range(count):
         rank[node] = -1
         if chances[2, node] > 1.0:
-            score = min(1.0 - chances[1, node], _MOST)
-            chances[0, node] = posterior(table, AGREED, score, int(chances[3, node]))
+            chances[0, node] = posterior(table, AGREED, chances[1, node], int(chances[3, node]))
     for node in range(count):
         share_among_siblings(child, sibling, chances[0], node)
     path_p[0], rank[0], chosen[0] = 1.0, 0, 0
@@ -159,8 +157,7 @@ def record_merged(
         while other >= 0:
             hit = token[other] == new_tokens[depth - 1]
             if chances[2, other] > 1.0:
-                score = min(1.0 - chances[1, other], _MOST)
-                record(table, AGREED, score, depth, hit)
+                record(table, AGREED, chances[1, other], depth, hit)
             if hit:
                 follower = other
                 credit[source[other]] += 1

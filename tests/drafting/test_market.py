@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from edgespec.drafting import Drafter, DraftTree, Market, StepOutcome
-from edgespec.drafting.calibration import AcceptanceStatistics
+from edgespec.drafting.calibration import AcceptanceStatistics, record_tree
 
 ROOT = 3
 Prefix = tuple[int, ...]
@@ -78,10 +77,9 @@ def naive(proposals: list[DraftTree]) -> dict[Prefix, float]:
             votes.setdefault(prefix, []).append(own)
     own_p: dict[Prefix, float] = {}
     for prefix, chances in votes.items():
-        own_p[prefix] = chances[0]
+        own_p[prefix] = max(chances)
         if len(chances) > 1:
-            score = min(1.0 - math.prod(1.0 - p for p in chances), 0.999)
-            own_p[prefix] = statistics.p_accept(0, score, len(prefix))
+            own_p[prefix] = statistics.p_accept(0, max(chances), len(prefix))
     path_p: dict[Prefix, float] = {(): 1.0}
     for prefix in sorted(own_p, key=len):
         siblings = sum(p for other, p in own_p.items() if other[:-1] == prefix[:-1])
@@ -125,19 +123,32 @@ def test_scores_become_observed_rates() -> None:
     assert market.statistics.p_accept(2, 0.85, 1) == pytest.approx(0.85)
 
 
+def test_scores_keep_their_order_where_they_are_all_too_high() -> None:
+    statistics = AcceptanceStatistics()
+    tree = DraftTree.chain(ROOT, [7], [0.38], 1)
+    for _ in range(200):
+        record_tree(statistics.table, 1, tree.tokens, tree.parents, tree.p_accept, np.array([8]))
+    low, high = (statistics.p_accept(1, score, 1) for score in (0.31, 0.39))
+    assert 0.001 < low < high < 0.05
+
+
 def test_agreement_is_learnt_too() -> None:
-    """Two drafters that always err together are no surer than one."""
-    tree = DraftTree.chain(ROOT, [7], [0.5], 1)
-    market = Market([Scripted("one", tree), Scripted("twin", tree)])
-    market.reset([ROOT])
-    at_first = market.propose(4).p_accept[1]
-    rng = np.random.default_rng(4)
-    for _ in range(300):
-        token = 7 if rng.random() < 0.5 else 8
-        market.propose(4)
-        market.observe(StepOutcome(DraftTree.root(ROOT), [0], token, [token]))
-    assert at_first == pytest.approx(0.75, abs=0.01)
-    assert market.propose(4).p_accept[1] == pytest.approx(0.5, abs=0.2)
+    """Two that agree when they are right are surer together, and two of a kind are not."""
+    right, wrong = (DraftTree.chain(ROOT, [token], [0.5], 1) for token in (7, 9))
+    for always_agree in (False, True):
+        one, other = Scripted("one", right), Scripted("other", right)
+        market = Market([one, other])
+        market.reset([ROOT])
+        assert market.propose(4).p_accept[1] == pytest.approx(0.5)
+        rng = np.random.default_rng(4)
+        for _ in range(300):
+            token = 7 if rng.random() < 0.5 else 8
+            other.tree = right if token == 7 or always_agree else wrong
+            market.propose(4)
+            market.observe(StepOutcome(DraftTree.root(ROOT), [0], token, [token]))
+        other.tree = right
+        expected = 0.5 if always_agree else 0.97
+        assert market.propose(4).p_accept[1] == pytest.approx(expected, abs=0.15)
 
 
 def test_a_useless_drafter_is_asked_less_and_comes_back() -> None:
