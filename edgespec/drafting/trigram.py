@@ -12,6 +12,7 @@ The matrix describes the model, so a new text keeps it; prompts, which others wr
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -211,21 +212,28 @@ class TrigramDrafter(TableDrafter):
     def __init__(self, max_bytes: int = TableDrafter.default_bytes, *, source: int = 1) -> None:
         super().__init__(max_bytes, source=source)
         self._values = np.zeros(_CANDIDATES, np.float64)
+        self._is_prompt = False
         self._trials = new_rows(max_bytes - super().size_bytes - self._values.nbytes, 1)
+
+    def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        """Start over with these tokens as the text so far; the matrix stays."""
+        self._is_prompt = True
+        super().reset(tokens)
+        self._is_prompt = False
 
     def _forget(self) -> None:
         """What follows two tokens is as true of the next text."""
 
+    def _learn_text(self, text: NDArray[np.int32], begin: int) -> None:
+        if not self._is_prompt:
+            count_text(self._rows, self._keys[:2], text, begin, self._now)
+
     def _learn_outcome(self, outcome: StepOutcome) -> None:
-        new_tokens = np.array(outcome.new_tokens, np.int32)
         tree = outcome.tree
         learn_trials(
             self._trials, self._keys, self._tail, tree.tokens, tree.parents,
-            len(tree), new_tokens, self._now,
+            len(tree), np.asarray(outcome.new_tokens, np.int32), self._now,
         )  # fmt: skip
-        text = np.concatenate((self._tail, new_tokens))
-        count_text(self._rows, self._keys[:2], text, len(self._tail), self._now)
-        self._now = (self._now + len(new_tokens)) % 2**30
 
     def _grow(self, max_nodes: int) -> int:
         return grow_by_search(

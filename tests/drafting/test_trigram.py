@@ -88,6 +88,14 @@ def test_the_matrix_outlives_a_text_and_prompts_do_not_enter() -> None:
     assert children(drafter.propose(8), 0) == text[2:3]
 
 
+def test_what_was_written_while_nobody_asked_is_learnt_too() -> None:
+    drafter = TrigramDrafter()
+    drafter.reset([1, 2])
+    drafter.extend([3, 4, 5])
+    drafter.reset([9, 2, 3])
+    assert children(drafter.propose(8), 0) == [4]
+
+
 def test_what_is_never_right_gives_way_to_what_was_tried_less() -> None:
     drafter = TrigramDrafter()
 
@@ -95,6 +103,7 @@ def test_what_is_never_right_gives_way_to_what_was_tried_less() -> None:
         drafter.reset([1, 2])
         tree = drafter.propose(1 if drafts else 0)
         drafter.observe(StepOutcome(tree, [0], follower, [follower]))
+        drafter.extend([follower])
         return children(tree, 0)
 
     for follower in (5, 5, 5, 6):
