@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # `tests.models.build` is importable however pytest is started
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What engines keep between runs stays out of the user's folder."""
+    before = os.environ.get("EDGESPEC_DATA")
+    os.environ["EDGESPEC_DATA"] = str(tmp_path_factory.mktemp("data"))
+    yield
+    if before is None:
+        del os.environ["EDGESPEC_DATA"]
+    else:
+        os.environ["EDGESPEC_DATA"] = before
 
 
 @pytest.fixture(scope="session")

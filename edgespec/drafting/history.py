@@ -1,22 +1,19 @@
 """What this user's replies were made of, kept between runs.
 
-One file for each vocabulary, in the user's data folder (`EDGESPEC_DATA`, or the system's), of fixed
-size and readable by its owner only. It holds hashes of short contexts and the tokens that followed
-them, of replies and not of prompts; the oldest fade. `EDGESPEC_HISTORY=0` keeps and reads nothing,
-and the file can be deleted at any time.
+One file for each vocabulary, of fixed size, where `kept.py` says. It holds hashes of short contexts
+and the tokens that followed them, of replies and not of prompts; the oldest fade.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from platformdirs import user_data_path
 
+from edgespec.drafting.kept import data_folder
 from edgespec.drafting.store import COLUMNS, Store, write_store
 from edgespec.errors import StoreError
 
@@ -60,8 +57,5 @@ class History:
 
 def _place(vocabulary: bytes) -> Path | None:
     """The file of a vocabulary; None when the user wants none."""
-    if os.environ.get("EDGESPEC_HISTORY", "") in ("0", "off", "no"):
-        return None
-    override = os.environ.get("EDGESPEC_DATA")
-    folder = Path(override) if override else user_data_path("edgespec", appauthor=False)
-    return folder / "history" / f"{vocabulary.hex()}.store"
+    folder = data_folder()
+    return None if folder is None else folder / "history" / f"{vocabulary.hex()}.store"

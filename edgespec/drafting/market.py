@@ -193,6 +193,7 @@ class Market(Drafter):
         for source in self._sources:
             _feed(source)
             source.drafter.close()
+        self.statistics.save()
 
     def take_seconds(self) -> dict[str, float]:
         """Seconds each drafter has spent since this was last asked, those at work only."""

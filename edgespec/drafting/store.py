@@ -21,14 +21,15 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.drafting.follower_kernels import CHECK, FIRST, SET_ROWS, TOTAL
+from edgespec.drafting.kept import write_private
 from edgespec.errors import StoreError
 from edgespec.jit import kernel
 
@@ -177,21 +178,11 @@ def write_store(
 
     rows int32 [a multiple of 4, COLUMNS].
     """
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for piece in _pieces(rows):
         digest.update(piece)
     header = StoreHeader(len(rows), num_tokens, vocab_size, vocabulary, digest.digest())
-    try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(header.pack())
-            for piece in _pieces(rows):
-                file.write(piece)
-        partial.replace(path)
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+    write_private(path, chain([header.pack()], _pieces(rows)))
 
 
 def _pieces(rows: NDArray[np.int32]) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,9 @@ from edgespec.models.spec import ModelSpec, TensorInfo
 if TYPE_CHECKING:
     from edgespec.models.template import ChatTemplate
     from edgespec.models.tokenizer import Tokenizer
+
+
+_LAST_NORM = "output_norm.weight"
 
 
 def open_model(path: str | os.PathLike[str]) -> ModelFile:
@@ -59,6 +63,16 @@ class ModelFile:
     @property
     def size_bytes(self) -> int:
         return self._source.size_bytes
+
+    @property
+    def fingerprint(self) -> bytes:
+        """16 bytes that tell models apart: a hash of the shape, the size and the last norm, which
+        two trained models hardly share.
+        """
+        digest = hashlib.blake2b(repr((self.spec, self.size_bytes)).encode(), digest_size=16)
+        if _LAST_NORM in self.tensors:
+            digest.update(self.rows(_LAST_NORM).tobytes())
+        return digest.digest()
 
     def rows(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.uint8]:
         """Raw rows `[stop - start, row_bytes]` u8 of a tensor, in fresh memory.
