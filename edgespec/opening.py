@@ -31,7 +31,8 @@ DRAFTERS = {
     "consensus": ("consensus", "ConsensusDrafter"),
 }
 """Every drafter's module in edgespec.drafting and its class, by name."""
-AUTO_DRAFTERS = ("suffix-automaton",)
+AUTO_DRAFTERS = ("suffix-automaton", "trigram")
+"""As fast as any set on the transcripts of docs/measurements.md, and no text outlives a run."""
 
 
 def plan(
@@ -51,7 +52,7 @@ def plan(
     Raises BudgetError when nothing fits, OptionError for arguments that mean nothing.
     """
     with open_model(resolve(model)) as file:
-        names = _drafters(drafters)
+        names = drafter_names(drafters)
         return _plan(file, memory, backend, threads, context, max_nodes, names, kv_type, sequences)
 
 
@@ -78,7 +79,7 @@ def load(
     Raises BudgetError before loading when the model does not fit, ModelFileError when it cannot be
     read, StoreError when the datastore cannot be used, OptionError for arguments that mean nothing.
     """
-    names = _drafters(drafters)
+    names = drafter_names(drafters)
     if store is not None and "hierarchy" not in names:
         raise OptionError("a datastore is for the drafter hierarchy; name it: --drafters hierarchy")
     file = open_model(resolve(model))
@@ -137,17 +138,16 @@ def _market_maker(
     to the same prompt say, how far each drafter is to be trusted.
     """
     from edgespec.drafting import Market
-    from edgespec.drafting.calibration import AcceptanceStatistics
-    from edgespec.drafting.market import MAX_SOURCES
+    from edgespec.drafting.kept_statistics import KeptStatistics
 
     if not max_bytes:
         return lambda: Market([])
     each = (max_bytes - Market.own_bytes) // len(names)
     shared = {name: _shared(name, file, store) for name in names}
-    statistics = AcceptanceStatistics(MAX_SOURCES + 1)
+    statistics = KeptStatistics(file.fingerprint, names)
 
     def make() -> Market:
-        return Market([_drafter(name, each, shared[name]) for name in names], statistics)
+        return Market([make_drafter(name, each, **shared[name]) for name in names], statistics)
 
     return make
 
@@ -168,13 +168,18 @@ def _shared(name: str, file: ModelFile, store: str | os.PathLike[str] | None) ->
     return {}
 
 
-def _drafter(name: str, max_bytes: int, shared: dict[str, Any]) -> Drafter:
+def make_drafter(name: str, max_bytes: int, **options: Any) -> Drafter:
+    """A drafter by its name, with stores of at most `max_bytes`; it keeps nothing between runs
+    unless the options say where.
+    """
     module, kind = DRAFTERS[name]
-    made: Drafter = getattr(import_module(f"edgespec.drafting.{module}"), kind)(max_bytes, **shared)
+    made: Drafter = getattr(import_module(f"edgespec.drafting.{module}"), kind)(
+        max_bytes, **options
+    )
     return made
 
 
-def _drafters(names: str | Sequence[str]) -> tuple[str, ...]:
+def drafter_names(names: str | Sequence[str]) -> tuple[str, ...]:
     """The drafters asked for: "auto", "none", or names separated by commas."""
     if isinstance(names, str):
         if names == "auto":

@@ -74,28 +74,33 @@ def _run_children(backend: str, kinds: Iterable[TensorType], *, at_once: bool) -
 
 
 def _warm_up_decoding() -> None:
-    """One step of everything between two passes, on a text of four tokens."""
+    """A few steps of everything between two passes, with the drafters that are used by default."""
     from edgespec.control.controller import Controller
     from edgespec.control.cost_curve import CostCurve
-    from edgespec.drafting import Market, StepOutcome, SuffixAutomatonDrafter
-    from edgespec.drafting.suffix_automaton import MIN_BYTES
+    from edgespec.drafting import Market, StepOutcome
+    from edgespec.opening import AUTO_DRAFTERS, make_drafter
     from edgespec.verification.acceptance import Verifier
     from edgespec.verification.sampling import SamplingParams
 
     text = [1, 2, 1, 2]
-    market = Market([SuffixAutomatonDrafter(MIN_BYTES)])
+    market = Market([make_drafter(name, 64 * 1024) for name in AUTO_DRAFTERS])
     controller = Controller(CostCurve({1: 1.0, 2: 1.1, 4: 1.2}), 4)
+    verifier = Verifier(16, SamplingParams(seed=0), 4)
+    logits = np.zeros((4, 16), np.float32)
+    logits[:, 1] = 50.0  # always the same token, until all drafters know it
     market.reset(text)
-    tree = market.propose(3)
-    tree = tree.take(1 + max(controller.choose(tree, 0.1), 1))
-    logits = np.zeros((len(tree), 16), np.float32)
-    verifier = Verifier(16, SamplingParams(seed=0), len(tree))
-    verdict = verifier.verify(logits, tree.tokens, tree.parents, text, len(text) - 1)
-    tokens = [*tree.tokens[verdict.path[1:]].tolist(), verdict.bonus]
-    outcome = StepOutcome(tree, verdict.path, verdict.bonus, tokens)
-    market.observe(outcome)
-    market.extend(tokens)
-    controller.observe(outcome, 1.0, 0.1)
+    for _ in range(6):
+        tree = market.propose(3)
+        tree = tree.take(1 + max(controller.choose(tree, 0.1), 1))
+        verdict = verifier.verify(
+            logits[: len(tree)], tree.tokens, tree.parents, text, len(text) - 1
+        )
+        tokens = [*tree.tokens[verdict.path[1:]].tolist(), verdict.bonus]
+        outcome = StepOutcome(tree, verdict.path, verdict.bonus, tokens)
+        market.observe(outcome)
+        market.extend(tokens)
+        controller.observe(outcome, 1.0, 0.1)
+        text += tokens
 
 
 if __name__ == "__main__":
