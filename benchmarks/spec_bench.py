@@ -68,6 +68,7 @@ def ask(
     per_step = [1.0]
 
     def ours(speculation: bool) -> list[float]:
+        engine._session.market = engine._make_market()  # or it would remember the last round
         reply = engine.generate(
             ids, max_tokens=tokens, temperature=0.0, ignore_eos=True, speculation=speculation
         )

@@ -38,6 +38,7 @@ def main() -> None:
             replies: dict[bool, list[Reply]] = {True: [], False: []}
             for turn in range(asked.rounds):
                 for speculation in (True, False) if turn % 2 else (False, True):
+                    engine._session.market = engine._make_market()  # forget the last turn's reply
                     replies[speculation].append(
                         engine.generate(
                             prompt,
