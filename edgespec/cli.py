@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from edgespec.errors import EdgeSpecError, OptionError
-from edgespec.terminal import bench, stores
+from edgespec.terminal import bench, replay, stores
 from edgespec.terminal.options import LoadOptions, ReplyOptions, check_vram, one_model
 from edgespec.terminal.text import printable, read_prompt, tolerate_any_encoding
 from edgespec.version import __version__
@@ -207,6 +207,7 @@ Version = Annotated[
 
 
 app.add_typer(bench.app, name="bench")
+app.command()(replay.replay)
 
 
 @app.callback()

@@ -77,13 +77,14 @@ class Run:
         """Tell the drafters what became of a tree; returns the seconds that took."""
         if not self.request.speculation:
             return 0.0
-        start, market = time.perf_counter(), self.session.market
+        clock, market = self.session.clock, self.session.market
+        start = clock()
         if market.wants_top:
             top = TopTokens(*top_tokens(logits, market.wants_top))
             outcome = replace(outcome, top=top)
         market.observe(outcome)
         market.extend(new)
-        return time.perf_counter() - start
+        return clock() - start
 
     def book(self, outcome: StepOutcome, seconds: float, plain_s: float, token_s: float) -> None:
         """Add a step to the reply's numbers; a plain one takes `plain_s`, a token is worth
@@ -100,20 +101,20 @@ def decode(run: Run, controller: Controller) -> Generator[list[int], None, None]
     tokens a step yields.
     """
     session = run.session
-    sequence, target = session.sequence, session.sequence.target
+    sequence, target, clock = session.sequence, session.sequence.target, session.clock
     try:
         while not run.is_over():
-            start = time.perf_counter()
+            start = clock()
             tree = _draft(run, controller)
-            drafted = time.perf_counter()
+            drafted = clock()
             logits = target.forward_batch(((sequence, TokenTree(tree.tokens, tree.parents)),))
             outcome, new = run.accept(tree, logits, target.maxima)
-            verify_s = time.perf_counter() - drafted
+            verify_s = clock() - drafted
             learn_s = run.learn(outcome, new, logits)
             if run.request.speculation:
                 controller.observe(outcome, verify_s, drafted - start + learn_s)
             plain_s = controller.curve.seconds(1)
-            run.book(outcome, time.perf_counter() - start, plain_s, plain_s)
+            run.book(outcome, clock() - start, plain_s, plain_s)
             yield new
     finally:
         session.settle()
@@ -124,12 +125,12 @@ def _draft(run: Run, controller: Controller) -> DraftTree:
     session, limit = run.session, run.most_drafts
     if not run.request.speculation:
         return session.root()
-    start = time.perf_counter()
+    start = session.clock()
     room = controller.draft_room(limit)
     if room < 1:
         return session.root()
     tree = session.market.propose(room)
-    draft_s = time.perf_counter() - start
+    draft_s = session.clock() - start
     num_nodes = controller.choose(tree, draft_s, limit)
     return tree.take(1 + num_nodes) if num_nodes else session.root()
 

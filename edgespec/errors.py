@@ -7,6 +7,7 @@ EdgeSpecError
 ├── ContextOverflowError      the prompt (plus one token) is longer than the context
 ├── TemplateError             the file's chat template is broken or unsafe
 ├── StoreError                a datastore is missing, damaged, or made for another vocabulary
+├── TranscriptError           a log of replies is missing, damaged, or for another vocabulary
 ├── BackendError              a backend cannot be opened or failed while running
 └── OptionError               an argument has a value that means nothing (exit code 2 on the CLI)
 
@@ -44,6 +45,10 @@ class TemplateError(EdgeSpecError):
 
 class StoreError(EdgeSpecError):
     """A datastore file is missing, damaged, or made for another vocabulary."""
+
+
+class TranscriptError(EdgeSpecError):
+    """A log of replies is missing, damaged, or made for another vocabulary."""
 
 
 class BackendError(EdgeSpecError):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from edgespec.backends.base import Progress
@@ -23,6 +24,8 @@ class Session:
     market: Market
     ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason = "cancelled"
+    clock: Callable[[], float] = time.perf_counter
+    """Seconds; a target that computes nothing moves it on by what its passes would have taken."""
     _root: DraftTree = field(default_factory=lambda: DraftTree.root(0))
 
     def root(self) -> DraftTree:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from edgespec.bench.picture import Picture
 from edgespec.bench.report import KernelReport
 from edgespec.bench.spread import Spread
-from edgespec.errors import EdgeSpecError, OptionError
 
-_SUFFIXES = (".png", ".svg")
 _STYLES = (("#111111", "o", "-"), ("#b3462c", "s", "--"), ("#4f7cac", "^", "-."))
 """Colour, marker and line of each engine: told apart in grey by the latter two."""
 _ROOF = "#777777"
@@ -35,26 +32,11 @@ class Plotter:
     """Draws to one file; raises OptionError when that cannot work, before anything is measured."""
 
     def __init__(self, path: Path) -> None:
-        if path.suffix.lower() not in _SUFFIXES:
-            raise OptionError(
-                f"--plot draws {' or '.join(_SUFFIXES)} files, and {path} is neither; "
-                f"type for example --plot {path.stem or 'kernels'}.png"
-            )
-        if not path.parent.is_dir():
-            raise OptionError(f"--plot {path}: there is no folder {path.parent}; make it first")
-        if find_spec("matplotlib") is None:
-            raise EdgeSpecError(
-                "--plot needs matplotlib, which is not installed: pip install 'edgespec[bench]'"
-            )
-        self._path = path
+        self._picture = Picture(path)
 
     def draw(self, report: KernelReport) -> None:
         """Write the picture; raises EdgeSpecError when the file cannot be written."""
-        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of its font cache
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(9.0, 4.4), layout="constrained")
+        figure = self._picture.figure(9.0, 4.4)
         left, right = figure.subplots(1, 2)
         lines = list(_lines(report))
         _draw_growth(left, lines)
@@ -67,13 +49,7 @@ class Plotter:
             handles, labels, loc="outside lower center", ncols=len(labels), frameon=False,
             fontsize=9,
         )  # fmt: skip
-        try:
-            with rc_context({"svg.fonttype": "none"}):  # text stays text: smaller, and found
-                figure.savefig(self._path, dpi=160)
-        except OSError as error:
-            raise EdgeSpecError(
-                f"cannot write the plot to {self._path} ({error.strerror}); choose another place"
-            ) from None
+        self._picture.save(figure)
 
 
 def _lines(report: KernelReport) -> Iterator[_Line]:

@@ -22,13 +22,18 @@ def measured_curve(
 ) -> dict[int, float]:
     """Seconds of a forward pass by number of nodes: remembered, or measured now and remembered."""
     sizes = target.curve_sizes()
-    place = _place(path, plan, target)
+    place = _place(path, plan)
     curve = _read(place)
     if curve is not None and set(sizes) <= set(curve) and _still_true(target, curve[1]):
         return {size: curve[size] for size in sizes}
     curve = target.cost_curve(progress)
     _write(place, curve)
     return curve
+
+
+def remembered_curve(path: Path, plan: Plan) -> dict[int, float] | None:
+    """What was measured when this plan was carried out here; None when it was not."""
+    return _read(_place(path, plan))
 
 
 def _still_true(target: Target, seconds: float) -> bool:
@@ -44,14 +49,14 @@ def _still_true(target: Target, seconds: float) -> bool:
     return False
 
 
-def _place(path: Path, plan: Plan, target: Target) -> Path:
+def _place(path: Path, plan: Plan) -> Path:
     """The key: the file's identity, the machine, the plan's threads and this version's code."""
     status = path.stat()
     parts: list[Any] = [str(path.resolve()), status.st_size, status.st_mtime_ns]
     cpu = hardware()
     parts += [plan.backend, plan.threads, plan.kv_type]
     parts += [cpu.cpu_name, cpu.isa, os.environ.get("EDGESPEC_ISA")]
-    parts += [edgespec.version.__version__, code_key(), target.capabilities.name]
+    parts += [edgespec.version.__version__, code_key()]
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()
     return cache_folder() / "curves" / f"{digest}.json"
 

@@ -60,6 +60,20 @@ class ReplyStats:
         for name, seconds in (draft_s_by_source or {}).items():
             self.by_source.setdefault(name, SourceStats()).seconds += seconds
 
+    def add(self, other: ReplyStats) -> None:
+        """Count another reply in."""
+        self.steps += other.steps
+        self.output_tokens += other.output_tokens
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+        self.decode_s += other.decode_s
+        self.plain_s += other.plain_s
+        for name, source in other.by_source.items():
+            own = self.by_source.setdefault(name, SourceStats())
+            own.drafted += source.drafted
+            own.accepted += source.accepted
+            own.seconds += source.seconds
+
     def _source(self, index: int) -> SourceStats:
         name = self.sources[index] if index < len(self.sources) else f"source {index}"
         return self.by_source.setdefault(name, SourceStats())

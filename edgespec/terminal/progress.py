@@ -19,6 +19,7 @@ _STAGES = {
     "peers": "starting the other engines",
     "store": "reading the texts",
     "batch": "writing replies",
+    "replay": "replaying",
 }
 
 

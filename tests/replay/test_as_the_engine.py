@@ -1,0 +1,80 @@
+"""A replay of what a model wrote makes every decision that the engine made when it wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import edgespec
+from edgespec.control import Controller, CostCurve
+from edgespec.drafting import Market
+from edgespec.opening import make_drafter
+from edgespec.replay.priced import PricedReplay
+from edgespec.replay.transcripts import Transcript
+
+CURVE = {1: 0.010, 2: 0.0105, 4: 0.012, 8: 0.016, 16: 0.03}
+NAMES = ("suffix-automaton", "trigram", "hierarchy")
+NODES = 8
+PROMPTS = ("Write a list of ten animals.", "Say hello three times.", "What is 2 + 2?")
+
+
+class Ticks:
+    """A clock that every look moves on by the same time, and passes by their price."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 2e-6
+        return self.now
+
+
+def market(clock: Callable[[], float]) -> Market:
+    return Market([make_drafter(name, 2**20) for name in NAMES], clock=clock)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_same_drafts_are_verified_and_accepted(bundled_model: Path, temperature: float) -> None:
+    clock = Ticks()
+    curve = CostCurve(CURVE, NODES + 1)
+    with edgespec.load(bundled_model, threads=1) as engine:
+        session, forward = engine._sessions[0], engine._target.forward_batch
+
+        def priced(*arguments: object, **options: object) -> object:
+            start = clock()
+            logits = forward(*arguments, **options)  # type: ignore[arg-type]
+            clock.now += curve.seconds(len(logits)) - (clock() - start)
+            return logits
+
+        engine._target.forward_batch = priced  # type: ignore[method-assign,assignment]
+        session.market = market(clock)
+        engine._controller = Controller(CostCurve(CURVE, NODES + 1), NODES + 1)
+        session.clock = clock
+        written, replies = [], []
+        for seed, prompt in enumerate(PROMPTS):
+            ids = engine.encode(prompt)
+            reply = engine.generate(
+                ids, max_tokens=120, temperature=temperature, seed=seed, ignore_eos=True
+            )
+            written.append(Transcript(ids, reply.token_ids))
+            replies.append(reply.stats)
+        spec = engine.file.spec
+    again = PricedReplay(market(ticks := Ticks()), CURVE, NODES, spec, ticks)
+    steps = drafted = accepted = 0
+    by_source: dict[str, list[int]] = {}
+    for transcript, stats in zip(written, replies, strict=True):
+        again.replay(transcript)
+        steps, drafted = steps + stats.steps, drafted + stats.drafted
+        accepted += stats.accepted
+        for name, share in stats.by_source.items():
+            sums = by_source.setdefault(name, [0, 0])
+            sums[0] += share["drafted"]
+            sums[1] += share["accepted"]
+        assert (again.stats.steps, again.stats.drafted, again.stats.accepted) == (
+            steps, drafted, accepted,
+        )  # fmt: skip
+    found = {name: [s.drafted, s.accepted] for name, s in again.stats.by_source.items()}
+    assert found == by_source
+    assert accepted > 0
