@@ -26,6 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
+from benchmarks.forgetting import forget
 from benchmarks.lookup_child import LlamaWriter
 from edgespec.bench.child import PeerError
 from edgespec.bench.machine import Machine, package_version
@@ -68,7 +69,7 @@ def ask(
     per_step = [1.0]
 
     def ours(speculation: bool) -> list[float]:
-        engine._session.market = engine._make_market()  # or it would remember the last round
+        forget(engine)
         reply = engine.generate(
             ids, max_tokens=tokens, temperature=0.0, ignore_eos=True, speculation=speculation
         )

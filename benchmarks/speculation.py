@@ -15,6 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
+from benchmarks.forgetting import forget
 from edgespec.reply import Reply
 
 PROMPTS = {
@@ -38,7 +39,7 @@ def main() -> None:
             replies: dict[bool, list[Reply]] = {True: [], False: []}
             for turn in range(asked.rounds):
                 for speculation in (True, False) if turn % 2 else (False, True):
-                    engine._session.market = engine._make_market()  # forget the last turn's reply
+                    forget(engine)
                     replies[speculation].append(
                         engine.generate(
                             prompt,
