@@ -1,4 +1,4 @@
-"""What a replay found, as plain values; `text.py` and `plot.py` show it."""
+"""What a replay found, as plain values; `text.py` shows it."""
 
 from __future__ import annotations
 

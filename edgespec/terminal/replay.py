@@ -65,11 +65,11 @@ def replay(
     lookup as others ship it. No model runs; nothing is kept.
     """
     from edgespec.models import open_model, resolve
-    from edgespec.replay.plot import ReplayPlotter
     from edgespec.replay.run import ReplayOptions
     from edgespec.replay.run import replay as run
     from edgespec.replay.text import lines
     from edgespec.terminal.progress import ProgressLine
+    from edgespec.terminal.replay_plot import ReplayPlotter
     from edgespec.terminal.text import printable
 
     options = ReplayOptions.parse(file, vocab, max_nodes, drafters, cost_curve)
