@@ -40,7 +40,7 @@ def test_the_same_drafts_are_verified_and_accepted(bundled_model: Path, temperat
     clock = Ticks()
     curve = CostCurve(CURVE, NODES + 1)
     with edgespec.load(bundled_model, threads=1) as engine:
-        session, forward = engine._sessions[0], engine._target.forward_batch
+        session, forward = engine._session, engine._target.forward_batch
 
         def priced(*arguments: object, **options: object) -> object:
             start = clock()
