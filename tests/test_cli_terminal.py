@@ -160,7 +160,7 @@ def test_the_command_line_has_the_defaults_of_the_library() -> None:
 
     from edgespec import cli
 
-    library = inspect.signature(Engine.stream).parameters
+    library = inspect.signature(Engine.request).parameters
     options = ReplyOptions()
     for name in ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"):
         for command in (cli.run, cli.chat):
