@@ -29,7 +29,7 @@ from benchmarks import peer_report
 from benchmarks.peer_report import DECODE_TOKENS, PREFILL_TOKENS, SIZES
 from edgespec.backends.base import TokenTree
 from edgespec.backends.native.kernels import isa
-from edgespec.bench.child import PeerError
+from edgespec.child import PeerError
 from edgespec.bench.curve import Work, pass_seconds, timed, tokens
 from edgespec.bench.llamacpp import LlamaProcess
 from edgespec.bench.loops import multiply_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ def plan(
 
     Raises BudgetError when nothing fits, OptionError for arguments that mean nothing.
     """
-    with open_model(resolve(model)) as file:
+    with open_model(resolve(model), foreign=True) as file:
         names = drafter_names(drafters)
         return _plan(file, memory, backend, threads, context, max_nodes, names, kv_type, sequences)
 
@@ -82,7 +83,7 @@ def load(
     names = drafter_names(drafters)
     if store is not None and "hierarchy" not in names:
         raise OptionError("a datastore is for the drafter hierarchy; name it: --drafters hierarchy")
-    file = open_model(resolve(model))
+    file = open_model(resolve(model), foreign=True)
     try:
         chosen = _plan(
             file, memory, backend, threads, context, max_nodes, names, kv_type, sequences
@@ -203,18 +204,21 @@ def _plan(
     kv_type: str,
     sequences: int,
 ) -> Plan:
-    memory_now, name = snapshot(), backends.choose(backend)
-    kernels: KernelState = "cached" if kernels_are_cached(name, _kinds(file)) else "cold"
-    return Planner(runtime(memory_now.process_resident_bytes, kernels)).plan(
-        file.spec,
-        file.tensors.values(),
-        Budget.parse(memory, memory_now),
-        hardware(),
-        context=context,
-        threads=threads,
-        max_nodes=max_nodes,
-        backend=name,
-        draft=bool(drafters),
-        kv_type=kv_type,
-        sequences=sequences,
-    )
+    choice = backends.choose(backend, file)
+    kernels: KernelState = "cached" if kernels_are_cached(choice.name, _kinds(file)) else "cold"
+    with backends.survey(choice.name, file) as ask:
+        memory_now = snapshot()
+        made = Planner(runtime(memory_now.process_resident_bytes, kernels), ask).plan(
+            file.spec,
+            file.tensors.values(),
+            Budget.parse(memory, memory_now),
+            hardware(),
+            context=context,
+            threads=threads,
+            max_nodes=max_nodes,
+            backend=choice.name,
+            draft=bool(drafters),
+            kv_type=kv_type,
+            sequences=sequences,
+        )
+    return replace(made, reasons=(*choice.reasons, *made.reasons))

@@ -18,6 +18,7 @@ import numpy as np
 
 from edgespec import backends
 from edgespec.cache import kernels_are_cached, remember_kernels
+from edgespec.child import can_have_children
 from edgespec.memory.size import MIB
 from edgespec.models.spec import TensorType
 
@@ -34,17 +35,11 @@ def warm_up(
     needs is compiled here when it is first asked for: it takes a second and leaves nothing behind.
     """
     kinds = sorted(kinds, key=lambda kind: kind.type_id)
-    if not kernels_are_cached(backend, kinds) and _can_have_children():
+    if not kernels_are_cached(backend, kinds) and can_have_children():
         _run_children(backend, kinds, at_once=spare_bytes >= CHILD_BYTES)
     backends.warm_up(backend, kinds, kv_type)
     _warm_up_decoding()
     remember_kernels(backend, kinds)
-
-
-def _can_have_children() -> bool:
-    """Whether this program is Python itself: nobody knows what starting another one does."""
-    name = Path(sys.executable or "").name.lower()
-    return name.startswith("python") and not getattr(sys, "frozen", False)
 
 
 def _run_children(backend: str, kinds: Iterable[TensorType], *, at_once: bool) -> None:

@@ -2,34 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgespec.errors import OptionError
+from edgespec.errors import BackendError, OptionError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from edgespec.backends.base import Progress, Target
+    from edgespec.memory.foreign import Ask
     from edgespec.memory.plan import Plan
     from edgespec.models.file import ModelFile
     from edgespec.models.spec import TensorType
 
-NAMES = ("native", "reference")
-PLANNED = ("llamacpp", "onnx")
+NAMES = ("native", "llamacpp", "reference")
+PLANNED = ("onnx",)
 """Names that are reserved: they will come, and are refused with a sentence until then."""
 
 
-def choose(name: str) -> str:
-    """The backend to use for a name the user gave; "auto" is the fastest there is."""
-    if name == "auto":
-        return NAMES[0]
-    if name in NAMES:
-        return name
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The backend that is used, and why not another."""
+
+    name: str
+    reasons: tuple[str, ...] = ()
+
+
+def choose(name: str, file: ModelFile) -> Choice:
+    """The backend to use for a name the user gave; "auto" is the fastest that runs the model.
+
+    Raises OptionError for a name that means nothing, UnsupportedModelError for a model that the
+    backend cannot run, BackendError for a backend that is not installed.
+    """
     if name in PLANNED:
         raise OptionError(
             f"the {name} backend is not part of this version; use --backend native (GGUF models of "
-            "the llama, qwen2 and qwen3 architectures)"
+            "the llama, qwen2 and qwen3 architectures) or --backend llamacpp (any GGUF model)"
         )
-    raise OptionError(f"no backend is called {name!r}; choose auto, {', '.join(NAMES)}")
+    if name not in ("auto", *NAMES):
+        raise OptionError(f"no backend is called {name!r}; choose auto, {', '.join(NAMES)}")
+    from edgespec.backends.llamacpp.library import missing
+    from edgespec.backends.native.limits import refusal
+
+    if name == "llamacpp":
+        if missing():
+            raise BackendError(f"the llamacpp backend was asked for and {missing()}")
+        return Choice(name, ("backend llamacpp: as asked",))
+    why_not = file.spec.refusal if name == "reference" else refusal(file.spec, file.tensors.values())
+    if not why_not:
+        why = "the fastest that runs this model" if name == "auto" else "as asked"
+        chosen = "native" if name == "auto" else name
+        return Choice(chosen, (f"backend {chosen}: {why}",))
+    if missing():
+        raise UnsupportedModelError(f"{why_not}; llama.cpp may run it: {missing()}")
+    if name != "auto":
+        raise UnsupportedModelError(f"{why_not}; llama.cpp may run it: --backend llamacpp")
+    return Choice("llamacpp", ("backend llamacpp: runs this model", f"not native: {why_not}"))
+
+
+@contextmanager
+def survey(name: str, file: ModelFile) -> Iterator[Ask | None]:
+    """For a backend that counts its own memory, who to ask; None for the others.
+
+    Raises ModelFileError for a file that its engine refuses, BackendError when it does not run.
+    """
+    if name != "llamacpp":
+        yield None
+        return
+    from edgespec.backends.llamacpp.planning import ask_engine
+
+    with ask_engine(file.path) as ask:
+        yield ask
 
 
 def warm_up(name: str, kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
@@ -42,6 +86,10 @@ def warm_up(name: str, kinds: Iterable[TensorType], kv_type: str = "f16") -> Non
 
 def open_target(file: ModelFile, plan: Plan, progress: Progress | None = None) -> Target:
     """Load a model into the backend its plan names."""
+    if plan.backend == "llamacpp":
+        from edgespec.backends.llamacpp.target import LlamaTarget
+
+        return LlamaTarget(file, plan, progress)
     if plan.backend == "reference":
         from edgespec.backends.reference import ReferenceTarget
 

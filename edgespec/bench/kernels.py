@@ -9,7 +9,7 @@ from functools import partial
 from typing import Self
 
 from edgespec.backends.native.kernels import isa
-from edgespec.bench.child import PeerError
+from edgespec.child import PeerError
 from edgespec.bench.curve import OpenModel
 from edgespec.bench.loops import multiply_of
 from edgespec.bench.machine import Machine, Others

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edgespec.bench.child import Child, serve
+from edgespec.child import Child, serve
 from edgespec.bench.curve import token_at, turn
 
 CRASH_ADVICE = (

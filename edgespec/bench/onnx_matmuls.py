@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.bench.child import Child, serve
+from edgespec.child import Child, serve
 from edgespec.bench.curve import timed, turn
 from edgespec.models.spec import TensorInfo, TensorType
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from edgespec.bench.child import Child, PeerError
+from edgespec.child import Child, PeerError
 from edgespec.bench.curve import OpenModel, matrices
 from edgespec.bench.machine import package_version
 from edgespec.errors import OptionError

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from edgespec.bench.child import PeerError
+from edgespec.child import PeerError
 
 PAUSE_S = 0.02
 """Between two measurements: threads that wait for work by spinning go to sleep."""

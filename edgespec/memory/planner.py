@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from edgespec.errors import OptionError
 from edgespec.memory.budget import Budget
 from edgespec.memory.calibration import Runtime
+from edgespec.memory.foreign import Ask
 from edgespec.memory.hardware import Hardware
 from edgespec.memory.plan import Plan
 from edgespec.memory.refusal import refuse
@@ -17,7 +18,7 @@ from edgespec.memory.size import format_size
 from edgespec.memory.sizing import Sizing
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 
-BACKENDS = ("native", "reference")
+BACKENDS = ("native", "reference", "llamacpp")
 """Backends whose footprint is known before loading."""
 
 
@@ -27,6 +28,8 @@ class Planner:
 
     runtime: Runtime | None = None
     """How far this process has started; None is a cold start from the budget's snapshot."""
+    ask: Ask | None = None
+    """For the llamacpp backend: what it would hold, as its engine tells."""
 
     def plan(
         self,
@@ -48,10 +51,12 @@ class Planner:
         Raises OptionError when an argument cannot be met on any budget, BudgetError with the
         itemised numbers and the nearest plans when this one is too small.
         """
-        if backend not in BACKENDS:
+        if backend not in BACKENDS or (backend == "llamacpp") != (self.ask is not None):
             known = ", ".join(BACKENDS)
             raise OptionError(f"no plan is known for backend {backend!r}; plans exist for {known}")
         kept = _kv_type(kv_type, backend)
+        if spec.recurrent:
+            draft, max_nodes = False, 1
         limits = Limits.of(
             spec,
             context=context,
@@ -62,7 +67,7 @@ class Planner:
         )
         runtime = self.runtime or Runtime(budget.snapshot.process_resident_bytes)
         usable = _threads(threads, hardware)
-        sizing = Sizing(spec, tuple(tensors), usable, runtime, backend)
+        sizing = Sizing(spec, tuple(tensors), usable, runtime, backend, self.ask)
         chosen = limits.fit(lambda settings: sizing.total(settings) <= budget.size_bytes)
         if chosen is None:
             raise refuse(sizing, limits, budget)
@@ -97,7 +102,7 @@ def _kv_type(asked: str, backend: str) -> str:
     """How keys and values are kept."""
     if asked not in ("auto", *KV_TYPES):
         raise OptionError(f"no KV type is called {asked!r}; choose auto, {' or '.join(KV_TYPES)}")
-    if asked == "int8" and backend != "native":
+    if asked == "int8" and backend not in ("native", "llamacpp"):
         raise OptionError(
             f"the {backend} backend keeps keys and values as f16; use --kv-type f16, or the native "
             "backend for int8"
@@ -123,11 +128,14 @@ def _reasons(
         _context_reason(sizing.spec, limits, chosen),
         *_sequences_reason(chosen),
         *(["KV int8: as asked; half the memory of f16"] if chosen.kv_type == "int8" else []),
-        _nodes_reason(limits, chosen),
+        _RECURRENT if sizing.spec.recurrent else _nodes_reason(limits, chosen),
         f"prefill: {chosen.prefill_chunk} tokens a pass"
         + (", smaller to fit" if chosen.prefill_chunk < limits.wished.prefill_chunk else ""),
         _threads_reason(sizing.threads, hardware, asked=threads is not None),
     ]
+
+
+_RECURRENT = "1 node a pass, no drafting: the model's recurrent state cannot take drafts back"
 
 
 def _context_reason(spec: ModelSpec, limits: Limits, chosen: Settings) -> str:

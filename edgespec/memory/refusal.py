@@ -26,7 +26,7 @@ def _advice(sizing: Sizing, limits: Limits, budget: Budget) -> str:
     """The nearest ways out, the one that keeps most of what was asked first."""
     advice = []
     smaller = limits.with_kv("int8")
-    if sizing.backend == "native" and limits.wished.kv_type != "int8":
+    if sizing.backend != "reference" and limits.wished.kv_type != "int8":
         fitting = smaller.fit(lambda settings: sizing.total(settings) <= budget.size_bytes)
         if fitting is not None:
             advice.append(f"--kv-type int8 fits this budget ({_describe(fitting)})")

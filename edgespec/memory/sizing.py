@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from edgespec.memory.calibration import Runtime
 from edgespec.memory.footprint import native_footprint
+from edgespec.memory.foreign import Ask, foreign_footprint
 from edgespec.memory.plan import Footprint
 from edgespec.memory.settings import Settings
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
@@ -21,9 +22,22 @@ class Sizing:
     threads: int
     runtime: Runtime
     backend: str = "native"
+    ask: Ask | None = None
+    """Who tells what another engine would hold; None for our own backends."""
 
     def footprint(self, settings: Settings) -> Footprint:
         """The itemised peak of a session with these settings."""
+        if self.ask is not None:
+            return foreign_footprint(
+                self.spec,
+                self.tensors,
+                settings,
+                self.ask(settings, self.threads),
+                threads=self.threads,
+                base_bytes=self.runtime.libraries_bytes(),
+                kernel_bytes=self.runtime.kernels_bytes(),
+                startup_peak_bytes=self.runtime.peak_bytes(),
+            )
         reference = self.backend == "reference"  # the same parts, with every weight as f32
         return native_footprint(
             self.spec,

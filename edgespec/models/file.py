@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.errors import ModelFileError
+from edgespec.errors import ModelFileError, UnsupportedModelError
 from edgespec.models.architecture import build_spec
 from edgespec.models.dequantise import dequantise
 from edgespec.models.gguf import GgufHeader, MetadataValue, read_header
@@ -28,20 +28,32 @@ if TYPE_CHECKING:
 _LAST_NORM = "output_norm.weight"
 
 
-def open_model(path: str | os.PathLike[str]) -> ModelFile:
+def open_model(path: str | os.PathLike[str], *, foreign: bool = False) -> ModelFile:
     """Open and validate a GGUF model file; the caller closes it, or uses it as a context manager.
 
     Raises ModelFileError for a missing or damaged file, UnsupportedModelError for a sound one that
-    cannot be run. Reads the header only: no tensor data, no tokenizer.
+    our own backends cannot run; with `foreign` such a file opens too, and `spec.refusal` says why.
+    Reads the header only: no tensor data, no tokenizer.
     """
     source = FileSource(Path(path))
     try:
         header = read_header(source)
-        spec = build_spec(source.path, header)
+        spec = _spec(source.path, header, foreign)
     except BaseException:
         source.close()
         raise
     return ModelFile(source, header, spec)
+
+
+def _spec(path: Path, header: GgufHeader, foreign: bool) -> ModelSpec:
+    try:
+        return build_spec(path, header)
+    except UnsupportedModelError as refused:
+        if not foreign:
+            raise
+        from edgespec.models.foreign import foreign_spec
+
+        return foreign_spec(path, header, refused)
 
 
 class ModelFile:
@@ -105,6 +117,10 @@ class ModelFile:
 
             self._tokenizer = build_tokenizer(Keys(self.path, self.metadata))
         return self._tokenizer
+
+    def adopt_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Use another reader of the same vocabulary, where this one does not know its kind."""
+        self._tokenizer = tokenizer
 
     @property
     def chat_template(self) -> ChatTemplate | None:

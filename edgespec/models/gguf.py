@@ -38,11 +38,6 @@ _SCALARS = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d",
 }  # fmt: skip
 _TENSOR_TYPES = {kind.type_id: kind for kind in TensorType}
-_OTHER_TENSOR_TYPES = {
-    16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S", 24: "I8",
-    25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
-    40: "NVFP4",
-}  # fmt: skip
 _IMPOSTORS = {
     b"ggml": "a pre-GGUF model (ggml)",
     b"tjgg": "a pre-GGUF model (ggjt)",
@@ -67,7 +62,7 @@ def read_header(source: FileSource) -> GgufHeader:
     """Parse and validate the header through a short-lived memory map.
 
     Raises ModelFileError for a damaged file and UnsupportedModelError for a sound one that this
-    reader does not cover (version 1, big endian, an unknown tensor type).
+    reader does not cover (version 1, big endian).
     """
     if source.size_bytes < 24:
         raise ModelFileError(
@@ -225,13 +220,7 @@ class _Parser:
         if min(dims) == 0 or max(dims) >= 1 << 48:
             raise self._damaged(f"tensor {name!r} has impossible dimensions {dims}")
         if type_id not in _TENSOR_TYPES:
-            if type_id not in _OTHER_TENSOR_TYPES:
-                raise self._damaged(f"tensor {name!r} has unknown type number {type_id}")
-            raise UnsupportedModelError(
-                f"cannot open {self.source.path}: tensor {name!r} is {_OTHER_TENSOR_TYPES[type_id]}"
-                "; requantise the original model to a type that works, "
-                "e.g. `llama-quantize MODEL-F16.gguf OUT.gguf Q4_K_M`"
-            )
+            raise self._damaged(f"tensor {name!r} has unknown type number {type_id}")
         return name, tuple(reversed(dims)), _TENSOR_TYPES[type_id], offset
 
     def _alignment(self, metadata: dict[str, MetadataValue]) -> int:

@@ -32,9 +32,25 @@ class TensorType(enum.Enum):
     Q5_K = (13, 256, 176)
     Q6_K = (14, 256, 210)
     Q8_K = (15, 256, 292)
+    IQ2_XXS = (16, 256, 66)
+    IQ2_XS = (17, 256, 74)
+    IQ3_XXS = (18, 256, 98)
+    IQ1_S = (19, 256, 50)
     IQ4_NL = (20, 32, 18)
+    IQ3_S = (21, 256, 110)
+    IQ2_S = (22, 256, 82)
     IQ4_XS = (23, 256, 136)
+    I8 = (24, 1, 1)
+    I16 = (25, 1, 2)
+    I32 = (26, 1, 4)
+    I64 = (27, 1, 8)
+    F64 = (28, 1, 8)
+    IQ1_M = (29, 256, 56)
     BF16 = (30, 1, 2)
+    TQ1_0 = (34, 256, 54)
+    TQ2_0 = (35, 256, 66)
+    MXFP4 = (39, 32, 17)
+    NVFP4 = (40, 64, 36)
 
     @property
     def type_id(self) -> int:
@@ -94,6 +110,10 @@ class ModelSpec:
     rope_factors: bool = False
     """The file holds `rope_freqs.weight`: each frequency is divided by its factor (Llama 3.1)."""
     num_parameters: int = 0
+    refusal: str = ""
+    """Why the native and reference backends cannot run the model; "" where they can."""
+    recurrent: bool = False
+    """It keeps a state that cannot forget its last tokens."""
 
     @property
     def kv_dim(self) -> int:

@@ -18,7 +18,7 @@ def about(model: str | None, *, tensors: bool = False) -> dict[str, Any]:
 
     A tokenizer or template that cannot be used does not hide the rest: its place holds the error.
     """
-    with open_model(resolve(model)) as file:
+    with open_model(resolve(model), foreign=True) as file:
         spec = file.spec
         facts: dict[str, Any] = {
             "path": str(file.path),

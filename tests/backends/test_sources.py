@@ -27,7 +27,7 @@ PLACES = (
     {"jit"},
     {"cache"},
     {"models"},
-    {"errors", "version"},
+    {"child", "errors", "version"},
 )
 """Each imports from itself and from what comes after it."""
 

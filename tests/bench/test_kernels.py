@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from edgespec.bench import peers
-from edgespec.bench.child import PeerError
+from edgespec.child import PeerError
 from edgespec.bench.curve import matrices
 from edgespec.bench.llamacpp import LlamaProcess
 from edgespec.bench.onnx_matmuls import OnnxProcess, kind_of, needed_bytes

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from edgespec.bench import curve
-from edgespec.bench.child import Child, PeerError
+from edgespec.child import Child, PeerError
 from edgespec.bench.machine import Machine, Others, _own_busy_s
 from edgespec.bench.turns import take_turns
 
 PROGRAM = """
 import os, signal, sys
-from edgespec.bench.child import serve
+from edgespec.child import serve
 
 def start(request):
     print("what an engine has to say")

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from edgespec.backends.base import Capabilities, Logits, Part, Progress, Rows, Target
 from edgespec.backends.native import session
-from edgespec.backends.native.kernels import isa, kv_places, table, tile
+from edgespec.backends.native.kernels import isa, kv_places, table
 from edgespec.backends.native.kernels.tile import FORMATS
+from edgespec.backends.native.limits import refusal
 from edgespec.backends.native.node_tables import NodeTables
 from edgespec.backends.native.pace import Pace
 from edgespec.backends.native.team import Team
@@ -23,7 +24,6 @@ from edgespec.errors import BackendError, UnsupportedModelError
 from edgespec.memory.arena import BlockTable, KvArena
 from edgespec.memory.plan import Plan
 from edgespec.models.file import ModelFile
-from edgespec.models.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,9 @@ class NativeTarget(Target):
 
     def __init__(self, file: ModelFile, plan: Plan, progress: Progress | None = None) -> None:
         spec = file.spec
-        _check_widths(spec)
+        why_not = refusal(spec, file.tensors.values())
+        if why_not:
+            raise UnsupportedModelError(why_not)
         self._arena = KvArena(
             spec.num_layers, spec.num_kv_heads, spec.head_dim, plan.context_length, plan.kv_type
         )
@@ -160,12 +162,3 @@ class NativeTarget(Target):
         self.own.expect(None)
 
 
-def _check_widths(spec: ModelSpec) -> None:
-    """Norms work on whole vectors; no trained model known to us has other widths."""
-    widths = {"embeddings": spec.dim} | ({"normed heads": spec.head_dim} if spec.qk_norm else {})
-    for name, width in widths.items():
-        if width % tile.TILE_ROWS:
-            raise UnsupportedModelError(
-                f"{spec.name} has {name} {width} wide; the native backend computes multiples of "
-                f"{tile.TILE_ROWS}, so choose another model, or `--backend reference`"
-            )

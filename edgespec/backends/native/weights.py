@@ -12,7 +12,6 @@ from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.pack import packer
 from edgespec.backends.native.kernels.tile import FORMATS, TILE_ROWS, TileFormat
 from edgespec.backends.native.kernels.unpack import unpack_row
-from edgespec.errors import UnsupportedModelError
 from edgespec.models.file import ModelFile
 from edgespec.models.spec import ModelSpec, TensorType
 
@@ -103,13 +102,7 @@ def load_matrix(file: ModelFile, name: str, progress: Progress | None = None) ->
     """Pack one matrix of a file, a few megabytes of rows at a time."""
     info = file.tensors[name]
     num_rows, num_columns = info.shape
-    form = FORMATS.get(info.type)
-    if form is None or num_columns % form.group:
-        raise UnsupportedModelError(
-            f"{name} is {info.type.name} with {num_columns} columns; the native backend computes "
-            f"{', '.join(kind.name for kind in FORMATS)} with whole blocks and an even number of "
-            "columns: requantise the model to one of these"
-        )
+    form = FORMATS[info.type]
     matrix = PackedMatrix.allocate(form, num_rows, num_columns)
     step = max(1, CHUNK_BYTES // (TILE_ROWS * info.type.row_bytes(num_columns))) * TILE_ROWS
     for first in range(0, num_rows, step):

@@ -14,11 +14,18 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Self
 
 from edgespec.errors import EdgeSpecError
 
 _END_S = 5.0
+
+
+def can_have_children() -> bool:
+    """Whether this program is Python itself: nobody knows what starting another one does."""
+    name = Path(sys.executable or "").name.lower()
+    return name.startswith("python") and not getattr(sys, "frozen", False)
 
 
 class PeerError(EdgeSpecError):
@@ -32,7 +39,9 @@ class Child:
     `crash_advice` what it says to do about a crash.
     """
 
-    def __init__(self, module: str, request: Any, *, name: str, crash_advice: str = "") -> None:
+    def __init__(
+        self, module: str, request: Any, *, name: str, crash_advice: str = "", **environment: str
+    ) -> None:
         self._name, self._crash_advice = name, crash_advice
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(
@@ -40,7 +49,9 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            | environment,
         )
         try:
             self.greeting = self.ask(request)

@@ -1,0 +1,100 @@
+"""llama-cpp-python, imported when it is first needed, with its log lines kept in memory."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections import deque
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from edgespec.errors import BackendError
+
+PACKAGE = "llama-cpp-python"
+OLDEST = (0, 3, 36)
+INSTALL = "pip install 'edgespec[llamacpp]'"
+_INFO, _WARNING, _ERROR = 2, 3, 4
+_KEPT_LINES = 200
+
+
+def missing() -> str:
+    """Why llama.cpp cannot be used here and what to type, "" when it is installed."""
+    folder = package_folder()
+    if folder is None:
+        return f"{PACKAGE} is not installed: {INSTALL}"
+    found = version()
+    numbers = tuple(int(part) for part in re.findall(r"\d+", found)[:3])
+    if numbers < OLDEST:
+        wanted = ".".join(map(str, OLDEST))
+        return f"{PACKAGE} {found} is too old, {wanted} is the oldest that works: {INSTALL}"
+    return ""
+
+
+def package_folder() -> Path | None:
+    """Where the package lies; looked up without importing it."""
+    found = find_spec("llama_cpp")
+    return None if found is None or found.origin is None else Path(found.origin).parent
+
+
+def version() -> str:
+    """The version that is installed, "0" when none is."""
+    try:
+        return metadata.version(PACKAGE)
+    except metadata.PackageNotFoundError:
+        return "0"
+
+
+@dataclass(slots=True)
+class Library:
+    """The module of C functions, and what it said last."""
+
+    api: Any
+    _lines: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
+    _callback: Any = None
+    """Held as long as the library may call it."""
+
+    def listen(self) -> None:
+        """Have all log lines come here instead of to the terminal."""
+        self._callback = self.api.llama_log_callback(self._keep)
+        self.api.llama_log_set(self._callback, ctypes.c_void_p(0))
+
+    def _keep(self, level: int, text: bytes, _: Any) -> None:
+        if level in (_INFO, _WARNING, _ERROR):
+            self._lines.append((level, text.decode("utf-8", "replace").strip()))
+
+    def forget(self) -> None:
+        """Drop the lines of before, so that the next ones belong to the next call."""
+        self._lines.clear()
+
+    def lines(self) -> list[str]:
+        """What was said since `forget`."""
+        return [text for _, text in self._lines]
+
+    def complaint(self) -> str:
+        """The first error since `forget`, which names the cause; those after it repeat it."""
+        errors = [text for level, text in self._lines if level == _ERROR and text]
+        return " ".join(errors[0].split()) if errors else "it does not say why"
+
+
+@cache
+def library() -> Library:
+    """Import the library, once; raises BackendError when that fails."""
+    why = missing()
+    if why:
+        raise BackendError(f"the llamacpp backend was asked for and {why}")
+    try:
+        api = import_module("llama_cpp.llama_cpp")
+    except Exception as error:  # a shared library that does not load says so in many ways
+        reason = " ".join(str(error).split())
+        raise BackendError(
+            f"{PACKAGE} {version()} cannot be imported: {reason}; build it for this machine: "
+            f"pip install --force-reinstall --no-binary {PACKAGE} {PACKAGE}"
+        ) from None
+    opened = Library(api)
+    opened.listen()
+    api.llama_backend_init()
+    return opened

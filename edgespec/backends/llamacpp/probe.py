@@ -1,0 +1,125 @@
+"""Does this build of llama.cpp run on this machine? Asked once, in a process that may crash.
+
+Builds compiled for AMX die of an invalid instruction or a segmentation fault where a virtual
+machine announces AMX but its system does not grant the tiles. Without the library's extra buffers
+(weights repacked for the processor) no tile is used: that is tried next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgespec.backends.llamacpp.library import PACKAGE, library, package_folder, version
+from edgespec.cache import cache_folder
+from edgespec.child import Child, PeerError, can_have_children, serve
+from edgespec.errors import BackendError
+from edgespec.memory.hardware import hardware
+from edgespec.models.registry import resolve
+
+REBUILD = (
+    'CMAKE_ARGS="-DGGML_NATIVE=ON" CFLAGS="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16" '
+    'CXXFLAGS="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16" '
+    f"pip install --force-reinstall --no-cache-dir --no-binary {PACKAGE} {PACKAGE}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found; remembered by build and machine."""
+
+    runs: bool
+    extra_buffers: bool = True
+    complaint: str = ""
+    """How it ended with extra buffers."""
+
+    def require(self) -> None:
+        """Raise BackendError for a build that does not run at all."""
+        if not self.runs:
+            raise BackendError(
+                f"the llamacpp backend cannot be used: {PACKAGE} {version()} does not run on this "
+                f"processor ({self.complaint}); build it without AMX: {REBUILD}"
+            )
+
+
+def probed() -> Verdict:
+    """The verdict on this build and machine, from the cache folder or by trying it now."""
+    place = _place()
+    found = _read(place)
+    if found is None:
+        found = _try_out()
+        _write(place, found)
+    return found
+
+
+def _try_out() -> Verdict:
+    if not can_have_children():  # a program frozen around us: nothing can be tried outside it
+        return Verdict(runs=True)
+    complaint = ""
+    for extra in (True, False):
+        try:
+            with Child(
+                __name__, {"extra_buffers": extra}, name="a trial", GGML_NO_BACKTRACE="1"
+            ):
+                return Verdict(True, extra, complaint)
+        except PeerError as error:
+            complaint = complaint or str(error)
+    return Verdict(False, False, complaint)
+
+
+def _place() -> Path:
+    """The key: the build's files and the machine."""
+    folder = package_folder()
+    files = sorted((folder / "lib").glob("*")) if folder is not None else []
+    parts: list[Any] = [version(), str(folder)]
+    parts += [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    cpu = hardware()
+    parts += [cpu.cpu_name, cpu.isa]
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()
+    return cache_folder() / "llamacpp" / f"{digest}.json"
+
+
+def _read(place: Path) -> Verdict | None:
+    try:
+        values = json.loads(place.read_text(encoding="utf-8"))
+        return Verdict(bool(values["runs"]), bool(values["extra_buffers"]), values["complaint"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write(place: Path, verdict: Verdict) -> None:
+    """A folder that cannot be written only costs trying again."""
+    values = {
+        "runs": verdict.runs,
+        "extra_buffers": verdict.extra_buffers,
+        "complaint": verdict.complaint,
+    }
+    with suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(values), encoding="utf-8")
+
+
+def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """The child's side: one token and a batch of the bundled model, as the backend runs them."""
+    from edgespec.backends.llamacpp.batch import Batch
+    from edgespec.backends.llamacpp.model import Context, ContextSettings, Model
+
+    model = Model(library(), resolve(), extra_buffers=request["extra_buffers"])
+    context = Context(model, ContextSettings(context=256, rows=64, nodes=1, threads=1))
+    batch = Batch(context.api, rows=64, nodes=1)
+    for start, count in ((0, 1), (1, 64)):
+        batch.fill_chain(np.arange(1, count + 1, dtype=np.int32), start)
+        if batch.run(context.handle):
+            raise SystemExit("a pass over the bundled model failed")
+    return {}, lambda question: question
+
+
+if __name__ == "__main__":
+    serve(_start)

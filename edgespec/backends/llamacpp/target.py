@@ -1,0 +1,257 @@
+"""The llama.cpp backend: any GGUF model that library runs, under our decode loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.backends.base import Capabilities, Logits, Progress, Target, TokenTree
+from edgespec.backends.llamacpp.batch import Batch
+from edgespec.backends.llamacpp.library import library
+from edgespec.backends.llamacpp.model import Context, ContextSettings, Model
+from edgespec.backends.llamacpp.probe import probed
+from edgespec.errors import BackendError, BudgetError, ModelFileError, UnsupportedModelError
+from edgespec.memory.plan import Plan
+from edgespec.memory.size import format_size
+from edgespec.models.file import ModelFile
+
+_MAIN = 0
+"""The sequence that holds what is committed; leaves of a tree use it and those after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The committed tokens and llama.cpp's own copy of their keys, values and states."""
+
+    ids: tuple[int, ...]
+    state: NDArray[np.uint8]
+
+
+class LlamaTarget(Target):
+    """One open model with a KV cache of llama.cpp's.
+
+    Branches of a tree are sequences that share the cells of the positions before them. A row's
+    logits depend on the size of its pass in their last bits. A model with a recurrent state cannot
+    forget tokens: it takes one node a pass, and what is forgotten costs computing the rest again.
+    Raises BackendError, BudgetError when more was allocated than planned.
+    """
+
+    capabilities = Capabilities(name="llamacpp", bit_exact_rows=False, trees=True)
+
+    def __init__(self, file: ModelFile, plan: Plan, progress: Progress | None = None) -> None:
+        super().__init__(file.spec, plan.context_length, plan.max_nodes)
+        self._chunk = max(plan.prefill_chunk, plan.max_nodes)
+        settings = ContextSettings(
+            context=plan.context_length,
+            rows=self._chunk,
+            nodes=plan.max_nodes,
+            threads=plan.threads,
+            kv_type=plan.kv_type,
+            gpu_layers=plan.gpu_layers,
+        )
+        verdict = probed()
+        verdict.require()
+        self._model = Model(
+            library(),
+            file.path,
+            extra_buffers=verdict.extra_buffers,
+            gpu_layers=plan.gpu_layers,
+            progress=progress,
+        )
+        self._context: Context | None = None
+        try:
+            self._check_model(plan)
+            self._context = Context(self._model, settings)
+            self._check_memory(plan)
+            _find_tokenizer(file, self._model)
+        except BaseException:
+            self._close()
+            raise
+        self._api = self._model.library.api
+        self._batch = Batch(self._api, rows=self._chunk, nodes=plan.max_nodes)
+        self.capabilities = replace(self.capabilities, trees=not self._model.has_state)
+        self._ids: list[int] = []
+        """Committed tokens, for models that must compute them again."""
+        self._nodes: NDArray[np.int32] = np.zeros(0, np.int32)
+        """Tokens of the last pass, whose cells are not committed yet."""
+        self._leaves: list[int] = []
+        self._held = [0] * plan.max_nodes
+        """Committed positions that each sequence after the main one shares already."""
+
+    @property
+    def prefill_chunk(self) -> int:
+        return self._chunk
+
+    def allocated_bytes(self) -> dict[str, int]:
+        """What llama.cpp says it has allocated, by the names of the plan's footprint."""
+        context = self._open_context
+        return {
+            "weights": sum(self._model.buffers.values()),
+            "KV cache": context.cache_bytes,
+            "activations": context.compute_bytes,
+        }
+
+    @property
+    def _open_context(self) -> Context:
+        self._check_open()
+        assert self._context is not None
+        return self._context
+
+    def _check_model(self, plan: Plan) -> None:
+        if self._model.vocab_size != self.spec.vocab_size:
+            raise ModelFileError(
+                f"llama.cpp reads {self._model.vocab_size} tokens from a file that names "
+                f"{self.spec.vocab_size}; convert the model again"
+            )
+        if self._model.has_state and plan.max_nodes > 1:
+            raise BackendError(
+                f"{self.spec.name} has a recurrent state, which cannot take back drafts; load it "
+                "without speculation (--no-speculation, or max_nodes=1)"
+            )
+
+    def _check_memory(self, plan: Plan) -> None:
+        planned, held = plan.footprint.exact, self.allocated_bytes()
+        over = sum(max(0, size - planned.get(name, size)) for name, size in held.items())
+        if over > plan.budget_bytes - plan.planned_bytes and planned:
+            found = ", ".join(f"{name} {format_size(size)}" for name, size in held.items())
+            raise BudgetError(
+                f"llama.cpp has allocated {format_size(over)} more than was planned ({found}), "
+                f"which the budget of {format_size(plan.budget_bytes)} has no room for; try a "
+                "larger --memory or a smaller --context"
+            )
+
+    def _forward(self, tree: TokenTree, rows: Literal["all", "last", "none"]) -> Logits:
+        context, num_nodes = self._open_context, len(tree)
+        self._drop_nodes()
+        self._leaves = self._batch.fill_tree(tree, self.length)
+        for sequence in range(1, len(self._leaves)):
+            self._share(sequence)
+        count = {"all": num_nodes, "last": 1, "none": 0}[rows]
+        self._batch.want(slice(num_nodes - count, num_nodes))
+        self._nodes = tree.tokens.copy()
+        self._run(context)
+        if not count:
+            return np.zeros((0, self.spec.vocab_size), np.float32)
+        place = self._api.llama_get_logits(context.handle)
+        return np.ctypeslib.as_array(place, (count, self.spec.vocab_size))
+
+    def _run(self, context: Context) -> None:
+        self._model.library.forget()
+        code = self._batch.run(context.handle)
+        if code:
+            why = self._model.library.complaint()
+            raise BackendError(f"llama.cpp failed in a pass (code {code}): {why}")
+
+    def _share(self, sequence: int) -> None:
+        """Let a sequence hold all committed positions."""
+        held = self._held[sequence]
+        if held < self.length:
+            memory = self._open_context.memory
+            self._api.llama_memory_seq_cp(memory, _MAIN, sequence, held, self.length)
+            self._held[sequence] = self.length
+
+    def _commit(self, path: Sequence[int]) -> None:
+        if not len(path):
+            return
+        keep, whole = self.length + len(path), len(path) == len(self._nodes)
+        self._ids += self._nodes[list(path)].tolist()
+        if not whole:
+            self._keep_path(path, keep)
+        self._nodes, self._leaves = self._nodes[:0], []
+
+    def _keep_path(self, path: Sequence[int], keep: int) -> None:
+        """Drop all nodes of the last pass but a path, which becomes the main sequence's."""
+        api, memory = self._api, self._open_context.memory
+        if len(self._leaves) > 1:
+            chosen = self._sequence_of(path[-1])
+            if chosen != _MAIN:
+                api.llama_memory_seq_rm(memory, _MAIN, self.length, -1)
+                api.llama_memory_seq_cp(memory, chosen, _MAIN, self.length, keep)
+            for sequence in range(1, len(self._leaves)):
+                api.llama_memory_seq_rm(memory, sequence, self.length, -1)
+        api.llama_memory_seq_rm(memory, _MAIN, keep, -1)
+
+    def _sequence_of(self, node: int) -> int:
+        """A sequence that a node of the last pass belongs to: that of any leaf below it."""
+        for sequence, leaf in enumerate(self._leaves):
+            while leaf > node:
+                leaf = int(self._parents[leaf])
+            if leaf == node:
+                return sequence
+        raise AssertionError("every node has a leaf below it")
+
+    def _drop_nodes(self) -> None:
+        """Forget the last pass if nothing of it was committed."""
+        if len(self._nodes):
+            self._forget(self.length)
+
+    def _truncate(self, length: int) -> None:
+        if length < self.length or len(self._nodes):
+            self._forget(length)
+
+    def _forget(self, length: int) -> None:
+        """Hold exactly the first `length` committed positions."""
+        self._nodes, self._leaves = self._nodes[:0], []
+        del self._ids[length:]
+        self._held = [min(held, length) for held in self._held]
+        memory = self._open_context.memory
+        if not length:
+            self._api.llama_memory_clear(memory, False)
+        elif not self._api.llama_memory_seq_rm(memory, -1, length, -1):
+            self._replay()
+
+    def _replay(self) -> None:
+        """Compute the committed tokens again, from an empty state."""
+        context, ids = self._open_context, np.array(self._ids, np.int32)
+        self._api.llama_memory_clear(context.memory, False)
+        for start in range(0, len(ids), self._chunk):
+            self._batch.fill_chain(ids[start : start + self._chunk], start)
+            self._run(context)
+
+    def snapshot(self) -> Snapshot:
+        context = self._open_context
+        self._drop_nodes()
+        size = self._api.llama_state_seq_get_size(context.handle, _MAIN)
+        state = np.zeros(size, np.uint8)
+        place = state.ctypes.data_as(_bytes_pointer())
+        self._api.llama_state_seq_get_data(context.handle, place, size, _MAIN)
+        return Snapshot(tuple(self._ids), state)
+
+    def restore(self, snapshot: Any) -> None:
+        if not isinstance(snapshot, Snapshot):
+            raise BackendError(f"a llamacpp target cannot restore a {type(snapshot).__name__}")
+        context = self._open_context
+        self._forget(0)
+        self.length = self._pending = 0
+        place = snapshot.state.ctypes.data_as(_bytes_pointer())
+        if snapshot.ids and not self._api.llama_state_seq_set_data(
+            context.handle, place, len(snapshot.state), _MAIN
+        ):
+            raise BackendError("llama.cpp did not take its own snapshot back; load the model again")
+        self._ids = list(snapshot.ids)
+        self.length = len(self._ids)
+
+    def _close(self) -> None:
+        if self._context is not None:
+            self._context.close()
+        self._model.close()
+
+
+def _bytes_pointer() -> Any:
+    import ctypes
+
+    return ctypes.POINTER(ctypes.c_uint8)
+
+
+def _find_tokenizer(file: ModelFile, model: Model) -> None:
+    """Our own tokenizer where it knows the file's kind, else llama.cpp's."""
+    try:
+        _ = file.tokenizer
+    except UnsupportedModelError:
+        from edgespec.backends.llamacpp.tokenizer import LlamaTokenizer
+
+        file.adopt_tokenizer(LlamaTokenizer(file, model))
