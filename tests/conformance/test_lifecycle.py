@@ -22,6 +22,7 @@ from tests.conformance.targets import (
     BACKENDS,
     FEW_MODELS,
     MAX_NODES,
+    OPENERS,
     PLAN,
     TYPES,
     VOCAB,
@@ -263,7 +264,7 @@ def test_reference_refuses_unknown_kv_types() -> None:
 def test_loading_reports_progress(backend: str) -> None:
     calls: list[tuple[int, int]] = []
     with open_model(model_path("llama-Q8_0")) as file:
-        BACKENDS[backend](file, PLAN, lambda done, total: calls.append((done, total))).close()
+        OPENERS[backend](file, PLAN, lambda done, total: calls.append((done, total))).close()
     done = [call[0] for call in calls]
     assert done == sorted(done)
     assert 0 < done[-1] <= calls[-1][1]

@@ -16,16 +16,18 @@ from edgespec.backends.native.kernels import isa
 from edgespec.backends.native.kernels.tile import FORMATS
 from edgespec.models.spec import TensorType
 from tests.conformance.targets import (
-    BACKENDS,
+    EVERY,
     FEW_MODELS,
     FLOAT_TYPES,
     MAX_NODES,
     MODELS,
+    OPENERS,
     TYPES,
     VOCAB,
     assert_same,
     cosines,
     decode,
+    missing,
     open_target,
     score,
     shared_target,
@@ -34,11 +36,8 @@ from tests.conformance.targets import (
 from tests.conformance.trees import path_to, token_trees
 from tests.models.build import write_gguf
 
-EVERY = [(backend, model) for backend in BACKENDS for model in FEW_MODELS]
-IDS = [f"{backend}-{model}" for backend, model in EVERY]
 
-
-@pytest.fixture(params=EVERY, ids=IDS)
+@pytest.fixture(params=EVERY)
 def target(request: pytest.FixtureRequest) -> Target:
     """One target of every backend and type, empty."""
     opened = shared_target(*request.param)
@@ -51,7 +50,7 @@ def test_backends_agree(model: str) -> None:
     """Float types to rounding; quantised types also to what int8 activations cost."""
     prompt, tree = tokens(40), TokenTree(tokens(6, 1), np.array([-1, 0, 0, 1, 2, 3], np.int16))
     logits = {}
-    for backend in BACKENDS:
+    for backend in filter(lambda name: not missing(name), OPENERS):
         opened = shared_target(backend, model)
         opened.truncate(0)
         opened.prefill(prompt)
@@ -59,6 +58,10 @@ def test_backends_agree(model: str) -> None:
     least = 0.99999 if model.split("-")[1] in FLOAT_TYPES else 0.999
     assert cosines(logits["native"], logits["reference"]).min() >= least
     assert cosines(logits["native-int8"], logits["reference"]).min() >= 0.999
+    if "llamacpp" in logits:
+        # It rounds what it multiplies BF16 weights with to BF16 as well.
+        least = 0.9999 if model.endswith("BF16") else least
+        assert cosines(logits["llamacpp"], logits["reference"]).min() >= least
 
 
 def test_batch_equals_single_rows(target: Target) -> None:
@@ -106,11 +109,11 @@ def model_shapes(draw: st.DrawFn, kind: str) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize(("backend", "model"), EVERY, ids=IDS)
+@pytest.mark.parametrize("pair", EVERY)
 @settings(max_examples=8, deadline=None)
 @given(tree=token_trees(MAX_NODES), prefix=st.integers(0, 40))
-def test_tree_equals_chains(backend: str, model: str, tree: TokenTree, prefix: int) -> None:
-    target = shared_target(backend, model)
+def test_tree_equals_chains(pair: tuple[str, str], tree: TokenTree, prefix: int) -> None:
+    target = shared_target(*pair)
     target.truncate(0)
     target.prefill(tokens(prefix))
     logits = target.forward(tree).copy()
@@ -121,13 +124,13 @@ def test_tree_equals_chains(backend: str, model: str, tree: TokenTree, prefix: i
         assert_same(target, logits[path], decode(target, tree.tokens[path]))
 
 
-@pytest.mark.parametrize(("backend", "model"), EVERY, ids=IDS)
+@pytest.mark.parametrize("pair", EVERY)
 @settings(max_examples=8, deadline=None)
 @given(tree=token_trees(MAX_NODES), prefix=st.integers(0, 40), data=st.data())
 def test_commit_keeps_a_path(
-    backend: str, model: str, tree: TokenTree, prefix: int, data: st.DataObject
+    pair: tuple[str, str], tree: TokenTree, prefix: int, data: st.DataObject
 ) -> None:
-    target = shared_target(backend, model)
+    target = shared_target(*pair)
     path = path_to(tree, data.draw(st.integers(0, len(tree) - 1), label="last node"))
     after = tokens(3, 9)
     target.truncate(0)
