@@ -1,6 +1,7 @@
 """Is the memory budget kept? From a budget that just fits to twice that, a process each.
 
-    python benchmarks/budget.py MODEL... [--steps 1,1.1,1.25,1.5,2] [--context N] [--json]
+    python benchmarks/budget.py MODEL... [--steps 1,1.1,1.25,1.5,2] [--context N] [--backend NAME]
+        [--json]
 
 Every run loads the model, fills the planned context (prompt, then a reply with speculation), and
 tells the most it was resident in: VmHWM on Linux. "Just fits" is the smallest budget, in whole MiB,
@@ -28,7 +29,7 @@ REPLY_TOKENS = 64
 _LARGEST_MIB = 1 << 20
 
 
-def smallest_budget(model: str, context: int | None) -> int:
+def smallest_budget(model: str, backend: str, context: int | None) -> int:
     """The fewest whole MiB, in bytes, that there is a plan for in a process like this one."""
     low, high = 0, _LARGEST_MIB
     most = edgespec.memory.snapshot().reachable_bytes // MIB
@@ -36,7 +37,7 @@ def smallest_budget(model: str, context: int | None) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            edgespec.plan(model, memory=middle * MIB, context=context)
+            edgespec.plan(model, memory=middle * MIB, backend=backend, context=context)
         except edgespec.BudgetError:
             low = middle
         else:
@@ -44,9 +45,9 @@ def smallest_budget(model: str, context: int | None) -> int:
     return high * MIB
 
 
-def run_once(model: str, budget: int, context: int | None) -> dict[str, Any]:
+def run_once(model: str, backend: str, budget: int, context: int | None) -> dict[str, Any]:
     """Fill the context of one engine and tell budget, plan and peak, in bytes."""
-    with edgespec.load(model, memory=budget, context=context) as engine:
+    with edgespec.load(model, memory=budget, backend=backend, context=context) as engine:
         plan = engine.plan
         room = plan.context_length
         reply_tokens = min(REPLY_TOKENS, room // 2)
@@ -75,21 +76,21 @@ def _child(task: str, model: str, *arguments: object) -> Any:
 def _serve(task: str, model: str, arguments: Sequence[str]) -> None:
     context = int(arguments[-1]) or None
     if task == "smallest":
-        print(json.dumps(smallest_budget(model, context)))
+        print(json.dumps(smallest_budget(model, arguments[0], context)))
     else:
-        print(json.dumps(run_once(model, int(arguments[0]), context)))
+        print(json.dumps(run_once(model, arguments[0], int(arguments[1]), context)))
 
 
-def measure(model: str, steps: Sequence[float], context: int) -> list[dict[str, Any]]:
+def measure(model: str, backend: str, steps: Sequence[float], context: int) -> list[dict[str, Any]]:
     """One row for each budget. The first start compiles, so one run comes before all others."""
-    _child("run", model, edgespec.memory.snapshot().reachable_bytes // 2, 0)
-    smallest = _child("smallest", model, context)
+    _child("run", model, backend, edgespec.memory.snapshot().reachable_bytes // 2, 0)
+    smallest = _child("smallest", model, backend, context)
     if isinstance(smallest, dict):
         return [smallest | {"model": Path(model).name}]
     found = []
     for step in steps:
         budget = -(-int(smallest * step) // MIB) * MIB
-        row = _child("run", model, budget, context)
+        row = _child("run", model, backend, budget, context)
         found.append({"model": Path(model).name, "step": step, "budget_bytes": budget} | row)
     return found
 
@@ -114,6 +115,7 @@ def main() -> None:
     parser.add_argument("models", nargs="+")
     parser.add_argument("--steps", default="1,1.1,1.25,1.5,2")
     parser.add_argument("--context", type=int, default=0, help="0 lets the plan choose")
+    parser.add_argument("--backend", default="auto")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     steps = [float(step) for step in options.steps.split(",")]
@@ -133,7 +135,7 @@ def main() -> None:
         cells = " ".join(f"{name:>{width}}" for name, width in zip(header, widths, strict=True))
         print(f"{'model':<28} {'step':>5} {cells}")
     for model in options.models:
-        for row in measure(model, steps, options.context):
+        for row in measure(model, options.backend, steps, options.context):
             found.append(row)
             if not options.json:
                 print(line(row), flush=True)

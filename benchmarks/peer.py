@@ -29,13 +29,13 @@ from benchmarks import peer_report
 from benchmarks.peer_report import DECODE_TOKENS, PREFILL_TOKENS, SIZES
 from edgespec.backends.base import TokenTree
 from edgespec.backends.native.kernels import isa
-from edgespec.child import PeerError
 from edgespec.bench.curve import Work, pass_seconds, timed, tokens
 from edgespec.bench.llamacpp import LlamaProcess
 from edgespec.bench.loops import multiply_of
 from edgespec.bench.machine import Machine, package_version
 from edgespec.bench.roofs import Roofs
 from edgespec.bench.turns import take_turns
+from edgespec.child import PeerError
 from edgespec.memory import snapshot
 
 Ask = Callable[[Any], list[float]]

@@ -49,9 +49,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=os.environ
-            | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            | environment,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | environment,
         )
         try:
             self.greeting = self.ask(request)

@@ -111,7 +111,7 @@ def _open(
 
     report("kernels", 0, 1)
     spare_bytes = chosen.budget_bytes - chosen.planned_bytes
-    warm_up(chosen.backend, _kinds(file), spare_bytes, chosen.kv_type)
+    warm_up(chosen.backend, _kinds(file, chosen.backend), spare_bytes, chosen.kv_type)
     release_free_memory()  # the compiler's peak must be over before the weights come
     report("kernels", 1, 1)
     make_market = _market_maker(names, chosen.drafter_bytes, file, store)
@@ -121,8 +121,10 @@ def _open(
     return Engine(file, chosen, target, make_market, progress)
 
 
-def _kinds(file: ModelFile) -> frozenset[TensorType]:
-    """Types of the weight matrices, which decide what must be compiled."""
+def _kinds(file: ModelFile, backend: str) -> frozenset[TensorType]:
+    """Types of the weight matrices, where they decide what must be compiled."""
+    if backend != "native":
+        return frozenset()
     return frozenset(info.type for info in file.tensors.values() if len(info.shape) > 1)
 
 
@@ -205,7 +207,8 @@ def _plan(
     sequences: int,
 ) -> Plan:
     choice = backends.choose(backend, file)
-    kernels: KernelState = "cached" if kernels_are_cached(choice.name, _kinds(file)) else "cold"
+    kinds = _kinds(file, choice.name)
+    kernels: KernelState = "cached" if kernels_are_cached(choice.name, kinds) else "cold"
     with backends.survey(choice.name, file) as ask:
         memory_now = snapshot()
         made = Planner(runtime(memory_now.process_resident_bytes, kernels), ask).plan(

@@ -49,7 +49,9 @@ def choose(name: str, file: ModelFile) -> Choice:
         if missing():
             raise BackendError(f"the llamacpp backend was asked for and {missing()}")
         return Choice(name, ("backend llamacpp: as asked",))
-    why_not = file.spec.refusal if name == "reference" else refusal(file.spec, file.tensors.values())
+    why_not = (
+        file.spec.refusal if name == "reference" else refusal(file.spec, file.tensors.values())
+    )
     if not why_not:
         why = "the fastest that runs this model" if name == "auto" else "as asked"
         chosen = "native" if name == "auto" else name

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Self
 
 from edgespec.backends.native.kernels import isa
-from edgespec.child import PeerError
 from edgespec.bench.curve import OpenModel
 from edgespec.bench.loops import multiply_of
 from edgespec.bench.machine import Machine, Others
@@ -18,6 +17,7 @@ from edgespec.bench.report import KernelReport, Model, PeerCurve, RoofRates
 from edgespec.bench.roofs import Roofs
 from edgespec.bench.spread import Spread
 from edgespec.bench.turns import Ask, take_turns
+from edgespec.child import PeerError
 from edgespec.errors import OptionError
 from edgespec.memory import snapshot
 from edgespec.memory.settings import MOST_NODES

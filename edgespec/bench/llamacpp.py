@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edgespec.child import Child, serve
 from edgespec.bench.curve import token_at, turn
+from edgespec.child import Child, serve
 
 CRASH_ADVICE = (
     "; builds compiled for AMX do where the system refuses it: build llama-cpp-python from source "

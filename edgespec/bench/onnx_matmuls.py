@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.child import Child, serve
 from edgespec.bench.curve import timed, turn
+from edgespec.child import Child, serve
 from edgespec.models.spec import TensorInfo, TensorType
 
 BLOCK = 32

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from edgespec.child import Child, PeerError
 from edgespec.bench.curve import OpenModel, matrices
 from edgespec.bench.machine import package_version
+from edgespec.child import Child, PeerError
 from edgespec.errors import OptionError
 from edgespec.memory import format_size, snapshot
 

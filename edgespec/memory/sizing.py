@@ -34,9 +34,7 @@ class Sizing:
                 settings,
                 self.ask(settings, self.threads),
                 threads=self.threads,
-                base_bytes=self.runtime.libraries_bytes(),
-                kernel_bytes=self.runtime.kernels_bytes(),
-                startup_peak_bytes=self.runtime.peak_bytes(),
+                runtime=self.runtime,
             )
         reference = self.backend == "reference"  # the same parts, with every weight as f32
         return native_footprint(

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from edgespec.bench import peers
-from edgespec.child import PeerError
 from edgespec.bench.curve import matrices
 from edgespec.bench.llamacpp import LlamaProcess
 from edgespec.bench.onnx_matmuls import OnnxProcess, kind_of, needed_bytes
+from edgespec.child import PeerError
 from edgespec.models import TensorType, open_model
 from tests.cli_runs import ROOT, edgespec
 from tests.models.build import write_gguf

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from edgespec.bench import curve
-from edgespec.child import Child, PeerError
 from edgespec.bench.machine import Machine, Others, _own_busy_s
 from edgespec.bench.turns import take_turns
+from edgespec.child import Child, PeerError
 
 PROGRAM = """
 import os, signal, sys

@@ -75,8 +75,9 @@ EVERY = [_param(backend, model) for backend in OPENERS for model in FEW_MODELS]
 VOCAB = 300
 MAX_NODES = 20
 FLOAT_MARGIN, ROUNDED_MARGIN = 5e-3, 0.1
-"""How far logits (of -3 to 3) may be apart where rows depend on their pass. llama.cpp rounds what it
-multiplies all weights but F32 and F16 with, so a last bit may become a step (0.035 in 12,000 rows).
+"""How far logits (of -3 to 3) may be apart where rows depend on their pass. llama.cpp rounds what
+it multiplies all weights but F32 and F16 with, so that a last bit may become a step (0.035 in 12,000
+rows).
 """
 
 _FOLDER = TemporaryDirectory(prefix="edgespec-conformance-")

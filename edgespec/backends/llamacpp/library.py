@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import re
+import threading
 from collections import deque
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module, metadata
 from importlib.util import find_spec
@@ -48,35 +48,39 @@ def version() -> str:
         return "0"
 
 
-@dataclass(slots=True)
+class _Lines(threading.local):
+    """Level and text of what was said last, apart for each thread: it says it where it is called."""
+
+    def __init__(self) -> None:
+        self.kept: deque[tuple[int, str]] = deque(maxlen=_KEPT_LINES)
+
+
 class Library:
     """The module of C functions, and what it said last."""
 
-    api: Any
-    _lines: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
-    _callback: Any = None
-    """Held as long as the library may call it."""
-
-    def listen(self) -> None:
+    def __init__(self, api: Any) -> None:
         """Have all log lines come here instead of to the terminal."""
-        self._callback = self.api.llama_log_callback(self._keep)
-        self.api.llama_log_set(self._callback, ctypes.c_void_p(0))
+        self.api = api
+        self._said = _Lines()
+        self._callback = api.llama_log_callback(self._keep)  # held as long as it may be called
+        api.llama_log_set(self._callback, ctypes.c_void_p(0))
+        api.llama_backend_init()
 
     def _keep(self, level: int, text: bytes, _: Any) -> None:
         if level in (_INFO, _WARNING, _ERROR):
-            self._lines.append((level, text.decode("utf-8", "replace").strip()))
+            self._said.kept.append((level, text.decode("utf-8", "replace").strip()))
 
     def forget(self) -> None:
         """Drop the lines of before, so that the next ones belong to the next call."""
-        self._lines.clear()
+        self._said.kept.clear()
 
     def lines(self) -> list[str]:
         """What was said since `forget`."""
-        return [text for _, text in self._lines]
+        return [text for _, text in self._said.kept]
 
     def complaint(self) -> str:
         """The first error since `forget`, which names the cause; those after it repeat it."""
-        errors = [text for level, text in self._lines if level == _ERROR and text]
+        errors = [text for level, text in self._said.kept if level == _ERROR and text]
         return " ".join(errors[0].split()) if errors else "it does not say why"
 
 
@@ -94,7 +98,4 @@ def library() -> Library:
             f"{PACKAGE} {version()} cannot be imported: {reason}; build it for this machine: "
             f"pip install --force-reinstall --no-binary {PACKAGE} {PACKAGE}"
         ) from None
-    opened = Library(api)
-    opened.listen()
-    api.llama_backend_init()
-    return opened
+    return Library(api)

@@ -65,9 +65,7 @@ def _try_out() -> Verdict:
     complaint = ""
     for extra in (True, False):
         try:
-            with Child(
-                __name__, {"extra_buffers": extra}, name="a trial", GGML_NO_BACKTRACE="1"
-            ):
+            with Child(__name__, {"extra_buffers": extra}, name="a trial", GGML_NO_BACKTRACE="1"):
                 return Verdict(True, extra, complaint)
         except PeerError as error:
             complaint = complaint or str(error)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from edgespec.backends.llamacpp.library import library
-from edgespec.backends.llamacpp.model import Context, Model, ContextSettings
+from edgespec.backends.llamacpp.model import Context, ContextSettings, Model
 from edgespec.child import Child, PeerError, serve
 from edgespec.errors import BackendError, EdgeSpecError, ModelFileError, UnsupportedModelError
 from edgespec.memory.foreign import EngineBytes
