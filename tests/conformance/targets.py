@@ -76,8 +76,8 @@ VOCAB = 300
 MAX_NODES = 20
 FLOAT_MARGIN, ROUNDED_MARGIN = 5e-3, 0.1
 """How far logits (of -3 to 3) may be apart where rows depend on their pass. llama.cpp rounds what
-it multiplies all weights but F32 and F16 with, so that a last bit may become a step (0.035 in 12,000
-rows).
+it multiplies all weights but F32 and F16 with, so that a last bit may become a step (0.035 in
+12,000 rows).
 """
 
 _FOLDER = TemporaryDirectory(prefix="edgespec-conformance-")

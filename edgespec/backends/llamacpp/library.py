@@ -49,7 +49,7 @@ def version() -> str:
 
 
 class _Lines(threading.local):
-    """Level and text of what was said last, apart for each thread: it says it where it is called."""
+    """Level and text of what was said last, for each thread that called."""
 
     def __init__(self) -> None:
         self.kept: deque[tuple[int, str]] = deque(maxlen=_KEPT_LINES)
