@@ -109,7 +109,7 @@ Backend = Annotated[
     typer.Option(
         "--backend",
         metavar="auto|native|llamacpp|onnx|reference",
-        help="What computes; this version has native and reference.",
+        help="What computes; auto is native, and llamacpp for models that it does not run.",
     ),
 ]
 Memory = Annotated[

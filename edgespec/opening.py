@@ -224,4 +224,4 @@ def _plan(
             kv_type=kv_type,
             sequences=sequences,
         )
-    return replace(made, reasons=(*choice.reasons, *made.reasons))
+    return replace(made, reasons=(*choice.reasons, *backends.notes(choice.name), *made.reasons))

@@ -78,6 +78,15 @@ def survey(name: str, file: ModelFile) -> Iterator[Ask | None]:
         yield ask
 
 
+def notes(name: str) -> tuple[str, ...]:
+    """What a plan should say of a backend on this machine."""
+    if name != "llamacpp":
+        return ()
+    from edgespec.backends.llamacpp.probe import probed
+
+    return tuple(filter(None, [probed().note()]))
+
+
 def warm_up(name: str, kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
     """Compile what a backend needs for these weight types and KV, or load it from the cache."""
     if name == "native":

@@ -70,26 +70,26 @@ def build_spec(path: Path, header: GgufHeader) -> ModelSpec:
 def _refuse_foreign(keys: Keys, arch: str) -> None:
     """Say no to what would load but run wrongly."""
     path = keys.path
-    if arch not in ROPE_LAYOUTS:
-        raise UnsupportedModelError(
-            f"cannot run {path}: its architecture is {arch!r}; the native backend runs "
-            f"{', '.join(ROPE_LAYOUTS)} (Llama, Mistral, SmolLM, Qwen), so choose such a model"
-        )
     if keys.count("split.count", 1, least=0) > 1:
         raise UnsupportedModelError(
             f"cannot run {path}: it is part {keys.count('split.no', 0, least=0) + 1} of "
             f"{keys.count('split.count')}; merge the parts with "
             "`llama-gguf-split --merge FIRST_PART.gguf OUT.gguf`"
         )
-    experts = keys.count(f"{arch}.expert_count", 0, least=0)
-    if experts:
-        raise UnsupportedModelError(
-            f"cannot run {path}: it mixes {experts} experts; dense models work, so choose one"
-        )
     if not keys.flag(f"{arch}.attention.causal", True):
         raise UnsupportedModelError(
             f"cannot run {path}: its attention is not causal (an embedding model); "
             "choose a text generation model"
+        )
+    if arch not in ROPE_LAYOUTS:
+        raise UnsupportedModelError(
+            f"cannot run {path}: its architecture is {arch!r}; the native backend runs "
+            f"{', '.join(ROPE_LAYOUTS)} (Llama, Mistral, SmolLM, Qwen), so choose such a model"
+        )
+    experts = keys.count(f"{arch}.expert_count", 0, least=0)
+    if experts:
+        raise UnsupportedModelError(
+            f"cannot run {path}: it mixes {experts} experts; dense models work, so choose one"
         )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgespec.errors import UnsupportedModelError
+from edgespec.errors import ModelFileError, UnsupportedModelError
 from edgespec.models.gguf import GgufHeader
 from edgespec.models.keys import Keys
 from edgespec.models.spec import ModelSpec
@@ -26,12 +26,14 @@ def foreign_spec(path: Path, header: GgufHeader, refused: UnsupportedModelError)
     keys = Keys(path, header.metadata)
     arch = keys.text("general.architecture")
     tokens = keys.values.get("tokenizer.ggml.tokens")
-    if (
-        not isinstance(tokens, StringArray)
-        or keys.count("split.count", 1, least=0) > 1
-        or not keys.flag(f"{arch}.attention.causal", True)
-    ):
+    split = keys.count("split.count", 1, least=0) > 1
+    if split or not keys.flag(f"{arch}.attention.causal", True):
         raise refused
+    if not isinstance(tokens, StringArray):
+        raise ModelFileError(
+            f"cannot open {path}: it has no tokenizer.ggml.tokens; convert the model again, with "
+            "its tokenizer files beside it"
+        )
     dim = keys.count(f"{arch}.embedding_length")
     heads = _largest(keys, f"{arch}.attention.head_count", 1)
     return ModelSpec(

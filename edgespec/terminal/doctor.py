@@ -19,7 +19,7 @@ from edgespec.version import __version__
 
 Status = Literal["ok", "note", "problem"]
 _PACKAGES = ("numpy", "numba", "llvmlite", "tokenizers", "jinja2", "psutil", "typer", "rich")
-_EXTRAS = {"llama": "llama-cpp-python", "onnx": "onnxruntime", "bench": "matplotlib"}
+_EXTRAS = {"onnx": "onnxruntime", "bench": "matplotlib"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ def examine() -> list[Finding]:
         *_memory(),
         *_cache(),
         _compiler(),
+        _llamacpp(),
         *_extras(),
         Finding("gpu", "none used: every backend of this version runs on the processor", None),
         _bundled_model(),
@@ -172,6 +173,26 @@ def _compiler() -> Finding:
         advice = "unset NUMBA_DISABLE_JIT: nothing is compiled, which is thousands of times slower"
         return Finding("compiler", text + ", off", value, "problem", advice)
     return Finding("compiler", text, value)
+
+
+def _llamacpp() -> Finding:
+    """The llamacpp backend: tried out in a process of its own, unless that was done before."""
+    from edgespec.backends.llamacpp import library, probe
+
+    name, why = "backend llamacpp", library.missing()
+    value: dict[str, Any] = {"installed": not why, "version": None if why else library.version()}
+    if why:
+        return Finding(name, f"{why}, for models that the native backend does not run", value)
+    found = probe.probed()
+    value |= asdict(found)
+    text = f"{library.PACKAGE} {library.version()}"
+    if not found.runs:
+        advice = f"build it without AMX: {probe.REBUILD}"
+        return Finding(name, f"{text} does not run: {found.complaint}", value, "note", advice)
+    note = found.note()
+    if note:
+        return Finding(name, text, value, "note", note)
+    return Finding(name, f"{text}, runs", value)
 
 
 def _extras() -> Iterator[Finding]:

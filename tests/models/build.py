@@ -95,7 +95,7 @@ def write_gguf(
     for name, shape in (plan | dict(shapes or {})).items():
         if shape is not None:
             kind = next((t for end, t in (types or {}).items() if name.endswith(end)), type)
-            _add_tensor(writer, rng, name, shape, kind)
+            add_tensor(writer, rng, name, shape, kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -196,7 +196,7 @@ def add_field(writer: GGUFWriter, key: str, value: Any) -> None:
         writer.add_key_value(key, value, kinds[value.__class__])
 
 
-def _add_tensor(
+def add_tensor(
     writer: GGUFWriter, rng: np.random.Generator, name: str, shape: tuple[int, ...], kind: str
 ) -> None:
     if name == "rope_freqs.weight":

@@ -40,6 +40,15 @@ class Verdict:
     complaint: str = ""
     """How it ended with extra buffers."""
 
+    def note(self) -> str:
+        """What is slower here than it could be, and what to type, "" when nothing is."""
+        if self.extra_buffers:
+            return ""
+        return (
+            "llama.cpp's repacked weights are left out, because with them "
+            f"{self.complaint}; it is faster built without AMX: {REBUILD}"
+        )
+
     def require(self) -> None:
         """Raise BackendError for a build that does not run at all."""
         if not self.runs:
