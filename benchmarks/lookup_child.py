@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgespec.bench.child import Child, serve
 from edgespec.bench.llamacpp import CRASH_ADVICE
+from edgespec.child import Child, serve
 
 
 class LlamaWriter(Child):

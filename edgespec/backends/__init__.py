@@ -52,6 +52,7 @@ def choose(name: str, file: ModelFile) -> Choice:
     why_not = (
         file.spec.refusal if name == "reference" else refusal(file.spec, file.tensors.values())
     )
+    why_not = why_not or file.tokenizer_refusal
     if not why_not:
         why = "the fastest that runs this model" if name == "auto" else "as asked"
         chosen = "native" if name == "auto" else name

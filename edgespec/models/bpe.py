@@ -38,7 +38,7 @@ class BpeTokenizer(Tokenizer):
 
     def __init__(self, keys: Keys) -> None:
         """Build from the metadata of an open file; raises ModelFileError, UnsupportedModelError."""
-        pre = _pre_tokenizer(keys)
+        pre = pre_tokenizer(keys)
         vocabulary = Vocabulary(keys, default_bos=None, default_eos=None)
         super().__init__(vocabulary, add_bos=pre.add_bos)
         self._whole_words = pre.ignore_merges
@@ -90,7 +90,8 @@ class BpeTokenizer(Tokenizer):
         return None if found is None or left + right in self._hidden else found
 
 
-def _pre_tokenizer(keys: Keys) -> PreTokenizer:
+def pre_tokenizer(keys: Keys) -> PreTokenizer:
+    """What a file says of its words; raises UnsupportedModelError for an unknown name."""
     name = keys.text("tokenizer.ggml.pre", "")
     if name not in PRE_TOKENIZERS:
         found = f"its pre-tokenizer is {name!r}" if name else "it names no pre-tokenizer"

@@ -118,6 +118,17 @@ class ModelFile:
             self._tokenizer = build_tokenizer(Keys(self.path, self.metadata))
         return self._tokenizer
 
+    @property
+    def tokenizer_refusal(self) -> str:
+        """Why our tokenizers do not read the file's kind, "" when they do."""
+        from edgespec.models.tokenizer import check_kind
+
+        try:
+            check_kind(Keys(self.path, self.metadata))
+        except UnsupportedModelError as error:
+            return str(error)
+        return ""
+
     def adopt_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Use another reader of the same vocabulary, where this one does not know its kind."""
         self._tokenizer = tokenizer

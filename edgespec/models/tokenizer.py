@@ -23,19 +23,28 @@ def build_tokenizer(keys: Keys) -> Tokenizer:
     Raises ModelFileError when its parts are missing or disagree, UnsupportedModelError when its
     algorithm is not known here.
     """
-    model = keys.text("tokenizer.ggml.model", "none")
-    if model == "llama":
+    if check_kind(keys) == "llama":
         from edgespec.models.spm import SpmTokenizer
 
         return SpmTokenizer(keys)
-    if model == "gpt2":
-        from edgespec.models.bpe import BpeTokenizer
+    from edgespec.models.bpe import BpeTokenizer
 
-        return BpeTokenizer(keys)
-    raise UnsupportedModelError(
-        f"cannot read the tokenizer of {keys.path}: its kind is {model!r}; supported are 'llama' "
-        "(SentencePiece) and 'gpt2' (byte-level BPE), so choose such a model"
-    )
+    return BpeTokenizer(keys)
+
+
+def check_kind(keys: Keys) -> str:
+    """The kind of tokenizer a file describes; raises UnsupportedModelError for an unknown one."""
+    model = keys.text("tokenizer.ggml.model", "none")
+    if model == "gpt2":
+        from edgespec.models.bpe import pre_tokenizer
+
+        pre_tokenizer(keys)
+    elif model != "llama":
+        raise UnsupportedModelError(
+            f"cannot read the tokenizer of {keys.path}: its kind is {model!r}; supported are "
+            "'llama' (SentencePiece) and 'gpt2' (byte-level BPE), so choose such a model"
+        )
+    return model
 
 
 class Tokenizer(abc.ABC):
