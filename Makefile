@@ -4,7 +4,7 @@
 #   make test      style, types and every test that is not slow
 #   make test-all  the slow tests too
 #   make test-arm  the kernels for ARM in an emulator: needs gcc-aarch64-linux-gnu and qemu-user
-#   make parity    compare with llama.cpp, which is built from source for it (minutes)
+#   make parity    compare with llama.cpp, and test it as a backend; built from source (minutes)
 
 .DEFAULT_GOAL := demo
 .PHONY: demo test test-all test-arm parity lint clean
@@ -46,6 +46,7 @@ test-arm: $(VENV)/dev
 
 parity: $(VENV)/llama
 	$(TEST_CACHE) $(BIN)/python -m pytest -rs tests/parity
+	$(TEST_CACHE) $(BIN)/python -m pytest -rs -k llamacpp tests/conformance tests/backends
 
 $(VENV)/installed: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; name it: make PYTHON=..." >&2; exit 1; }
@@ -64,7 +65,7 @@ NO_AMX = $(shell echo 'int x;' | $${CC:-cc} -mno-amx-tile -mno-amx-int8 -mno-amx
 
 $(VENV)/llama: $(VENV)/dev
 	CMAKE_ARGS="-DGGML_NATIVE=ON" CFLAGS="$(NO_AMX)" CXXFLAGS="$(NO_AMX)" \
-		$(PIP) --no-cache-dir --no-binary llama-cpp-python --editable '.[dev,llama]'
+		$(PIP) --no-cache-dir --no-binary llama-cpp-python --editable '.[dev,llamacpp]'
 	@touch $@
 
 clean:

@@ -174,15 +174,36 @@ def test_two_targets_in_two_threads(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_open_and_close_without_growth(backend: str) -> None:
-    """Each open target holds about 3 MB here; twenty leaked ones would be 60."""
+    """Each open target holds about 3 MB here; fifty leaked ones would be 150."""
     process, sizes = psutil.Process(), []
-    for _ in range(21):
+    for _ in range(51):
         with open_target(backend, "llama-Q8_0", context_length=2048) as target:
             target.prefill(tokens(1))
             score(target, tokens(4))
         gc.collect()
         sizes.append(process.memory_info().rss)
     assert sizes[-1] - sizes[0] < 4 << 20
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_cancelled_prompt_keeps_whole_chunks(backend: str) -> None:
+    """Interrupted between two chunks: what was done stays, and the rest can follow."""
+    prompt, after = tokens(30), tokens(3, 1)
+    target = shared_target(backend, "llama-F32")
+    target.truncate(0)
+    target.prefill(prompt)
+    expected = score(target, after)
+    target.truncate(0)
+
+    def interrupt(done: int, total: int) -> None:
+        if done == 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        target.prefill(prompt, chunk=10, progress=interrupt)
+    assert target.length == 20
+    target.prefill(prompt[20:])
+    assert_same(target, score(target, after), expected)
 
 
 @pytest.mark.parametrize("model", FEW_MODELS)

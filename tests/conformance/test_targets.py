@@ -181,15 +181,15 @@ def test_rows_asked_for(target: Target, rows: Any) -> None:
     assert_same(target, some, expected[-1:] if rows == "last" else expected[:0])
 
 
-@pytest.mark.parametrize("model", FEW_MODELS)
+@pytest.mark.parametrize("pair", EVERY)
 @pytest.mark.parametrize("threads", [2, 3])
-def test_threads_change_nothing(model: str, threads: int) -> None:
+def test_threads_change_nothing(pair: tuple[str, str], threads: int) -> None:
     prompt = tokens(30)
     tree = TokenTree(tokens(9, 1), np.array([-1, 0, 1, 0, 3, 3, 5, 2, 0], np.int16))
     expected = []
-    single = shared_target("native", model)
+    single = shared_target(*pair)
     single.truncate(0)
-    with open_target("native", model, threads=threads) as many:
+    with open_target(*pair, threads=threads) as many:
         for target in (single, many):
             target.prefill(prompt)
             expected.append(target.forward(tree).copy())
