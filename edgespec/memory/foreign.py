@@ -13,7 +13,7 @@ from edgespec.memory.size import MIB
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 
 _FLOATS = (TensorType.F32, TensorType.F16, TensorType.BF16)
-SESSION_BYTES = 8 * MIB
+SESSION_BYTES = 10 * MIB
 """Graphs and cells of the engine, text, statistics, library pages that come back while working."""
 KERNELS_KEPT, CACHED_START = 0.5, 0.75
 """Shares of what all kernels keep, and of their peak when they come from the cache, that those
@@ -32,6 +32,9 @@ class EngineBytes:
     copies_head: bool = False
     """Weights are repacked, so an output head tied to the embedding is held beside it."""
 
+
+BRANCH_BYTES_PER_POSITION = 48
+"""What llama.cpp notes of each position for each sequence that shares it."""
 
 Ask = Callable[[Settings, int], EngineBytes]
 """What an engine would hold with these settings and this many threads."""
@@ -60,6 +63,7 @@ def foreign_footprint(
             if tensor.name == "token_embd.weight" and tensor.type not in _FLOATS
         )
     drafters = settings.drafter_bytes
+    branches = (settings.max_nodes - 1) * settings.context * BRANCH_BYTES_PER_POSITION
     held = [
         FootprintItem("interpreter", base, "with its libraries, measured"),
         FootprintItem("compiled kernels", kernels, "of decoding, measured"),
@@ -74,6 +78,7 @@ def foreign_footprint(
         FootprintItem(
             "logits", 4 * spec.vocab_size * settings.max_nodes, f"{settings.max_nodes} rows"
         ),
+        FootprintItem("branches", branches, f"{settings.max_nodes - 1} beside the text"),
         FootprintItem("sampling", spec.vocab_size * calibration.SAMPLING_BYTES_PER_TOKEN),
         FootprintItem("drafters", drafters, "cap" if drafters else "none"),
         FootprintItem("session", SESSION_BYTES, "graphs, cells, text, library pages"),
