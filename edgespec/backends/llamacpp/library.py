@@ -19,6 +19,7 @@ OLDEST = (0, 3, 36)
 INSTALL = "pip install 'edgespec[llamacpp]'"
 _INFO, _WARNING, _ERROR = 2, 3, 4
 _KEPT_LINES = 200
+_ONCE = threading.Lock()
 
 
 def missing() -> str:
@@ -84,9 +85,14 @@ class Library:
         return " ".join(errors[0].split()) if errors else "it does not say why"
 
 
-@cache
 def library() -> Library:
     """Import the library, once; raises BackendError when that fails."""
+    with _ONCE:  # a second log callback would free the first
+        return _import()
+
+
+@cache
+def _import() -> Library:
     why = missing()
     if why:
         raise BackendError(f"the llamacpp backend was asked for and {why}")

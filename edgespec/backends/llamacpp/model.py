@@ -83,10 +83,14 @@ class Model:
         params.load_mode = api.LLAMA_LOAD_MODE_NONE  # a map would stay resident beside copies
         params.use_extra_bufts = extra_buffers
         params.no_alloc = not allocate
-        report = _progress_callback(api, progress)
+        stopped: list[BaseException] = []
+        report = _progress_callback(api, progress, stopped)
         params.progress_callback = report
         library.forget()
         self.handle: Any = api.llama_model_load_from_file(str(path).encode(), params)
+        if stopped:
+            self.close()
+            raise stopped[0]
         if not self.handle:
             raise ModelFileError(f"llama.cpp cannot open {path}: {library.complaint()}")
         self.buffers = buffers(library.lines(), "model")
@@ -110,13 +114,16 @@ class Model:
             self.handle = self.vocab = None
 
 
-def _progress_callback(api: Any, progress: Progress | None) -> Any:
-    """A callback that passes on hundredths; it always lets loading go on."""
+def _progress_callback(api: Any, progress: Progress | None, stopped: list[BaseException]) -> Any:
+    """A callback that passes on hundredths; what is raised in it stops loading and is kept."""
 
     def report(share: float, _: Any) -> bool:
-        if progress is not None:
-            progress(int(share * _PROGRESS_STEPS), _PROGRESS_STEPS)
-        return True
+        try:
+            if progress is not None:
+                progress(int(share * _PROGRESS_STEPS), _PROGRESS_STEPS)
+        except BaseException as error:  # nothing may be raised through the library
+            stopped.append(error)
+        return not stopped
 
     return api.llama_progress_callback(report)
 
