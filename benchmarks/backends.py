@@ -3,7 +3,7 @@
     python benchmarks/backends.py MODEL... [--backends LIST] [--tokens N] [--rounds N] [--json]
 
 Each backend writes a greedy reply to a prompt that repeats itself, with and without speculation, in
-a process of its own; backends take turns. Medians of the rounds. Exit code 1: a peak over its plan's
+a process of its own; backends take turns. Medians of the rounds. Exit code 1: a peak over the
 budget.
 """
 
