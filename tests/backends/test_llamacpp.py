@@ -171,6 +171,12 @@ def test_files_that_llamacpp_refuses(tmp_path: Path, options: dict[str, Any], fo
 
 
 @installed
+def test_several_texts_at_once_are_refused(gemma: Path) -> None:
+    with pytest.raises(BackendError, match="the llamacpp backend computes one"):
+        edgespec.load(gemma, sequences=2)
+
+
+@installed
 def test_loading_can_be_interrupted(gemma: Path) -> None:
     def stop(stage: str, done: int, total: int) -> None:
         if stage == "load":

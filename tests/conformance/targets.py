@@ -43,6 +43,10 @@ OPENERS: dict[str, Any] = {
 }
 
 
+BATCHING = ("native", "native-int8", "reference")
+"""Names of those that compute several texts in one pass."""
+
+
 def missing(backend: str) -> str:
     """Why a backend is not tested here, "" when it is."""
     if backend != "llamacpp":

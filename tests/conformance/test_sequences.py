@@ -20,7 +20,7 @@ from edgespec.errors import BackendError, ContextOverflowError
 from edgespec.memory.native_sizes import KV_BLOCK
 from edgespec.models import open_model
 from tests.conformance.targets import (
-    BACKENDS,
+    BATCHING,
     FEW_MODELS,
     PLAN,
     VOCAB,
@@ -36,7 +36,7 @@ from tests.conformance.trees import path_to, token_trees
 from tests.models.build import write_gguf
 
 _FOLDER = TemporaryDirectory(prefix="edgespec-sequences-")
-EVERY = [(backend, model) for backend in BACKENDS for model in FEW_MODELS]
+EVERY = [(backend, model) for backend in BATCHING for model in FEW_MODELS]
 IDS = [f"{backend}-{model}" for backend, model in EVERY]
 MOST = 4
 """Texts at once, the target's own included."""
@@ -163,7 +163,7 @@ def test_forks_share_what_they_have_in_common(kv_type: str) -> None:
         assert blocks.num_blocks == 0
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", BATCHING)
 def test_a_text_is_not_spoiled_by_others_passes(backend: str) -> None:
     """A tree waits for its commit while others are computed, and a fork is taken meanwhile."""
     target = _open(backend, "llama-Q8_0")
@@ -212,7 +212,7 @@ WRONG_USE: dict[str, Callable[[Target, KvSequence], object]] = {
 }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", BATCHING)
 @pytest.mark.parametrize("use", WRONG_USE.values(), ids=WRONG_USE.keys())
 def test_wrong_use(backend: str, use: Callable[[Target, KvSequence], object]) -> None:
     with open_target(backend, "llama-F32", sequences=MOST, max_nodes=80) as target:
@@ -224,7 +224,7 @@ def test_wrong_use(backend: str, use: Callable[[Target, KvSequence], object]) ->
         assert score(target, tokens(3)).shape[0] == 3
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", BATCHING)
 def test_each_text_has_its_own_context(backend: str) -> None:
     with open_target(backend, "llama-F32", context_length=24, sequences=2) as target:
         other = target.open_sequence()
@@ -238,7 +238,7 @@ def test_each_text_has_its_own_context(backend: str) -> None:
         assert (target.length, other.length) == (22, 22)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", BATCHING)
 def test_closing_makes_room(backend: str) -> None:
     with open_target(backend, "llama-F32", sequences=2) as target:
         for _ in range(5):

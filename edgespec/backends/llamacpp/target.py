@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Capabilities, Logits, Progress, Target, TokenTree
+from edgespec.backends.base import Capabilities, Logits, Part, Progress, Rows, Target
 from edgespec.backends.llamacpp.batch import Batch
 from edgespec.backends.llamacpp.library import library
 from edgespec.backends.llamacpp.model import Context, ContextSettings, Model
 from edgespec.backends.llamacpp.probe import probed
+from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, BudgetError, ModelFileError, UnsupportedModelError
 from edgespec.memory.plan import Plan
 from edgespec.memory.size import format_size
@@ -40,10 +41,10 @@ class LlamaTarget(Target):
     Raises BackendError, BudgetError when more was allocated than planned.
     """
 
-    capabilities = Capabilities(name="llamacpp", bit_exact_rows=False, trees=True)
+    capabilities = Capabilities(name="llamacpp", bit_exact_rows=False, trees=True, sequences=False)
 
     def __init__(self, file: ModelFile, plan: Plan, progress: Progress | None = None) -> None:
-        super().__init__(file.spec, plan.context_length, plan.max_nodes)
+        super().__init__(file.spec, plan.context_length, plan.max_nodes, plan.sequences)
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
         settings = ContextSettings(
             context=plan.context_length,
@@ -78,6 +79,7 @@ class LlamaTarget(Target):
         """Committed tokens, for models that must compute them again."""
         self._nodes: NDArray[np.int32] = np.zeros(0, np.int32)
         """Tokens of the last pass, whose cells are not committed yet."""
+        self._parents: NDArray[np.int16] = np.zeros(0, np.int16)
         self._leaves: list[int] = []
         self._held = [0] * plan.max_nodes
         """Committed positions that each sequence after the main one shares already."""
@@ -124,7 +126,8 @@ class LlamaTarget(Target):
                 "larger --memory or a smaller --context"
             )
 
-    def _forward(self, tree: TokenTree, rows: Literal["all", "last", "none"]) -> Logits:
+    def _forward(self, parts: Sequence[Part], rows: Rows) -> Logits:
+        ((_, tree),) = parts
         context, num_nodes = self._open_context, len(tree)
         self._drop_nodes()
         self._leaves = self._batch.fill_tree(tree, self.length)
@@ -132,7 +135,7 @@ class LlamaTarget(Target):
             self._share(sequence)
         count = {"all": num_nodes, "last": 1, "none": 0}[rows]
         self._batch.want(slice(num_nodes - count, num_nodes))
-        self._nodes = tree.tokens.copy()
+        self._nodes, self._parents = tree.tokens.copy(), tree.parents.copy()
         self._run(context)
         if not count:
             return np.zeros((0, self.spec.vocab_size), np.float32)
@@ -154,7 +157,7 @@ class LlamaTarget(Target):
             self._api.llama_memory_seq_cp(memory, _MAIN, sequence, held, self.length)
             self._held[sequence] = self.length
 
-    def _commit(self, path: Sequence[int]) -> None:
+    def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
         if not len(path):
             return
         keep, whole = self.length + len(path), len(path) == len(self._nodes)
@@ -189,7 +192,7 @@ class LlamaTarget(Target):
         if len(self._nodes):
             self._forget(self.length)
 
-    def _truncate(self, length: int) -> None:
+    def _truncate(self, sequence: KvSequence, length: int) -> None:
         if length < self.length or len(self._nodes):
             self._forget(length)
 
@@ -226,14 +229,15 @@ class LlamaTarget(Target):
             raise BackendError(f"a llamacpp target cannot restore a {type(snapshot).__name__}")
         context = self._open_context
         self._forget(0)
-        self.length = self._pending = 0
+        self.own.length = 0
+        self.own.expect(None)
         place = snapshot.state.ctypes.data_as(_bytes_pointer())
         if snapshot.ids and not self._api.llama_state_seq_set_data(
             context.handle, place, len(snapshot.state), _MAIN
         ):
             raise BackendError("llama.cpp did not take its own snapshot back; load the model again")
         self._ids = list(snapshot.ids)
-        self.length = len(self._ids)
+        self.own.length = len(self._ids)
 
     def _close(self) -> None:
         if self._context is not None:

@@ -160,5 +160,3 @@ class NativeTarget(Target):
         self.own.state.load_blocks(snapshot.blocks)
         self.own.length = snapshot.length
         self.own.expect(None)
-
-
