@@ -26,7 +26,8 @@ def _advice(sizing: Sizing, limits: Limits, budget: Budget) -> str:
     """The nearest ways out, the one that keeps most of what was asked first."""
     advice = []
     smaller = limits.with_kv("int8")
-    if sizing.backend != "reference" and limits.wished.kv_type != "int8":
+    whole_blocks = sizing.backend == "llamacpp" and sizing.spec.head_dim % 32 == 0
+    if (sizing.backend == "native" or whole_blocks) and limits.wished.kv_type != "int8":
         fitting = smaller.fit(lambda settings: sizing.total(settings) <= budget.size_bytes)
         if fitting is not None:
             advice.append(f"--kv-type int8 fits this budget ({_describe(fitting)})")
