@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgespec import backends
@@ -13,6 +17,9 @@ from edgespec.errors import OptionError
 from edgespec.memory import Budget, Plan, Planner, hardware, runtime, snapshot
 from edgespec.memory.calibration import KernelState
 from edgespec.memory.monitor import release_free_memory
+from edgespec.memory.settings import BUILT_IN_DRAFTERS
+from edgespec.memory.sizing import MAPPED_BYTES
+from edgespec.memory.watch import Watch
 from edgespec.models import ModelFile, TensorType, open_model, resolve
 
 if TYPE_CHECKING:
@@ -31,8 +38,6 @@ DRAFTERS = {
     "consensus": ("consensus", "ConsensusDrafter"),
 }
 """Every drafter's module in edgespec.drafting and its class, by name."""
-AUTO_DRAFTERS = ("suffix-automaton", "trigram")
-"""As fast as any set on the transcripts of docs/measurements.md, and no text outlives a run."""
 
 
 def plan(
@@ -46,14 +51,17 @@ def plan(
     drafters: str | Sequence[str] = "auto",
     kv_type: str = "auto",
     sequences: int = 1,
+    store: str | os.PathLike[str] | None = None,
 ) -> Plan:
     """What `load` with the same arguments would do: where every byte goes, and why.
 
     Raises BudgetError when nothing fits, OptionError for arguments that mean nothing.
     """
+    names = drafter_names(drafters, store)
     with open_model(resolve(model)) as file:
-        names = drafter_names(drafters)
-        return _plan(file, memory, backend, threads, context, max_nodes, names, kv_type, sequences)
+        return _plan(
+            file, memory, backend, threads, context, max_nodes, names, kv_type, sequences, store
+        )
 
 
 def load(
@@ -72,20 +80,18 @@ def load(
 ) -> Engine:
     """Open a model inside a memory budget; None is the model that ships with the package.
 
-    `memory` is bytes, "2GiB", "50%" or "auto"; `kv_type` is how keys and values are kept: "f16"
-    (and "auto") or "int8", in half the memory; `sequences` how many replies may be written at once
-    (`Engine.generate_batch`), each in a context of its own; `store` a datastore for the drafter
-    "hierarchy".
+    `memory` is bytes, "2GiB", "50%" or "auto"; `kv_type` is how keys and values are kept: "f16",
+    "int8" in half the memory, or "auto": f16, unless that leaves too little context; `sequences`
+    how many replies may be written at once (`Engine.generate_batch`), each in a context of its own;
+    `store` is a datastore for the drafter "hierarchy".
     Raises BudgetError before loading when the model does not fit, ModelFileError when it cannot be
     read, StoreError when the datastore cannot be used, OptionError for arguments that mean nothing.
     """
-    names = drafter_names(drafters)
-    if store is not None and "hierarchy" not in names:
-        raise OptionError("a datastore is for the drafter hierarchy; name it: --drafters hierarchy")
+    names = drafter_names(drafters, store)
     file = open_model(resolve(model))
     try:
         chosen = _plan(
-            file, memory, backend, threads, context, max_nodes, names, kv_type, sequences
+            file, memory, backend, threads, context, max_nodes, names, kv_type, sequences, store
         )
         return _open(file, chosen, names, store, progress)
     except BaseException:
@@ -109,12 +115,19 @@ def _open(
             progress(stage, done, total)
 
     report("kernels", 0, 1)
+    release_free_memory()  # so that a first start's children do not come on top of it
     spare_bytes = chosen.budget_bytes - chosen.planned_bytes
     warm_up(chosen.backend, _kinds(file), spare_bytes, chosen.kv_type)
     release_free_memory()  # the compiler's peak must be over before the weights come
     report("kernels", 1, 1)
-    make_market = _market_maker(names, chosen.drafter_bytes, file, store)
-    target = backends.open_target(file, chosen, lambda done, total: report("load", done, total))
+    make_market = _market_maker(names, chosen, file, store)
+    watch = Watch(chosen, lambda: 0)  # there are no stores yet that could shrink
+
+    def loaded(done: int, total: int) -> None:
+        watch.look()
+        report("load", done, total)
+
+    target = backends.open_target(file, chosen, loaded)
     report("load", 1, 1)
     release_free_memory()
     return Engine(file, chosen, target, make_market, progress)
@@ -127,12 +140,12 @@ def _kinds(file: ModelFile) -> frozenset[TensorType]:
 
 def _market_maker(
     names: tuple[str, ...],
-    max_bytes: int,
+    chosen: Plan,
     file: ModelFile,
     store: str | os.PathLike[str] | None,
 ) -> Callable[[], Market]:
-    """Makes the drafters asked for, in at most `max_bytes`, which they share evenly; none when
-    there is no room for any. Called once for each text that may be written at a time.
+    """Makes the drafters asked for, each in what it was planned; none when there is no room for
+    any. Called once for each text that may be written at a time.
 
     What belongs to all texts is made once: what the user said before, a corpus, what other replies
     to the same prompt say, how far each drafter is to be trusted.
@@ -140,14 +153,14 @@ def _market_maker(
     from edgespec.drafting import Market
     from edgespec.drafting.kept_statistics import KeptStatistics
 
-    if not max_bytes:
+    if not chosen.drafter_bytes:
         return lambda: Market([])
-    each = (max_bytes - Market.own_bytes) // len(names)
+    sizes = {name: chosen.footprint[f"drafter {name}"] // chosen.sequences for name in names}
     shared = {name: _shared(name, file, store) for name in names}
     statistics = KeptStatistics(file.fingerprint, names)
 
     def make() -> Market:
-        return Market([make_drafter(name, each, **shared[name]) for name in names], statistics)
+        return Market([make_drafter(name, sizes[name], **shared[name]) for name in names], statistics)
 
     return make
 
@@ -179,16 +192,20 @@ def make_drafter(name: str, max_bytes: int, **options: Any) -> Drafter:
     return made
 
 
-def drafter_names(names: str | Sequence[str]) -> tuple[str, ...]:
+def drafter_names(
+    names: str | Sequence[str], store: str | os.PathLike[str] | None = None
+) -> tuple[str, ...]:
     """The drafters asked for: "auto", "none", or names separated by commas."""
-    if isinstance(names, str):
-        if names == "auto":
-            return AUTO_DRAFTERS
+    if names == "auto":
+        names = BUILT_IN_DRAFTERS
+    elif isinstance(names, str):
         names = [] if names in ("none", "") else [name.strip() for name in names.split(",")]
     for name in names:
         if name not in DRAFTERS:
             known = ", ".join(DRAFTERS)
             raise OptionError(f"no drafter is called {name!r}; choose auto, none or {known}")
+    if store is not None and "hierarchy" not in names:
+        raise OptionError("a datastore is for the drafter hierarchy; name it: --drafters hierarchy")
     return tuple(dict.fromkeys(names))
 
 
@@ -202,6 +219,7 @@ def _plan(
     drafters: tuple[str, ...],
     kv_type: str,
     sequences: int,
+    store: str | os.PathLike[str] | None,
 ) -> Plan:
     memory_now, name = snapshot(), backends.choose(backend)
     kernels: KernelState = "cached" if kernels_are_cached(name, _kinds(file)) else "cold"
@@ -214,7 +232,18 @@ def _plan(
         threads=threads,
         max_nodes=max_nodes,
         backend=name,
-        draft=bool(drafters),
+        drafters=drafters,
         kv_type=kv_type,
         sequences=sequences,
+        datastore_bytes=_mapped_bytes(store),
     )
+
+
+def _mapped_bytes(store: str | os.PathLike[str] | None) -> int:
+    """What is resident of a datastore at most; opening it says what is wrong with the file."""
+    if store is None:
+        return 0
+    most = MAPPED_BYTES if hasattr(mmap, "MADV_DONTNEED") else sys.maxsize
+    with suppress(OSError):
+        return min(Path(store).stat().st_size, most)
+    return 0

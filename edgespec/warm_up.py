@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,11 +20,11 @@ import numpy as np
 
 from edgespec import backends
 from edgespec.cache import kernels_are_cached, remember_kernels
-from edgespec.memory.size import MIB
+from edgespec.memory.calibration import KERNELS
+from edgespec.memory.monitor import release_free_memory
 from edgespec.models.spec import TensorType
 
-CHILD_BYTES = 225 * MIB
-"""Resident memory of a child while it compiles, imports included, measured."""
+_GIVE_BACK_S = 0.25
 
 
 def warm_up(
@@ -35,7 +37,7 @@ def warm_up(
     """
     kinds = sorted(kinds, key=lambda kind: kind.type_id)
     if not kernels_are_cached(backend, kinds) and _can_have_children():
-        _run_children(backend, kinds, at_once=spare_bytes >= CHILD_BYTES)
+        _run_children(backend, kinds, at_once=spare_bytes >= KERNELS["cold"].peak_bytes)
     backends.warm_up(backend, kinds, kv_type)
     _warm_up_decoding()
     remember_kernels(backend, kinds)
@@ -103,7 +105,15 @@ def _warm_up_decoding() -> None:
         text += tokens
 
 
+def _give_back_regularly() -> None:
+    """Drop library pages as they gather: a third of what compiling would hold at its end."""
+    while True:
+        time.sleep(_GIVE_BACK_S)
+        release_free_memory()
+
+
 if __name__ == "__main__":
+    threading.Thread(target=_give_back_regularly, daemon=True).start()
     if sys.argv[1:]:
         backends.warm_up(sys.argv[1], [TensorType[name] for name in sys.argv[2:]])
     else:

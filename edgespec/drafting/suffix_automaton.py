@@ -97,6 +97,17 @@ class SuffixAutomatonDrafter(Drafter):
             self._states, self._edges, self._slots, self._sizes, self._text, begin, self._num_tokens
         )
 
+    def shrink(self) -> int:
+        """Keep the latest quarter of half the capacity."""
+        before, half = self.size_bytes, self._most_tokens // 2
+        if half * BYTES_PER_TOKEN >= MIN_BYTES // 2:
+            self._proposal.forget()
+            self._most_tokens = half
+            keep = min(self._num_tokens, half // 4)
+            kept = self._text[self._num_tokens - keep : self._num_tokens].copy()
+            self._rebuild(kept, min(half, max(2 * keep, _FIRST_CAPACITY // 2)))
+        return max(0, before - self.size_bytes)
+
     def _make_room(self, num_new: int) -> None:
         wanted = self._num_tokens + num_new
         if wanted <= len(self._text):
