@@ -117,7 +117,7 @@ def _open(
     report("kernels", 0, 1)
     release_free_memory()  # so that a first start's children do not come on top of it
     spare_bytes = chosen.budget_bytes - chosen.planned_bytes
-    warm_up(chosen.backend, _kinds(file), spare_bytes, chosen.kv_type)
+    warm_up(chosen.backend, _kinds(file), spare_bytes, chosen.kv_type, names)
     release_free_memory()  # the compiler's peak must be over before the weights come
     report("kernels", 1, 1)
     make_market = _market_maker(names, chosen, file, store)
@@ -160,7 +160,9 @@ def _market_maker(
     statistics = KeptStatistics(file.fingerprint, names)
 
     def make() -> Market:
-        return Market([make_drafter(name, sizes[name], **shared[name]) for name in names], statistics)
+        return Market(
+            [make_drafter(name, sizes[name], **shared[name]) for name in names], statistics
+        )
 
     return make
 
@@ -181,10 +183,8 @@ def _shared(name: str, file: ModelFile, store: str | os.PathLike[str] | None) ->
     return {}
 
 
-def make_drafter(name: str, max_bytes: int, **options: Any) -> Drafter:
-    """A drafter by its name, with stores of at most `max_bytes`; it keeps nothing between runs
-    unless the options say where.
-    """
+def make_drafter(name: str, max_bytes: int, **shared: Any) -> Drafter:
+    """A drafter by its name; `shared` is what it has in common with others of that name."""
     module, kind = DRAFTERS[name]
     made: Drafter = getattr(import_module(f"edgespec.drafting.{module}"), kind)(
         max_bytes, **options
@@ -222,7 +222,8 @@ def _plan(
     store: str | os.PathLike[str] | None,
 ) -> Plan:
     memory_now, name = snapshot(), backends.choose(backend)
-    kernels: KernelState = "cached" if kernels_are_cached(name, _kinds(file)) else "cold"
+    cached = kernels_are_cached(name, _kinds(file), drafters or BUILT_IN_DRAFTERS)
+    kernels: KernelState = "cached" if cached else "cold"
     return Planner(runtime(memory_now.process_resident_bytes, kernels)).plan(
         file.spec,
         file.tensors.values(),

@@ -48,7 +48,7 @@ cache.
 COMPILER_PAGES = 36 * MIB
 """What such a child holds besides where library pages cannot be given back."""
 
-DRAFTER_KERNELS_BYTES = 2 * MIB
+DRAFTER_KERNELS_BYTES = 5 * MIB // 2
 """Compiled kernels of one more drafter than the default one."""
 
 THREAD_BYTES = 128 * KIB

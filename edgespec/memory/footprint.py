@@ -108,8 +108,8 @@ def tokenizer_bytes(vocab_size: int) -> int:
 
 
 def _kernels_bytes(runtime: Runtime, drafters: Mapping[str, int]) -> int:
-    """Kernels of a session, and of each drafter beyond the first."""
-    more = max(0, sum(name.startswith("drafter ") for name in drafters) - 1)
+    """Kernels of a session, and of each drafter beyond the two built in."""
+    more = max(0, sum(name.startswith("drafter ") for name in drafters) - 2)
     return runtime.kernels_bytes() + more * calibration.DRAFTER_KERNELS_BYTES
 
 
