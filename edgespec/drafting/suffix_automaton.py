@@ -98,15 +98,16 @@ class SuffixAutomatonDrafter(Drafter):
         )
 
     def shrink(self) -> int:
-        """Keep the latest quarter of half the capacity."""
+        """Halve capacity and cap, and keep the latest tokens that fill half of what is left."""
         before, half = self.size_bytes, self._most_tokens // 2
         if half * BYTES_PER_TOKEN >= MIN_BYTES // 2:
             self._proposal.forget()
             self._most_tokens = half
-            keep = min(self._num_tokens, half // 4)
+            capacity = min(half, max(len(self._text) // 2, 1))
+            keep = min(self._num_tokens, max(capacity // 2, 1))
             kept = self._text[self._num_tokens - keep : self._num_tokens].copy()
-            self._rebuild(kept, min(half, max(2 * keep, _FIRST_CAPACITY // 2)))
-        return max(0, before - self.size_bytes)
+            self._rebuild(kept, capacity)
+        return before - self.size_bytes
 
     def _make_room(self, num_new: int) -> None:
         wanted = self._num_tokens + num_new
