@@ -34,8 +34,8 @@ LIBRARIES: dict[str, Cost] = {
 
 KERNELS: dict[KernelState, Cost] = {
     "ready": Cost(0, 0),
-    "cached": Cost(62 * MIB, 17 * MIB),
-    "cold": Cost(208 * MIB, 17 * MIB),
+    "cached": Cost(42 * MIB, 10 * MIB),
+    "cold": Cost(208 * MIB, 10 * MIB),
 }
 """All kernels of a session: machine code, and what Numba and LLVM keep for good beside it.
 

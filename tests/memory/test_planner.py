@@ -282,7 +282,8 @@ def test_texts_at_once_are_counted_each() -> None:
     assert (one.sequences, four.sequences) == (1, 4)
     assert four.context_length == one.context_length
     assert four.footprint["KV cache"] == 4 * one.footprint["KV cache"]
-    assert four.footprint["drafters"] == 4 * one.footprint["drafters"]
+    name = "drafter suffix-automaton"
+    assert four.footprint[name] == 4 * one.footprint[name]
     assert four.max_nodes == 16
     assert plan("auto", which=BIG, sequences=12).max_nodes == 24
     assert "4 texts at once" in four.explain()
