@@ -103,7 +103,7 @@ def test_the_peak_stays_within_the_budget_and_near_the_plan(model: Path, factor:
     assert done.tokens == CONTEXT - 130
     assert done.peak <= budget * MIB
     assert done.planned <= budget * MIB
-    assert done.planned == pytest.approx(done.peak, rel=0.06)
+    assert done.planned == pytest.approx(done.peak, rel=0.10)
 
 
 def test_the_text_does_not_depend_on_the_budget(model: Path) -> None:
