@@ -186,9 +186,7 @@ def _shared(name: str, file: ModelFile, store: str | os.PathLike[str] | None) ->
 def make_drafter(name: str, max_bytes: int, **shared: Any) -> Drafter:
     """A drafter by its name; `shared` is what it has in common with others of that name."""
     module, kind = DRAFTERS[name]
-    made: Drafter = getattr(import_module(f"edgespec.drafting.{module}"), kind)(
-        max_bytes, **options
-    )
+    made: Drafter = getattr(import_module(f"edgespec.drafting.{module}"), kind)(max_bytes, **shared)
     return made
 
 
