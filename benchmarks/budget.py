@@ -1,21 +1,26 @@
-"""Is the memory budget kept? From a budget that just fits to twice that, a process each.
+"""Is the memory budget kept? Chats of ten turns that outgrow their context, a process each.
 
-    python benchmarks/budget.py MODEL... [--steps 1,1.1,1.25,1.5,2] [--context N] [--backend NAME]
-        [--json]
+    python benchmarks/budget.py MODEL... [--steps 1,1.1,1.25,1.5,2] [--context N,...] [--out FILE]
+                                [--backend NAME] [--cold] [--cgroup]
 
-Every run loads the model, fills the planned context (prompt, then a reply with speculation), and
-tells the most it was resident in: VmHWM on Linux. "Just fits" is the smallest budget, in whole MiB,
-that a plan is made for; with --context the plan must keep that context. Exit code 1: a run went
-over its budget.
+Every run loads a model, talks for ten turns that hold 1.6 contexts, and tells the most it was
+resident in: VmHWM, or more if the process and its children held more at one time (sampled). Budgets
+go from the smallest, in whole MiB, that a plan is made for; with --context the plan must keep that
+context (0 lets it choose). --cold gives every run an empty cache folder, so that it compiles.
+--cgroup runs each in a control group whose limit is the budget. --out keeps finished runs, one JSON
+object a line, and a second call goes on from there. Exit code 1: a run went over its budget.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +28,24 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
 import edgespec.memory
+from benchmarks.limits import ControlGroup
+from edgespec.memory.monitor import peak_resident_bytes
 from edgespec.memory.size import MIB, format_size
 
-REPLY_TOKENS = 64
-_LARGEST_MIB = 1 << 20
+TURNS = 10
+REPLY_TOKENS = 10
+CONTEXTS = 1.6
+"""Of text, in all turns together."""
+_KEYS = ("model", "backend", "context_asked", "step", "cold", "cgroup")
+_COLUMNS = (
+    ("budget", 11), ("planned", 11), ("peak", 11), ("peak/budget", 11), ("planned/peak", 12),
+    ("context", 8), ("KV", 5), ("nodes", 5), ("dropped", 8), ("tok/s", 7),
+)  # fmt: skip
 
 
 def smallest_budget(model: str, backend: str, context: int | None) -> int:
     """The fewest whole MiB, in bytes, that there is a plan for in a process like this one."""
-    low, high = 0, _LARGEST_MIB
-    most = edgespec.memory.snapshot().reachable_bytes // MIB
-    high = min(high, most)
+    low, high = 0, edgespec.memory.snapshot().reachable_bytes // MIB
     while high - low > 1:
         middle = (low + high) // 2
         try:
@@ -46,64 +58,159 @@ def smallest_budget(model: str, backend: str, context: int | None) -> int:
 
 
 def run_once(model: str, backend: str, budget: int, context: int | None) -> dict[str, Any]:
-    """Fill the context of one engine and tell budget, plan and peak, in bytes."""
+    """Talk beyond the context of one engine; what was planned, what was held, what was dropped."""
     with edgespec.load(model, memory=budget, backend=backend, context=context) as engine:
         plan = engine.plan
-        room = plan.context_length
-        reply_tokens = min(REPLY_TOKENS, room // 2)
-        vocab_size = engine.file.spec.vocab_size
-        prompt = [3 + 37 * i % (vocab_size - 3) for i in range(room - reply_tokens)]
-        stats = engine.generate(prompt, max_tokens=reply_tokens, ignore_eos=True, seed=1).stats
+        dropped, rate = talk(engine)
         return {
             "budget_bytes": budget,
-            "planned_bytes": stats.planned_memory_bytes,
-            "peak_bytes": stats.peak_memory_bytes,
-            "context": room,
+            "planned_bytes": plan.planned_bytes,
+            "peak_bytes": peak_resident_bytes(),
+            "context": plan.context_length,
+            "kv_type": plan.kv_type,
             "max_nodes": plan.max_nodes,
-            "tokens_per_second": stats.tokens_per_second,
+            "dropped_tokens": dropped,
+            "tokens_per_second": rate,
         }
 
 
-def _child(task: str, model: str, *arguments: object) -> Any:
-    """One task in a fresh process: its answer, or the sentence it ended with."""
-    command = [sys.executable, __file__, "--task", task, model, *map(str, arguments)]
-    found = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if found.returncode:
-        return {"error": (found.stderr.strip().splitlines() or ["no message"])[-1]}
-    return json.loads(found.stdout)
+def talk(engine: edgespec.Engine) -> tuple[int, float]:
+    """Ten turns; returns the tokens that were dropped on the way, and the last reply's speed.
+
+    A model without a chat template continues one text, to which each turn adds.
+    """
+    room = engine.plan.context_length
+    reply_tokens = min(REPLY_TOKENS, room // 16)
+    asked = int(CONTEXTS * room) // TURNS - reply_tokens
+    options: dict[str, Any] = {"max_tokens": reply_tokens, "ignore_eos": True, "seed": 1}
+    words = "The cat sat by the river and told a story about the sea. "
+    text = words * (asked // max(1, len(engine.tokenizer.encode(words, add_bos=False))) + 1)
+    chat = engine.chat() if engine.file.chat_template else None
+    seen: list[int] = engine.tokenizer.encode("")
+    dropped, rate = 0, 0.0
+    for turn in range(TURNS):
+        if chat is not None:
+            policy = "drop-turns" if turn % 2 else "sliding"
+            stats = chat.send(f"{turn}. {text}", on_overflow=policy, **options).stats
+        else:
+            more = engine.tokenizer.encode(f"{turn}. {text}", add_bos=False)[:asked]
+            stream = engine.stream([*seen, *more], on_overflow="sliding", **options)
+            for _ in stream:
+                pass
+            seen, stats = stream.seen_ids, stream.reply.stats
+        dropped += stats.dropped_tokens
+        rate = stats.tokens_per_second
+    return dropped, rate
 
 
 def _serve(task: str, model: str, arguments: Sequence[str]) -> None:
-    context = int(arguments[-1]) or None
+    backend, context = arguments[0], int(arguments[-1]) or None
     if task == "smallest":
-        print(json.dumps(smallest_budget(model, arguments[0], context)))
+        print(json.dumps(smallest_budget(model, backend, context)))
     else:
-        print(json.dumps(run_once(model, arguments[0], int(arguments[1]), context)))
+        print(json.dumps(run_once(model, backend, int(arguments[1]), context)))
 
 
-def measure(model: str, backend: str, steps: Sequence[float], context: int) -> list[dict[str, Any]]:
-    """One row for each budget. The first start compiles, so one run comes before all others."""
-    _child("run", model, backend, edgespec.memory.snapshot().reachable_bytes // 2, 0)
-    smallest = _child("smallest", model, backend, context)
-    if isinstance(smallest, dict):
-        return [smallest | {"model": Path(model).name}]
-    found = []
-    for step in steps:
-        budget = -(-int(smallest * step) // MIB) * MIB
-        row = _child("run", model, backend, budget, context)
-        found.append({"model": Path(model).name, "step": step, "budget_bytes": budget} | row)
-    return found
+def child(
+    task: str,
+    model: str,
+    *arguments: object,
+    cache: str | None = None,
+    group: ControlGroup | None = None,
+) -> Any:
+    """One task in a fresh process: its answer, or the sentence it ended with.
+
+    A run's answer has the most that the process and its children were seen to hold together.
+    """
+    environment = {**os.environ, **({"EDGESPEC_CACHE": cache} if cache else {})}
+    command = [sys.executable, __file__, "--task", task, model, *map(str, arguments)]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=group.enter if group else None,
+    )
+    most = 0
+    while process.poll() is None:
+        most = max(most, _held_bytes(process.pid))
+        time.sleep(0.004)
+    out, errors = process.communicate()
+    if process.returncode:
+        line = (errors.strip().splitlines() or ["no message"])[-1]
+        return {"error": f"exit code {process.returncode}: {line}"}
+    answer = json.loads(out)
+    if isinstance(answer, dict):
+        answer["peak_bytes"] = max(answer["peak_bytes"], most)
+    return answer
+
+
+def _held_bytes(pid: int) -> int:
+    """Resident bytes of a process and its children now."""
+    held = 0
+    for each in [pid, *_children(pid)]:
+        try:
+            pages = Path(f"/proc/{each}/statm").read_text(encoding="ascii").split()[1]
+        except (OSError, IndexError):
+            continue
+        held += int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return held
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    except OSError:
+        return []
+    return [int(number) for number in text.split()]
+
+
+def measure(
+    model: str, backend: str, steps: Sequence[float], context: int, *, cold: bool, cgroup: bool
+) -> Iterator[dict[str, Any]]:
+    """One row for each budget."""
+    with tempfile.TemporaryDirectory() as folder:
+        if not cold:  # only a first start compiles, so one comes before all others
+            child("run", model, backend, edgespec.memory.snapshot().reachable_bytes // 2, 256)
+        cache = str(Path(folder, "smallest")) if cold else None
+        smallest = child("smallest", model, backend, context, cache=cache)
+        for step in steps:
+            row = {
+                "model": Path(model).name, "backend": backend, "context_asked": context,
+                "step": step, "cold": cold, "cgroup": cgroup,
+            }  # fmt: skip
+            if isinstance(smallest, dict):
+                yield row | smallest
+                continue
+            budget = -(-int(smallest * step) // MIB) * MIB
+            cache = str(Path(folder, str(step))) if cold else None
+            if cgroup:
+                with ControlGroup(budget) as group:
+                    found = child("run", model, backend, budget, context, cache=cache, group=group)
+                    found |= group.facts()
+            else:
+                found = child("run", model, backend, budget, context, cache=cache)
+            yield row | {"budget_bytes": budget} | found
 
 
 def line(row: dict[str, Any]) -> str:
+    name = f"{row['model']:<26} {row['step']:>4}x"
     if "error" in row:
-        return f"{row['model']:<28} {row.get('step', 0):>4}x  {row['error']}"
+        return f"{name} {row['error']}"
     peak, planned, budget = row["peak_bytes"], row["planned_bytes"], row["budget_bytes"]
+    group = ""
+    if row["cgroup"]:
+        group = (
+            f" charged {format_size(row['most_charged_bytes'])}, killed {row['kills']}, "
+            f"swapped {format_size(row['swapped_bytes'])}"
+        )
     return (
-        f"{row['model']:<28} {row['step']:>4}x {format_size(budget):>11} "
-        f"{format_size(planned):>11} {format_size(peak):>11} {peak / budget:>11.3f} "
-        f"{planned / peak:>12.3f} {row['context']:>8} {row['max_nodes']:>6} "
-        f"{row['tokens_per_second']:>8.1f} {'kept' if peak <= budget else 'BROKEN'}"
+        f"{name} {format_size(budget):>11} {format_size(planned):>11} {format_size(peak):>11} "
+        f"{peak / budget:>11.3f} {planned / peak:>12.3f} {row['context']:>8} {row['kv_type']:>5} "
+        f"{row['max_nodes']:>5} {row['dropped_tokens']:>8} {row['tokens_per_second']:>7.1f} "
+        f"{'kept' if peak <= budget else 'BROKEN'}{group}"
     )
 
 
@@ -114,38 +221,43 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("models", nargs="+")
     parser.add_argument("--steps", default="1,1.1,1.25,1.5,2")
-    parser.add_argument("--context", type=int, default=0, help="0 lets the plan choose")
+    parser.add_argument("--context", default="0", help="0 lets the plan choose")
     parser.add_argument("--backend", default="auto")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--cgroup", action="store_true")
     options = parser.parse_args()
     steps = [float(step) for step in options.steps.split(",")]
-    header = (
-        "budget",
-        "planned",
-        "peak",
-        "peak/budget",
-        "planned/peak",
-        "context",
-        "nodes",
-        "tok/s",
-    )
+    known = _finished(options.out)
     found = []
-    if not options.json:
-        widths = (11, 11, 11, 11, 12, 8, 6, 8)
-        cells = " ".join(f"{name:>{width}}" for name, width in zip(header, widths, strict=True))
-        print(f"{'model':<28} {'step':>5} {cells}")
-    for model in options.models:
-        for row in measure(model, options.backend, steps, options.context):
-            found.append(row)
-            if not options.json:
+    print(f"{'model':<26} {'step':>5} {' '.join(f'{name:>{width}}' for name, width in _COLUMNS)}")
+    for context in map(int, options.context.split(",")):
+        for model in options.models:
+            place = (Path(model).name, options.backend, context)
+            kept = [known.get((*place, step, options.cold, options.cgroup)) for step in steps]
+            rows = measure(
+                model, options.backend, steps, context, cold=options.cold, cgroup=options.cgroup
+            )
+            for row in rows if None in kept else kept:
+                found.append(row)
                 print(line(row), flush=True)
-    if options.json:
-        print(json.dumps(found))
+                if options.out and None in kept:
+                    with options.out.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(row) + "\n")
     broken = sum(row.get("peak_bytes", 0) > row.get("budget_bytes", 0) for row in found)
     failed = sum("error" in row for row in found)
-    if not options.json:
-        print(f"runs={len(found)} over budget={broken} failed={failed}")
+    ratios = [row["planned_bytes"] / row["peak_bytes"] for row in found if "error" not in row]
+    within = sum(0.95 <= ratio <= 1.05 for ratio in ratios)
+    print(f"runs={len(found)} over budget={broken} failed={failed} plan within 5 %={within}")
     sys.exit(1 if broken or failed else 0)
+
+
+def _finished(out: Path | None) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Runs of an earlier call, by what tells them apart."""
+    if out is None or not out.exists():
+        return {}
+    rows = [json.loads(text) for text in out.read_text(encoding="utf-8").splitlines()]
+    return {tuple(row[key] for key in _KEYS): row for row in rows if "error" not in row}
 
 
 if __name__ == "__main__":

@@ -86,9 +86,17 @@ def kernel_folder() -> Path:
     return cache_folder() / "kernels" / code_key()
 
 
-def kernels_are_cached(backend: str, kinds: Iterable[TensorType]) -> bool:
-    """Whether an earlier process has compiled all that these weight types need."""
-    return _marker(backend, kinds).exists()
+def kernels_are_cached(
+    backend: str, kinds: Iterable[TensorType], drafters: Iterable[str] = ()
+) -> bool:
+    """Whether an earlier process has compiled all that these weight types and drafters need."""
+    drafted = all(drafter_is_cached(name) for name in drafters)
+    return drafted and _marker(backend, kinds).exists()
+
+
+def drafter_is_cached(name: str) -> bool:
+    """Whether an earlier process has compiled what a drafter needs."""
+    return _drafter_marker(name).exists()
 
 
 def cached_kernels() -> tuple[str, ...]:
@@ -97,16 +105,23 @@ def cached_kernels() -> tuple[str, ...]:
     return tuple(sorted(path.name.removeprefix("ready.") for path in markers))
 
 
-def remember_kernels(backend: str, kinds: Iterable[TensorType]) -> None:
+def remember_kernels(
+    backend: str, kinds: Iterable[TensorType], drafters: Iterable[str] = ()
+) -> None:
     """Note that all is compiled; a folder that cannot be written has nothing in it to note."""
     with suppress(OSError):
-        _marker(backend, kinds).touch()
+        for marker in (_marker(backend, kinds), *map(_drafter_marker, drafters)):
+            marker.touch()
 
 
 def _marker(backend: str, kinds: Iterable[TensorType]) -> Path:
     names = sorted({kind.name for kind in kinds})
     forced = os.environ.get("EDGESPEC_ISA", "")
     return kernel_folder() / ".".join(["ready", backend, *names, forced]).rstrip(".")
+
+
+def _drafter_marker(name: str) -> Path:
+    return kernel_folder() / f"drafter.{name}"
 
 
 def load_checked(path: Path) -> bytes | None:

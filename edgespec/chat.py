@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from edgespec.errors import TemplateError
-from edgespec.reply import Reply, Request
+from edgespec.overflow import NUM_SINKS, Overflow, Sliding, policy
+from edgespec.reply import Reply
 
 if TYPE_CHECKING:
     from edgespec.engine import Engine, ReplyStream
@@ -41,32 +43,59 @@ class Chat:
             pass
         return stream.reply
 
-    def stream(self, text: str, **options: Any) -> ChatStream:
-        """Add a turn and yield the reply piece by piece; options as for `Engine.stream`."""
+    def stream(
+        self, text: str, *, on_overflow: str | Overflow = "stop", **options: Any
+    ) -> ChatStream:
+        """Add a turn and yield the reply piece by piece; options as for `Engine.stream`.
+
+        When the context is full, `on_overflow` "drop-turns" drops the oldest turns whole, and
+        "sliding" keeps the system message (or the first tokens) and the latest tokens.
+        """
         turns = [*self.messages, {"role": "user", "content": text}]
+        told = Told(turns, self.render(turns))
+        ids = self._encode(told.text)
+        overflow = self._policy(on_overflow, told)
+        return ChatStream(self, told, self._engine.stream(ids, on_overflow=overflow, **options))
+
+    def render(self, turns: Sequence[Mapping[str, str]], *, reply_next: bool = True) -> str:
+        """The turns as the model's template writes them; texts cannot pretend to be its marks."""
         shield = self._engine.tokenizer.shield
         shielded = [{**turn, "content": shield(turn["content"])} for turn in turns]
-        rendered = self._template.render(shielded)
-        ids = self._encode(rendered)
-        stream = self._engine.stream(ids, **options)
-        return ChatStream(self, turns, rendered, stream)
+        return self._template.render(shielded, add_generation_prompt=reply_next)
+
+    def encode(self, rendered: str) -> list[int]:
+        """Token ids of rendered turns."""
+        ids: list[int] = self._engine.tokenizer.encode(rendered, parse_special=True)
+        return ids
+
+    def _policy(self, name: str | Overflow, told: Told) -> Overflow:
+        if name == "drop-turns":
+            return DropTurns(self, told)
+        if name == "sliding":
+            return Sliding(max(self._num_system_tokens(), NUM_SINKS))
+        return policy(name)
+
+    def _num_system_tokens(self) -> int:
+        """Tokens of the system message, when the template can write it alone."""
+        system = [turn for turn in self.messages if turn["role"] == "system"]
+        try:
+            return len(self.encode(self.render(system, reply_next=False))) if system else 0
+        except TemplateError:
+            return 0
 
     def _encode(self, rendered: str) -> list[int]:
         """Token ids of the conversation: what the model wrote keeps the ids it wrote."""
-        tokenizer = self._engine.tokenizer
         if self._text and rendered.startswith(self._text):
             rest = rendered[len(self._text) :]
+            tokenizer = self._engine.tokenizer
             return [*self._ids, *tokenizer.encode(rest, add_bos=False, parse_special=True)]
-        ids: list[int] = tokenizer.encode(rendered, parse_special=True)
-        return ids
+        return self.encode(rendered)
 
-    def remember(
-        self, turns: list[dict[str, str]], rendered: str, request: Request, reply: Reply
-    ) -> None:
+    def remember(self, told: Told, seen_ids: Sequence[int], reply: Reply) -> None:
         """Take a finished (or interrupted) reply into the conversation."""
-        self.messages = [*turns, {"role": "assistant", "content": reply.text}]
-        self._text = rendered + self._engine.tokenizer.shield(reply.text)
-        self._ids = [*request.prompt_ids, *reply.token_ids]
+        self.messages = [*told.turns, {"role": "assistant", "content": reply.text}]
+        self._text = told.text + self._engine.tokenizer.shield(reply.text)
+        self._ids = list(seen_ids)
 
     def reset(self) -> None:
         """Forget all turns but the system message."""
@@ -84,14 +113,59 @@ class Chat:
         self.close()
 
 
+@dataclass(slots=True)
+class Told:
+    """The turns before a reply, and how the template writes them."""
+
+    turns: list[dict[str, str]]
+    text: str
+
+
+class DropTurns:
+    """Drops the oldest turns whole, each with its reply, until a quarter of the context is free.
+
+    The system message and the last turn stay. What is left is encoded anew, so a reply goes on
+    after a conversation that never had those turns.
+    """
+
+    def __init__(self, chat: Chat, told: Told) -> None:
+        self.dropped_turns = 0
+        self.dropped_tokens = 0
+        self._chat = chat
+        self._told = told
+
+    def shorten(self, prompt: Sequence[int], reply: Sequence[int], room: int) -> list[int] | None:
+        """The turns that stay, and the reply so far; None when the last turn alone is too long."""
+        turns = self._told.turns
+        kept = [*prompt, *reply]
+        num_dropped = 0
+        while len(kept) > room - room // 4:
+            shorter = _without_oldest(turns)
+            if shorter is None:
+                break
+            turns = shorter
+            kept = [*self._chat.encode(self._chat.render(turns)), *reply]
+            num_dropped += 1
+        if not num_dropped or len(kept) > room:
+            return None
+        self.dropped_turns += num_dropped
+        self.dropped_tokens += max(0, len(prompt) + len(reply) - len(kept))
+        self._told.turns, self._told.text = turns, self._chat.render(turns)
+        return kept
+
+
+def _without_oldest(turns: list[dict[str, str]]) -> list[dict[str, str]] | None:
+    """The turns without the oldest user's and what answered it; None when it is the last."""
+    users = [place for place, turn in enumerate(turns) if turn["role"] == "user"]
+    return [*turns[: users[0]], *turns[users[1] :]] if len(users) > 1 else None
+
+
 class ChatStream:
     """An iterator over the pieces of a reply in a conversation; `reply` is the whole afterwards."""
 
-    def __init__(
-        self, chat: Chat, turns: list[dict[str, str]], rendered: str, stream: ReplyStream
-    ) -> None:
+    def __init__(self, chat: Chat, told: Told, stream: ReplyStream) -> None:
         self._stream = stream
-        self._pieces = _remembering(stream, chat, turns, rendered)
+        self._pieces = _remembering(stream, chat, told)
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -108,13 +182,11 @@ class ChatStream:
         return self._stream.reply
 
 
-def _remembering(
-    stream: ReplyStream, chat: Chat, turns: list[dict[str, str]], rendered: str
-) -> Iterator[str]:
+def _remembering(stream: ReplyStream, chat: Chat, told: Told) -> Iterator[str]:
     """The pieces of a reply, which becomes a turn however it ends."""
     try:
         yield from stream
     finally:
         stream.close()
         if stream.started:
-            chat.remember(turns, rendered, stream.request, stream.reply)
+            chat.remember(told, stream.seen_ids, stream.reply)

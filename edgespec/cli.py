@@ -131,7 +131,7 @@ KvType = Annotated[
     typer.Option(
         "--kv-type",
         metavar="auto|f16|int8",
-        help="How keys and values are kept; int8 takes half the memory. auto is f16.",
+        help="How keys and values are kept: int8 in half of f16's memory, auto f16 if it fits.",
     ),
 ]
 MaxTokens = Annotated[
@@ -177,6 +177,14 @@ Raw = Annotated[
 ]
 IgnoreEos = Annotated[
     bool, typer.Option("--ignore-eos", help="Write on when the model would end its reply.")
+]
+OnOverflow = Annotated[
+    str,
+    typer.Option(
+        "--on-overflow",
+        metavar="stop|drop-turns|sliding",
+        help="When the context is full: stop, drop the oldest turns, or keep a sliding window.",
+    ),
 ]
 Stats = Annotated[
     bool | None,
@@ -238,6 +246,7 @@ def run(
     system: System = None,
     raw: Raw = False,
     ignore_eos: IgnoreEos = False,
+    on_overflow: OnOverflow = "stop",
     stats: Stats = None,
     as_json: Json = False,
 ) -> None:
@@ -254,7 +263,7 @@ def run(
     check_vram(vram)
     reply = ReplyOptions(
         max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
-        not no_speculation, ignore_eos,
+        not no_speculation, ignore_eos, on_overflow,
     )  # fmt: skip
     text = read_prompt(prompt, sys.stdin.buffer, stdin_is_terminal=sys.stdin.isatty())
     chosen = "none" if no_speculation else drafters
@@ -285,6 +294,7 @@ def chat(
     system: System = None,
     raw: Raw = False,
     ignore_eos: IgnoreEos = False,
+    on_overflow: OnOverflow = "stop",
     as_json: Json = False,
 ) -> None:
     """Talk with a model.
@@ -300,7 +310,7 @@ def chat(
     check_vram(vram)
     reply = ReplyOptions(
         max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
-        not no_speculation, ignore_eos,
+        not no_speculation, ignore_eos, on_overflow,
     )  # fmt: skip
     chosen = "none" if no_speculation else drafters
     load = LoadOptions(model, memory, backend, threads, context, chosen, kv_type, store)
@@ -354,19 +364,21 @@ def plan(
     kv_type: KvType = "auto",
     threads: Threads = None,
     drafters: Drafters = "auto",
+    store: Store = None,
     no_speculation: NoSpeculation = False,
     max_batch: MaxBatch = 1,
     as_json: Json = False,
 ) -> None:
     """Show where every byte would go, and why.
 
-    Nothing is loaded; the plan is the one that `run` and `chat` would use.
+    Nothing is loaded; the plan is the one that `run` and `chat` would use. Below it: what each
+    lever would give.
     """
     check_vram(vram)
     chosen = "none" if no_speculation else drafters
     named = one_model(model_argument, model)
     options = LoadOptions(
-        named, memory, backend, threads, context, chosen, kv_type, sequences=max_batch
+        named, memory, backend, threads, context, chosen, kv_type, store, sequences=max_batch
     )
     made = options.plan()
     if as_json:

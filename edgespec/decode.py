@@ -62,9 +62,8 @@ class Run:
         session = self.session
         ids = session.ids
         recent = ids[-self.request.sampling.repetition_window :]
-        verdict = self.verifier.verify(
-            logits, tree.tokens, tree.parents, recent, len(ids) - 1, maxima
-        )
+        position = session.shift + len(ids) - 1
+        verdict = self.verifier.verify(logits, tree.tokens, tree.parents, recent, position, maxima)
         session.sequence.commit(verdict.path)
         tokens = [*tree.tokens[verdict.path[1:]].tolist(), verdict.bonus]
         new, ended = _until_end(tokens, self.end_ids)

@@ -13,13 +13,17 @@ from edgespec.control.cost_curve import CostCurve
 from edgespec.control.curve_cache import measured_curve
 from edgespec.decode import decode
 from edgespec.drafting import Market
-from edgespec.errors import EdgeSpecError
+from edgespec.errors import BudgetError, EdgeSpecError
+from edgespec.memory.monitor import release_free_memory
 from edgespec.memory.plan import Plan
+from edgespec.memory.size import format_size
+from edgespec.memory.watch import Watch
 from edgespec.models.file import ModelFile
+from edgespec.overflow import Overflow, policy
 from edgespec.reply import DEFAULT_MAX_TOKENS, Reply, Request
 from edgespec.session import Session
 from edgespec.verification.sampling import SamplingParams, random_seed
-from edgespec.writing import Writer, Writing, check_prompt
+from edgespec.writing import Writer, Writing, fit_prompt
 
 if TYPE_CHECKING:
     from edgespec.backends.base import Target
@@ -61,6 +65,7 @@ class Engine:
         self._session = Session(target.own, make_market())
         self.sessions = [self._session]
         """Of all texts that were written at a time; they keep what they hold."""
+        self._watch = Watch(plan, self._shrink)
         self._closed = False
 
     @property
@@ -78,13 +83,22 @@ class Engine:
             pass
         return stream.reply
 
-    def stream(self, prompt: str | Sequence[int], **options: Any) -> ReplyStream:
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        on_overflow: str | Overflow = "stop",
+        **options: Any,
+    ) -> ReplyStream:
         """Yield the reply piece by piece; afterwards `.reply` is the whole.
 
-        Options and errors are those of `request`; ContextOverflowError when the prompt does not
-        fit.
+        When the context is full, `on_overflow` says what happens: "stop", or "sliding" keeps the
+        first tokens and the latest; in a chat, "drop-turns" drops the oldest turns. Other options
+        and errors are those of `request`; ContextOverflowError when the prompt does not fit and
+        nothing may be dropped, BudgetError when the process comes to hold more than its budget.
         """
-        return ReplyStream(self, self.request(prompt, **options))
+        overflow = policy(on_overflow)
+        return ReplyStream(self, Writing(self.request(prompt, **options), overflow))
 
     def generate_batch(self, prompts: Prompts, **options: Any) -> list[Reply]:
         """Write the replies to several prompts, as many at once as `load` had `sequences`; see
@@ -204,6 +218,7 @@ class Engine:
                 session.sequence.close()
             self._target.close()
             self.file.close()
+            release_free_memory()  # the interpreter's end touches library pages once more
 
     def __enter__(self) -> Self:
         return self
@@ -214,12 +229,14 @@ class Engine:
     def _run(self, writing: Writing) -> Iterator[str]:
         """The life of one request: prefill what is new, decode, account."""
         with self._alone():
-            check_prompt(writing.request, self.plan, self.file.spec.context_length)
+            fit_prompt(writing, self.plan, self.file.spec.context_length)
             writer = self.writer(writing, self._session)
-            steps = decode(writer.run, self._controller)
+            steps = self._steps(writer)
             try:
                 for tokens in steps:
-                    if piece := writer.push(tokens):
+                    piece = writer.push(tokens)
+                    self._watch.check()
+                    if piece:
                         yield piece
                 if rest := writer.flush():
                     yield rest
@@ -228,12 +245,21 @@ class Engine:
                     steps.close()
                 writer.end()
 
+    def _steps(self, writer: Writer) -> Generator[list[int], None, None]:
+        """The tokens of each step, also of those after a full context that something was dropped
+        from.
+        """
+        yield from decode(writer.run, self._controller)
+        while writer.make_room():
+            yield from decode(writer.run, self._controller)
+
     def _run_batch(self, batch: Batch) -> Generator[list[tuple[int, str]], None, None]:
         """The life of a batch, step by step."""
         with self._alone():
             try:
                 while not batch.is_over():
                     yield batch.step()
+                    self._watch.check()
             finally:
                 batch.end()
 
@@ -247,14 +273,29 @@ class Engine:
                 "another reply of this engine is still being written; finish or close that stream"
             )
         try:
-            yield
+            with self._watch:
+                yield
+        except MemoryError:
+            raise BudgetError(
+                "the system refused memory while a reply was written, so the request was ended; "
+                f"planned were {format_size(self.plan.planned_bytes)} "
+                f"({self.plan.footprint.summary()}); close other programs, or load with less "
+                "--memory"
+            ) from None
         finally:
             self._busy.release()
 
     def writer(self, writing: Writing, session: Session, others: Sequence[Session] = ()) -> Writer:
         """A reply begun in a session: its prompt is prefilled when this returns."""
-        progress = _stage(self._progress, "prefill")
-        return Writer(writing, session, self.file, self.plan, others, progress)
+        return Writer(writing, session, self.file, self.plan, others, self._prefilled)
+
+    def _prefilled(self, done: int, total: int) -> None:
+        self._watch.check()
+        if self._progress is not None:
+            self._progress("prefill", done, total)
+
+    def _shrink(self) -> int:
+        return sum(session.market.shrink() for session in self.sessions)
 
     def lanes(self, count: int) -> list[Session]:
         """Sessions for so many texts at once, the engine's own first; they keep their texts."""
@@ -266,8 +307,8 @@ class Engine:
 class ReplyStream:
     """An iterator over the pieces of one reply; `reply` is the whole once it has ended."""
 
-    def __init__(self, engine: Engine, request: Request) -> None:
-        self._writing = Writing(request)
+    def __init__(self, engine: Engine, writing: Writing) -> None:
+        self._writing = writing
         self._pieces = engine._run(self._writing)
 
     def __iter__(self) -> Iterator[str]:
@@ -292,6 +333,11 @@ class ReplyStream:
     @property
     def token_ids(self) -> list[int]:
         return self._writing.token_ids
+
+    @property
+    def seen_ids(self) -> list[int]:
+        """What the model has before it: prompt and reply, less what a full context dropped."""
+        return self._writing.seen_ids
 
     @property
     def started(self) -> bool:

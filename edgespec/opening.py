@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgespec import backends
@@ -14,6 +18,9 @@ from edgespec.errors import OptionError
 from edgespec.memory import Budget, Plan, Planner, hardware, runtime, snapshot
 from edgespec.memory.calibration import KernelState
 from edgespec.memory.monitor import release_free_memory
+from edgespec.memory.settings import BUILT_IN_DRAFTERS
+from edgespec.memory.sizing import MAPPED_BYTES
+from edgespec.memory.watch import Watch
 from edgespec.models import ModelFile, TensorType, open_model, resolve
 
 if TYPE_CHECKING:
@@ -32,8 +39,6 @@ DRAFTERS = {
     "consensus": ("consensus", "ConsensusDrafter"),
 }
 """Every drafter's module in edgespec.drafting and its class, by name."""
-AUTO_DRAFTERS = ("suffix-automaton", "trigram")
-"""As fast as any set on the transcripts of docs/measurements.md, and no text outlives a run."""
 
 
 def plan(
@@ -47,14 +52,17 @@ def plan(
     drafters: str | Sequence[str] = "auto",
     kv_type: str = "auto",
     sequences: int = 1,
+    store: str | os.PathLike[str] | None = None,
 ) -> Plan:
     """What `load` with the same arguments would do: where every byte goes, and why.
 
     Raises BudgetError when nothing fits, OptionError for arguments that mean nothing.
     """
+    names = drafter_names(drafters, store)
     with open_model(resolve(model), foreign=True) as file:
-        names = drafter_names(drafters)
-        return _plan(file, memory, backend, threads, context, max_nodes, names, kv_type, sequences)
+        return _plan(
+            file, memory, backend, threads, context, max_nodes, names, kv_type, sequences, store
+        )
 
 
 def load(
@@ -73,20 +81,18 @@ def load(
 ) -> Engine:
     """Open a model inside a memory budget; None is the model that ships with the package.
 
-    `memory` is bytes, "2GiB", "50%" or "auto"; `kv_type` is how keys and values are kept: "f16"
-    (and "auto") or "int8", in half the memory; `sequences` how many replies may be written at once
-    (`Engine.generate_batch`), each in a context of its own; `store` a datastore for the drafter
-    "hierarchy".
+    `memory` is bytes, "2GiB", "50%" or "auto"; `kv_type` is how keys and values are kept: "f16",
+    "int8" in half the memory, or "auto": f16, unless that leaves too little context; `sequences`
+    how many replies may be written at once (`Engine.generate_batch`), each in a context of its own;
+    `store` is a datastore for the drafter "hierarchy".
     Raises BudgetError before loading when the model does not fit, ModelFileError when it cannot be
     read, StoreError when the datastore cannot be used, OptionError for arguments that mean nothing.
     """
-    names = drafter_names(drafters)
-    if store is not None and "hierarchy" not in names:
-        raise OptionError("a datastore is for the drafter hierarchy; name it: --drafters hierarchy")
+    names = drafter_names(drafters, store)
     file = open_model(resolve(model), foreign=True)
     try:
         chosen = _plan(
-            file, memory, backend, threads, context, max_nodes, names, kv_type, sequences
+            file, memory, backend, threads, context, max_nodes, names, kv_type, sequences, store
         )
         return _open(file, chosen, names, store, progress)
     except BaseException:
@@ -110,12 +116,19 @@ def _open(
             progress(stage, done, total)
 
     report("kernels", 0, 1)
+    release_free_memory()  # so that a first start's children do not come on top of it
     spare_bytes = chosen.budget_bytes - chosen.planned_bytes
-    warm_up(chosen.backend, _kinds(file, chosen.backend), spare_bytes, chosen.kv_type)
+    warm_up(chosen.backend, _kinds(file, chosen.backend), spare_bytes, chosen.kv_type, names)
     release_free_memory()  # the compiler's peak must be over before the weights come
     report("kernels", 1, 1)
-    make_market = _market_maker(names, chosen.drafter_bytes, file, store)
-    target = backends.open_target(file, chosen, lambda done, total: report("load", done, total))
+    make_market = _market_maker(names, chosen, file, store)
+    watch = Watch(chosen, lambda: 0)  # there are no stores yet that could shrink
+
+    def loaded(done: int, total: int) -> None:
+        watch.look()
+        report("load", done, total)
+
+    target = backends.open_target(file, chosen, loaded)
     report("load", 1, 1)
     release_free_memory()
     return Engine(file, chosen, target, make_market, progress)
@@ -130,12 +143,12 @@ def _kinds(file: ModelFile, backend: str) -> frozenset[TensorType]:
 
 def _market_maker(
     names: tuple[str, ...],
-    max_bytes: int,
+    chosen: Plan,
     file: ModelFile,
     store: str | os.PathLike[str] | None,
 ) -> Callable[[], Market]:
-    """Makes the drafters asked for, in at most `max_bytes`, which they share evenly; none when
-    there is no room for any. Called once for each text that may be written at a time.
+    """Makes the drafters asked for, each in what it was planned; none when there is no room for
+    any. Called once for each text that may be written at a time.
 
     What belongs to all texts is made once: what the user said before, a corpus, what other replies
     to the same prompt say, how far each drafter is to be trusted.
@@ -143,14 +156,16 @@ def _market_maker(
     from edgespec.drafting import Market
     from edgespec.drafting.kept_statistics import KeptStatistics
 
-    if not max_bytes:
+    if not chosen.drafter_bytes:
         return lambda: Market([])
-    each = (max_bytes - Market.own_bytes) // len(names)
+    sizes = {name: chosen.footprint[f"drafter {name}"] // chosen.sequences for name in names}
     shared = {name: _shared(name, file, store) for name in names}
     statistics = KeptStatistics(file.fingerprint, names)
 
     def make() -> Market:
-        return Market([make_drafter(name, each, **shared[name]) for name in names], statistics)
+        return Market(
+            [make_drafter(name, sizes[name], **shared[name]) for name in names], statistics
+        )
 
     return make
 
@@ -171,27 +186,27 @@ def _shared(name: str, file: ModelFile, store: str | os.PathLike[str] | None) ->
     return {}
 
 
-def make_drafter(name: str, max_bytes: int, **options: Any) -> Drafter:
-    """A drafter by its name, with stores of at most `max_bytes`; it keeps nothing between runs
-    unless the options say where.
-    """
+def make_drafter(name: str, max_bytes: int, **shared: Any) -> Drafter:
+    """A drafter by its name; `shared` is what it has in common with others of that name."""
     module, kind = DRAFTERS[name]
-    made: Drafter = getattr(import_module(f"edgespec.drafting.{module}"), kind)(
-        max_bytes, **options
-    )
+    made: Drafter = getattr(import_module(f"edgespec.drafting.{module}"), kind)(max_bytes, **shared)
     return made
 
 
-def drafter_names(names: str | Sequence[str]) -> tuple[str, ...]:
+def drafter_names(
+    names: str | Sequence[str], store: str | os.PathLike[str] | None = None
+) -> tuple[str, ...]:
     """The drafters asked for: "auto", "none", or names separated by commas."""
-    if isinstance(names, str):
-        if names == "auto":
-            return AUTO_DRAFTERS
+    if names == "auto":
+        names = BUILT_IN_DRAFTERS
+    elif isinstance(names, str):
         names = [] if names in ("none", "") else [name.strip() for name in names.split(",")]
     for name in names:
         if name not in DRAFTERS:
             known = ", ".join(DRAFTERS)
             raise OptionError(f"no drafter is called {name!r}; choose auto, none or {known}")
+    if store is not None and "hierarchy" not in names:
+        raise OptionError("a datastore is for the drafter hierarchy; name it: --drafters hierarchy")
     return tuple(dict.fromkeys(names))
 
 
@@ -205,10 +220,12 @@ def _plan(
     drafters: tuple[str, ...],
     kv_type: str,
     sequences: int,
+    store: str | os.PathLike[str] | None,
 ) -> Plan:
     choice = backends.choose(backend, file)
     kinds = _kinds(file, choice.name)
-    kernels: KernelState = "cached" if kernels_are_cached(choice.name, kinds) else "cold"
+    cached = kernels_are_cached(choice.name, kinds, drafters or BUILT_IN_DRAFTERS)
+    kernels: KernelState = "cached" if cached else "cold"
     with backends.survey(choice.name, file) as ask:
         memory_now = snapshot()
         made = Planner(runtime(memory_now.process_resident_bytes, kernels), ask).plan(
@@ -220,8 +237,19 @@ def _plan(
             threads=threads,
             max_nodes=max_nodes,
             backend=choice.name,
-            draft=bool(drafters),
+            drafters=drafters,
             kv_type=kv_type,
             sequences=sequences,
+            datastore_bytes=_mapped_bytes(store),
         )
     return replace(made, reasons=(*choice.reasons, *backends.notes(choice.name), *made.reasons))
+
+
+def _mapped_bytes(store: str | os.PathLike[str] | None) -> int:
+    """What is resident of a datastore at most; opening it says what is wrong with the file."""
+    if store is None:
+        return 0
+    most = MAPPED_BYTES if hasattr(mmap, "MADV_DONTNEED") else sys.maxsize
+    with suppress(OSError):
+        return min(Path(store).stat().st_size, most)
+    return 0

@@ -59,6 +59,9 @@ class Stats:
     planned_memory_bytes: int
     backend: str
     seed: int
+    dropped_turns: int = 0
+    """Oldest turns that had to make room in a full context, and tokens."""
+    dropped_tokens: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

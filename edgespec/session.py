@@ -26,6 +26,8 @@ class Session:
     finish_reason: FinishReason = "cancelled"
     clock: Callable[[], float] = time.perf_counter
     """Seconds; a target that computes nothing moves it on by what its passes would have taken."""
+    shift: int = 0
+    """Tokens dropped since the prompt: noise goes on where it was, and never repeats."""
     _root: DraftTree = field(default_factory=lambda: DraftTree.root(0))
 
     def root(self) -> DraftTree:

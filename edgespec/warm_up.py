@@ -2,8 +2,8 @@
 
 Compiling takes about ten seconds and leaves some 200 MiB behind that a process cannot give back. So
 a cold start compiles in child processes (`python -m edgespec.warm_up`), and then starts like any
-other: from the cache. One compiles the backend, the other what decodes; both at once where the
-memory budget has room for two.
+other: from the cache. One compiles the backend, and one for each drafter what decodes with it; two
+at a time where the memory budget has room for them.
 """
 
 from __future__ import annotations
@@ -11,46 +11,66 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from edgespec import backends
-from edgespec.cache import kernels_are_cached, remember_kernels
+from edgespec.cache import drafter_is_cached, kernels_are_cached, remember_kernels
 from edgespec.child import can_have_children
-from edgespec.memory.size import MIB
+from edgespec.memory.calibration import KERNELS
+from edgespec.memory.monitor import release_free_memory
+from edgespec.memory.settings import BUILT_IN_DRAFTERS
+from edgespec.memory.size import KIB
 from edgespec.models.spec import TensorType
 
-CHILD_BYTES = 225 * MIB
-"""Resident memory of a child while it compiles, imports included, measured."""
+_GIVE_BACK_S = 0.25
+_DRAFTER_BYTES = 512 * KIB
+_STEPS = 4
 
 
 def warm_up(
-    backend: str, kinds: Iterable[TensorType], spare_bytes: int = 0, kv_type: str = "f16"
+    backend: str,
+    kinds: Iterable[TensorType],
+    spare_bytes: int = 0,
+    kv_type: str = "f16",
+    drafters: Sequence[str] = BUILT_IN_DRAFTERS,
 ) -> None:
-    """Have all compiled code of a backend, for these weight types and this KV, ready here.
+    """Have all compiled code of a backend, for these weight types and this KV, and of what decodes
+    with these drafters, ready here.
 
     `spare_bytes` is what the budget has left beside a first start's one child. What only int8 KV
     needs is compiled here when it is first asked for: it takes a second and leaves nothing behind.
     """
     kinds = sorted(kinds, key=lambda kind: kind.type_id)
-    if not kernels_are_cached(backend, kinds) and can_have_children():
-        _run_children(backend, kinds, at_once=spare_bytes >= CHILD_BYTES)
+    drafters = drafters or BUILT_IN_DRAFTERS  # what verifies is compiled with them
+    if can_have_children():
+        commands = [["--drafter", name] for name in drafters if not drafter_is_cached(name)]
+        if not kernels_are_cached(backend, kinds):
+            commands.append(["--backend", backend, *(kind.name for kind in kinds)])
+        _run_children(commands, at_once=spare_bytes >= KERNELS["cold"].peak_bytes)
     backends.warm_up(backend, kinds, kv_type)
-    _warm_up_decoding()
-    remember_kernels(backend, kinds)
+    for name in drafters:
+        warm_up_drafter(name)
+    remember_kernels(backend, kinds, drafters)
 
 
-def _run_children(backend: str, kinds: Iterable[TensorType], *, at_once: bool) -> None:
-    """Compile into the cache; what goes wrong there happens again here and is reported."""
+def _run_children(commands: Sequence[list[str]], *, at_once: bool) -> None:
+    """Compile into the cache, by two or one at a time; what goes wrong there happens again here and
+    is reported.
+    """
     package = str(Path(__file__).parent.parent)
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     nothing = subprocess.DEVNULL
-    children: list[subprocess.Popen[bytes]] = []
+    running: list[subprocess.Popen[bytes]] = []
     try:
-        for arguments in ([backend, *(kind.name for kind in kinds)], []):
+        for arguments in commands:
+            if len(running) == (2 if at_once else 1):
+                running.pop(0).wait()
             child = subprocess.Popen(
                 [sys.executable, "-m", "edgespec.warm_up", *arguments],
                 env=environment,
@@ -58,48 +78,56 @@ def _run_children(backend: str, kinds: Iterable[TensorType], *, at_once: bool) -
                 stdout=nothing,
                 stderr=nothing,
             )
-            children.append(child)
-            if not at_once:
-                child.wait()
-        for child in children:
+            running.append(child)
+        for child in running:
             child.wait()
     finally:
-        for child in children:
+        for child in running:
             child.kill()
 
 
-def _warm_up_decoding() -> None:
-    """A few steps of everything between two passes, with the drafters that are used by default."""
+def warm_up_drafter(name: str) -> None:
+    """Some steps of everything between two passes, on a text of few tokens."""
     from edgespec.control.controller import Controller
     from edgespec.control.cost_curve import CostCurve
-    from edgespec.drafting import Market, StepOutcome
-    from edgespec.opening import AUTO_DRAFTERS, make_drafter
+    from edgespec.drafting import Market, StepOutcome, TopTokens
+    from edgespec.opening import make_drafter
     from edgespec.verification.acceptance import Verifier
     from edgespec.verification.sampling import SamplingParams
+    from edgespec.verification.top import top_tokens
 
-    text = [1, 2, 1, 2]
-    market = Market([make_drafter(name, 64 * 1024) for name in AUTO_DRAFTERS])
+    text = [1, 2, 1, 2, 1, 2]
+    # Two of a kind, so that what merges proposals is compiled, too.
+    market = Market([make_drafter(name, _DRAFTER_BYTES) for _ in range(2)])
     controller = Controller(CostCurve({1: 1.0, 2: 1.1, 4: 1.2}), 4)
-    verifier = Verifier(16, SamplingParams(seed=0), 4)
-    logits = np.zeros((4, 16), np.float32)
-    logits[:, 1] = 50.0  # always the same token, until all drafters know it
+    sampling = SamplingParams(seed=0)
+    market.begin(sampling)
     market.reset(text)
-    for _ in range(6):
+    for _ in range(_STEPS):
         tree = market.propose(3)
         tree = tree.take(1 + max(controller.choose(tree, 0.1), 1))
-        verdict = verifier.verify(
-            logits[: len(tree)], tree.tokens, tree.parents, text, len(text) - 1
-        )
+        logits = np.zeros((len(tree), 16), np.float32)
+        verifier = Verifier(16, sampling, len(tree))
+        verdict = verifier.verify(logits, tree.tokens, tree.parents, text, len(text) - 1)
         tokens = [*tree.tokens[verdict.path[1:]].tolist(), verdict.bonus]
-        outcome = StepOutcome(tree, verdict.path, verdict.bonus, tokens)
+        top = TopTokens(*top_tokens(logits, market.wants_top)) if market.wants_top else None
+        outcome = StepOutcome(tree, verdict.path, verdict.bonus, tokens, top)
         market.observe(outcome)
         market.extend(tokens)
-        controller.observe(outcome, 1.0, 0.1)
         text += tokens
+        controller.observe(outcome, 1.0, 0.1)
+
+
+def _give_back_regularly() -> None:
+    """Drop library pages as they gather: a third of what compiling would hold at its end."""
+    while True:
+        time.sleep(_GIVE_BACK_S)
+        release_free_memory()
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        backends.warm_up(sys.argv[1], [TensorType[name] for name in sys.argv[2:]])
+    threading.Thread(target=_give_back_regularly, daemon=True).start()
+    if sys.argv[1] == "--drafter":
+        warm_up_drafter(sys.argv[2])
     else:
-        _warm_up_decoding()
+        backends.warm_up(sys.argv[2], [TensorType[name] for name in sys.argv[3:]])

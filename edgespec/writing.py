@@ -13,6 +13,7 @@ from edgespec.errors import ContextOverflowError, EdgeSpecError, OptionError
 from edgespec.memory.monitor import peak_resident_bytes
 from edgespec.memory.plan import Plan
 from edgespec.models.file import ModelFile
+from edgespec.overflow import Overflow, Stop
 from edgespec.reply import FinishReason, Reply, Request, Stats
 from edgespec.session import Session
 from edgespec.verification.acceptance import Verifier
@@ -26,10 +27,17 @@ class Writing:
     """
 
     request: Request
+    overflow: Overflow = field(default_factory=Stop)
+    """What becomes of a text that outgrows the context."""
+    seen_ids: list[int] = field(default_factory=list)
+    """What the model has before it: prompt and reply, less what was dropped."""
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     stats: Stats | None = None
     finish_reason: FinishReason = "cancelled"
+
+    def __post_init__(self) -> None:
+        self.seen_ids = list(self.request.prompt_ids)
 
     @property
     def reply(self) -> Reply:
@@ -54,13 +62,16 @@ class Writer:
         """Prefill the prompt as far as neither this session nor the others have it already."""
         self.writing = writing
         self._plan = plan
+        self._progress = progress
         self._start = time.perf_counter()
         request = writing.request
-        self._cached = session.begin(request.prompt_ids, others, progress)
+        self._num_prompt = len(writing.seen_ids)
+        self._cached = session.begin(writing.seen_ids, others, progress)
         self._prefill_s = time.perf_counter() - self._start
+        session.shift = 0
         if request.speculation:
             session.market.begin(request.sampling)
-            session.market.reset(request.prompt_ids)
+            session.market.reset(writing.seen_ids)
         self.run = Run(
             session,
             request,
@@ -76,9 +87,31 @@ class Writer:
         self._first_s = self._first_s or time.perf_counter() - self._start
         kept = tokens if self.run.session.finish_reason != "stop" else tokens[:-1]
         self.writing.token_ids += kept
+        self.writing.seen_ids += kept
         piece = "".join(map(self._detokenizer.push, kept))
         self.writing.text += piece
         return piece
+
+    def make_room(self) -> bool:
+        """Where the context is full, let the policy drop something and prefill what is left; False
+        when the reply has ended for good.
+        """
+        writing, session = self.writing, self.run.session
+        if session.finish_reason != "context":
+            return False
+        num_seen = len(session.ids)
+        prompt = max(num_seen - len(writing.token_ids), 0)
+        room = session.sequence.target.context_length - 1
+        kept = writing.overflow.shorten(session.ids[:prompt], session.ids[prompt:], room)
+        if kept is None:
+            return False
+        session.finish_reason = "cancelled"
+        writing.seen_ids = kept
+        session.begin(kept, progress=self._progress)
+        session.shift += num_seen - len(kept)
+        if writing.request.speculation:
+            session.market.reset(kept)
+        return True
 
     def flush(self) -> str:
         """The text that was held back because more might have belonged to it."""
@@ -88,13 +121,16 @@ class Writer:
 
     def end(self) -> None:
         """Tell the reader how it ended, and the numbers."""
-        writing, request = self.writing, self.writing.request
-        computed = len(request.prompt_ids) - 1 - self._cached
+        writing = self.writing
+        computed = self._num_prompt - 1 - self._cached
         writing.finish_reason = self.run.session.finish_reason
         writing.stats = stats(
-            request,
+            writing.request,
             self._plan,
             self.run.stats,
+            prompt_tokens=self._num_prompt,
+            dropped_turns=writing.overflow.dropped_turns,
+            dropped_tokens=writing.overflow.dropped_tokens,
             cached_tokens=self._cached,
             prefill_tokens_per_second=computed / self._prefill_s if computed else 0.0,
             time_to_first_token_s=self._first_s,
@@ -106,13 +142,18 @@ def stats(
     plan: Plan,
     counts: ReplyStats,
     *,
+    prompt_tokens: int | None = None,
+    dropped_turns: int = 0,
+    dropped_tokens: int = 0,
     cached_tokens: int = 0,
     prefill_tokens_per_second: float = 0.0,
     time_to_first_token_s: float = 0.0,
 ) -> Stats:
     """The numbers of a reply, or of one that was never begun."""
     return Stats(
-        prompt_tokens=len(request.prompt_ids),
+        prompt_tokens=len(request.prompt_ids) if prompt_tokens is None else prompt_tokens,
+        dropped_turns=dropped_turns,
+        dropped_tokens=dropped_tokens,
         cached_tokens=cached_tokens,
         prefill_tokens_per_second=prefill_tokens_per_second,
         time_to_first_token_s=time_to_first_token_s,
@@ -134,6 +175,19 @@ def check_prompt(request: Request, plan: Plan, most: int) -> None:
     if num_tokens > plan.context_length - 1:
         raise ContextOverflowError(
             f"the prompt has {num_tokens} tokens and the context holds {plan.context_length}, one "
-            f"of which the reply needs; shorten the prompt or load with a larger --context (this "
-            f"model takes up to {most})"
+            "of which the reply needs; shorten the prompt, load with a larger --context (this "
+            f"model takes up to {most}), or drop what is oldest with --on-overflow"
         )
+
+
+def fit_prompt(writing: Writing, plan: Plan, most: int) -> None:
+    """Let a reply's policy shorten a prompt that does not fit; raises as `check_prompt` does when
+    it may not.
+    """
+    room = plan.context_length - 1
+    if len(writing.seen_ids) > room:
+        kept = writing.overflow.shorten(writing.seen_ids, [], room)
+        if kept is not None:
+            writing.seen_ids = kept
+            return
+    check_prompt(writing.request, plan, most)

@@ -121,6 +121,12 @@ class Drafter(ABC):
         """Learn from a verified step; `extend` is called separately."""
         del outcome
 
+    def shrink(self) -> int:
+        """Make do with about half of the stores' bytes, for good, because memory is short; returns
+        how many were given back. Called between two steps.
+        """
+        return 0
+
     def close(self) -> None:  # noqa: B027 - most keep nothing
         """The engine is closed: keep what is to outlive it."""
 

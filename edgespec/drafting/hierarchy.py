@@ -27,8 +27,6 @@ _TRUST = (1.0, 0.95, 0.8, 0.6)
 """What followers in each store are worth at first, most local first."""
 _PRIORS = tuple(trust * prior for trust in _TRUST for prior in priors_by_order(ORDERS))
 _LEAST_FOR_HISTORY = 2 * History.size_bytes
-_PROPOSALS_PER_VISIT = 64
-"""Then the corpus' pages are given back."""
 
 
 @kernel
@@ -77,8 +75,8 @@ class HierarchyDrafter(TableDrafter):
     """Proposes what followed the text's last tokens here, or else where the user was before.
 
     The history, when there is one, and a corpus' datastore belong to a vocabulary. The corpus is
-    mapped and not counted in `size_bytes`: its pages are given back every 64 proposals where the
-    system can do that.
+    mapped and not counted in `size_bytes`: the plan has an item for its pages, which are given back
+    before they are more.
     """
 
     name = "hierarchy"
@@ -102,7 +100,6 @@ class HierarchyDrafter(TableDrafter):
         self._conversation = self._nothing  # small, while the rest is counted
         self._conversation = new_rows(max_bytes - self.size_bytes, WAYS)
         self._is_prompt = False
-        self._num_proposals = 0
 
     def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         """Start over: these tokens are the conversation, and what is extended is the reply."""
@@ -126,9 +123,8 @@ class HierarchyDrafter(TableDrafter):
 
     def propose(self, max_nodes: int) -> DraftTree:
         """The likeliest continuations, at most `max_nodes` besides the root, best path first."""
-        self._num_proposals += 1
-        if self._corpus is not None and self._num_proposals % _PROPOSALS_PER_VISIT == 0:
-            self._corpus.let_go()
+        if self._corpus is not None:
+            self._corpus.keep_small()
         return super().propose(max_nodes)
 
     def _grow(self, max_nodes: int) -> int:

@@ -64,8 +64,6 @@ class Market(Drafter):
     """
 
     name = "market"
-    own_bytes = 128 * 1024
-    """More than its own arrays hold, for trees of the usual sizes."""
 
     def __init__(
         self,
@@ -188,6 +186,9 @@ class Market(Drafter):
             source.silence = min(max(2 * source.silence, 1), _LONGEST_WAIT)
         source.wait = source.silence
         source.asked = False
+
+    def shrink(self) -> int:
+        return sum(source.drafter.shrink() for source in self._sources)
 
     def close(self) -> None:
         for source in self._sources:

@@ -32,6 +32,7 @@ from edgespec.drafting.follower_kernels import CHECK, FIRST, SET_ROWS, TOTAL
 from edgespec.drafting.kept import write_private
 from edgespec.errors import StoreError
 from edgespec.jit import kernel
+from edgespec.memory.sizing import mapped_bytes
 
 VERSION = 1
 ORDERS = 4
@@ -44,6 +45,10 @@ _MAGIC = b"EDGESTOR"
 _HEAD = struct.Struct("<8s4I2Q16s16s")
 _DIGEST_BYTES = 16
 _PIECE_ROWS = 4096
+_FAULT_BYTES = 128 * 1024
+"""What a page fault may bring in: 64 KiB as a rule, 78 were seen on average."""
+_LOOK_BYTES = 4 * 2**20
+"""What looking at 64 places may bring in."""
 
 
 @kernel
@@ -121,18 +126,23 @@ class Store:
             self._map = mmap.mmap(file.fileno(), self.size_bytes, access=mmap.ACCESS_COPY)
         rows = np.frombuffer(self._map, np.int32, offset=HEADER_BYTES)
         self.rows: NDArray[np.int32] = rows.reshape(self.header.num_rows, COLUMNS)
+        self._num_faults = _page_faults()
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the file."""
         return HEADER_BYTES + self.header.num_rows * COLUMNS * 4
 
-    def let_go(self) -> None:
-        """Give back the pages that were read, where the system can: the next look reads them
-        again from its cache.
+    def keep_small(self) -> None:
+        """Give back the pages that were read before they could be more than were planned; the
+        next look reads them again from the system's cache.
+
+        Faults of the whole process are counted, so this is done too often rather than too late.
         """
-        if hasattr(self._map, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)
+        if (_page_faults() - self._num_faults) * _FAULT_BYTES > mapped_bytes() - _LOOK_BYTES:
+            if hasattr(self._map, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
+                self._map.madvise(mmap.MADV_DONTNEED)
+            self._num_faults = _page_faults()
 
     def num_contexts(self) -> int:
         """Contexts that are known."""
@@ -169,6 +179,16 @@ class Store:
         if digest.digest() != header.checksum:
             raise _damaged(path, "its checksum is wrong")
         return header
+
+
+def _page_faults() -> int:
+    """Pages this process has asked the system for so far; 0 where it does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_minflt + usage.ru_majflt
 
 
 def write_store(

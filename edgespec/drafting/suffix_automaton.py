@@ -97,6 +97,18 @@ class SuffixAutomatonDrafter(Drafter):
             self._states, self._edges, self._slots, self._sizes, self._text, begin, self._num_tokens
         )
 
+    def shrink(self) -> int:
+        """Halve capacity and cap, and keep the latest tokens that fill half of what is left."""
+        before, half = self.size_bytes, self._most_tokens // 2
+        if half * BYTES_PER_TOKEN >= MIN_BYTES // 2:
+            self._proposal.forget()
+            self._most_tokens = half
+            capacity = min(half, max(len(self._text) // 2, 1))
+            keep = min(self._num_tokens, max(capacity // 2, 1))
+            kept = self._text[self._num_tokens - keep : self._num_tokens].copy()
+            self._rebuild(kept, capacity)
+        return before - self.size_bytes
+
     def _make_room(self, num_new: int) -> None:
         wanted = self._num_tokens + num_new
         if wanted <= len(self._text):

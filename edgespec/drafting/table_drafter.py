@@ -39,6 +39,14 @@ class TableDrafter(TextDrafter):
         super()._feed(tokens)
         self._now = (self._now + len(tokens)) % 2**30
 
+    def shrink(self) -> int:
+        """Start a table of half the size; what the old one knew is lost."""
+        before = self._rows.nbytes
+        if before >= 2 * self.least_bytes:
+            self._proposal.forget()
+            self._rows = new_rows(before // 2, self.ways)
+        return before - self._rows.nbytes
+
     @property
     def size_bytes(self) -> int:
         """Bytes of all arrays: exact, at most `max_bytes`, and the same from the start."""

@@ -24,6 +24,8 @@ class CgroupMemory:
 
     limit_bytes: int
     used_bytes: int
+    held_bytes: int
+    """What is left of it when the kernel has taken all file pages back: nothing else is certain."""
 
 
 def cgroup_memory(root: Path = Path("/")) -> CgroupMemory | None:
@@ -75,23 +77,28 @@ def _memory_v2(folder: Path) -> CgroupMemory | None:
     limit = min((value for value in limits if value is not None), default=None)
     if limit is None:
         return None
-    return _memory(folder, limit, "memory.current", "inactive_file")
+    return _memory(folder, limit, "memory.current", "")
 
 
 def _memory_v1(folder: Path) -> CgroupMemory | None:
     limit = _number(folder / "memory.limit_in_bytes")
     if limit is None or limit >= _UNLIMITED:
         return None
-    return _memory(folder, limit, "memory.usage_in_bytes", "total_inactive_file")
+    return _memory(folder, limit, "memory.usage_in_bytes", "total_")
 
 
-def _memory(folder: Path, limit: int, current: str, reclaimable: str) -> CgroupMemory:
-    used = _number(folder / current) or 0
+def _memory(folder: Path, limit: int, current: str, prefix: str) -> CgroupMemory:
+    """`prefix` is of the counters that include the groups below: version 1 has two of each."""
+    used = held = _number(folder / current) or 0
     for line in (_read(folder / "memory.stat") or "").splitlines():
         key, _, value = line.partition(" ")
-        if key == reclaimable and value.isdecimal():
+        if not value.isdecimal() or not key.startswith(prefix):
+            continue
+        if key.removeprefix(prefix) == "inactive_file":
             used -= min(used, int(value))
-    return CgroupMemory(limit, used)
+        if key.removeprefix(prefix) in ("inactive_file", "active_file"):
+            held -= min(held, int(value))
+    return CgroupMemory(limit, used, held)
 
 
 def _quota_v2(folder: Path) -> float | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from edgespec.memory import calibration
 from edgespec.memory.calibration import Runtime
+from edgespec.memory.footprint import tokenizer_bytes
 from edgespec.memory.plan import Footprint, FootprintItem
 from edgespec.memory.settings import Settings
 from edgespec.memory.size import MIB
@@ -15,10 +16,8 @@ from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 _FLOATS = (TensorType.F32, TensorType.F16, TensorType.BF16)
 SESSION_BYTES = 10 * MIB
 """Graphs and cells of the engine, text, statistics, library pages that come back while working."""
-KERNELS_KEPT, CACHED_START = 0.5, 0.75
-"""Shares of what all kernels keep, and of their peak when they come from the cache, that those
-which only decode have: measured 7.3 of 15 and 31 of 45 MiB.
-"""
+KERNELS_KEPT = 0.75
+"""Of what all kernels keep, what those that only decode do: measured 7.3 of 10 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +45,15 @@ def foreign_footprint(
     settings: Settings,
     engine: EngineBytes,
     *,
-    threads: int,
+    drafters: Mapping[str, int],
     runtime: Runtime,
+    datastore_bytes: int = 0,
 ) -> Footprint:
-    """Itemise the peak of a session, in bytes."""
+    """Itemise the peak of a session, in bytes; `drafters` are the caps of the stores by name."""
     tensors = tuple(tensors)
-    base, kernels = runtime.libraries_bytes(), int(runtime.kernels_bytes() * KERNELS_KEPT)
-    startup = runtime.peak_bytes()
-    if runtime.kernels == "cached":
-        startup -= int(calibration.KERNELS["cached"].peak_bytes * (1 - CACHED_START))
+    threads = settings.threads
+    base = runtime.interpreter_bytes() + runtime.libraries_bytes()
+    kernels = int(runtime.kernels_bytes() * KERNELS_KEPT)
     weights = sum(tensor.size_bytes for tensor in tensors)
     if engine.copies_head and spec.tied_embeddings:
         weights += sum(
@@ -62,14 +61,13 @@ def foreign_footprint(
             for tensor in tensors
             if tensor.name == "token_embd.weight" and tensor.type not in _FLOATS
         )
-    drafters = settings.drafter_bytes
     branches = (settings.max_nodes - 1) * settings.context * BRANCH_BYTES_PER_POSITION
     held = [
         FootprintItem("interpreter", base, "with its libraries, measured"),
         FootprintItem("compiled kernels", kernels, "of decoding, measured"),
         FootprintItem("llama.cpp", engine.library, "the library, measured"),
         FootprintItem("vocabulary", engine.vocabulary, "llama.cpp's, measured"),
-        FootprintItem("tokenizer", _tokenizer_bytes(spec.vocab_size), f"{spec.vocab_size} tokens"),
+        FootprintItem("tokenizer", tokenizer_bytes(spec.vocab_size), f"{spec.vocab_size} tokens"),
         FootprintItem("weights", weights, "one copy", exact=True),
         FootprintItem(
             "KV cache", engine.cache, f"{settings.context} positions, {settings.kv_type}", True
@@ -80,14 +78,16 @@ def foreign_footprint(
         ),
         FootprintItem("branches", branches, f"{settings.max_nodes - 1} beside the text"),
         FootprintItem("sampling", spec.vocab_size * calibration.SAMPLING_BYTES_PER_TOKEN),
-        FootprintItem("drafters", drafters, "cap" if drafters else "none"),
+        *(FootprintItem(name, size, "cap") for name, size in drafters.items()),
         FootprintItem("session", SESSION_BYTES, "graphs, cells, text, library pages"),
         FootprintItem("threads", (threads - 1) * calibration.THREAD_BYTES, f"{threads - 1} more"),
     ]
+    if datastore_bytes:
+        held.append(FootprintItem("datastore", datastore_bytes, "of the file, at a time"))
     total = sum(item.size_bytes for item in held)
     loading = max((tensor.size_bytes for tensor in tensors), default=0)
     after = total - base - kernels - engine.library - engine.vocabulary - weights
-    start_up = max(0, startup - total)
+    start_up = max(0, runtime.peak_bytes() - total)
     return Footprint(
         (
             *held,
@@ -97,7 +97,3 @@ def foreign_footprint(
             FootprintItem("start-up", start_up, "compiler, before the weights, beyond the rest"),
         )
     )
-
-
-def _tokenizer_bytes(vocab_size: int) -> int:
-    return calibration.TOKENIZER_BYTES + vocab_size * calibration.TOKENIZER_BYTES_PER_TOKEN

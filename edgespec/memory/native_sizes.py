@@ -107,26 +107,31 @@ def _padded_rows(num_nodes: int) -> int:
     return next(fitting, round_up(num_nodes, TILE_SIZES[-1]))
 
 
-def activation_bytes(
+def activation_bytes(spec: ModelSpec, rows: int, kv_type: str = "f16", sequences: int = 1) -> int:
+    """Streams and matmul inputs of one pass, shared by all layers: rows x row bytes + queries.
+
+    Rows, the most of max_nodes and prefill_chunk, are rounded up to a tile size.
+    """
+    padded = _padded_rows(rows)
+    return padded * _row_bytes(spec) + _query_bytes(spec, padded, kv_type, sequences)
+
+
+def scratch_bytes(
     spec: ModelSpec,
     context_length: int,
     max_nodes: int,
     prefill_chunk: int,
     threads: int,
-    kv_type: str = "f16",
     sequences: int = 1,
 ) -> int:
-    """Scratch of one pass, shared by all layers: rows x row bytes + attention + node tables.
+    """What attention keeps between spans, and the tables that describe trees.
 
-    Rows are max(max_nodes, prefill_chunk) rounded up to a tile size. Tables are four 4-byte numbers
-    for each node, max_nodes squared, and four 8-byte numbers for each text, with one more of each.
+    Tables are four 4-byte numbers for each node, max_nodes squared, and four 8-byte numbers for
+    each text, with one more of each.
     """
-    chunk = max(max_nodes, prefill_chunk)
-    rows = _padded_rows(chunk)
-    attention = _attention_bytes(spec, context_length, max_nodes, threads, sequences)
-    attention += _query_bytes(spec, rows, kv_type, sequences)
-    tables = 16 * (chunk + 1) + 4 * max_nodes**2 + 32 * (sequences + 1)
-    return rows * _row_bytes(spec) + attention + tables
+    rows = max(max_nodes, prefill_chunk)
+    tables = 16 * (rows + 1) + 4 * max_nodes**2 + 32 * (sequences + 1)
+    return _attention_bytes(spec, context_length, max_nodes, threads, sequences) + tables
 
 
 def _block_rows(num_rows: int, sequences: int) -> int:

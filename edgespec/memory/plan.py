@@ -54,6 +54,18 @@ class Footprint:
 
 
 @dataclass(frozen=True, slots=True)
+class Lever:
+    """What the plan would take if one thing were different."""
+
+    name: str
+    option: str
+    """What to type for it; "" when the planner alone decides."""
+    total_bytes: int
+    change_bytes: int
+    """Less than zero: this much would be saved."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a session may use: frozen when it is made, kept until the model is closed."""
 
@@ -71,6 +83,8 @@ class Plan:
     footprint: Footprint
     reasons: tuple[str, ...] = field(default=())
     """One sentence for each choice the planner made."""
+    levers: tuple[Lever, ...] = field(default=())
+    """What else could be asked for, and what it would take."""
     drafter_bytes: int = 0
     """Most bytes all drafters' stores may hold together for each text; 0 drafts nothing."""
     sequences: int = 1
@@ -104,4 +118,5 @@ class Plan:
         values["footprint"] = {item.name: item.size_bytes for item in self.footprint}
         values["planned_bytes"] = self.planned_bytes
         values["reasons"] = list(self.reasons)
+        values["levers"] = [asdict(lever) for lever in self.levers]
         return values

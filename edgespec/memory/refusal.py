@@ -7,7 +7,7 @@ from dataclasses import replace
 from edgespec.errors import BudgetError
 from edgespec.memory.budget import Budget
 from edgespec.memory.settings import Limits, Settings
-from edgespec.memory.size import format_size, option_size
+from edgespec.memory.size import KIB, format_size, option_size
 from edgespec.memory.sizing import Sizing
 
 
@@ -22,39 +22,51 @@ def refuse(sizing: Sizing, limits: Limits, budget: Budget) -> BudgetError:
     return BudgetError(f"{message}; {_advice(sizing, limits, budget)}")
 
 
+_JITTER_BYTES = 512 * KIB
+"""What a next start may hold more than this one, so that the budget it is told to ask for fits."""
+_OPTIONS = {"context": "--context", "kv_type": "--kv-type", "threads": "--threads"}
+"""What to type for a lever; the others are arguments of `edgespec.load`."""
+
+
 def _advice(sizing: Sizing, limits: Limits, budget: Budget) -> str:
-    """The nearest ways out, the one that keeps most of what was asked first."""
+    """The nearest ways out: one wish lowered, then all of them, then more memory."""
+
+    def fits(settings: Settings) -> bool:
+        return sizing.total(settings) <= budget.size_bytes
+
     advice = []
-    smaller = limits.with_kv("int8")
-    whole_blocks = sizing.backend == "llamacpp" and sizing.spec.head_dim % 32 == 0
-    if (sizing.backend == "native" or whole_blocks) and limits.wished.kv_type != "int8":
-        fitting = smaller.fit(lambda settings: sizing.total(settings) <= budget.size_bytes)
-        if fitting is not None:
-            advice.append(f"--kv-type int8 fits this budget ({_describe(fitting)})")
     for sequences in range(limits.wished.sequences - 1, 0, -1):
-        fewer = limits.with_sequences(sequences)
-        fitting = fewer.fit(lambda settings: sizing.total(settings) <= budget.size_bytes)
+        fitting = limits.with_sequences(sequences).fit(fits)
         if fitting is not None:
-            fewer_texts = f"sequences={sequences} (--max-batch {sequences})"
-            advice.append(f"{fewer_texts} fits this budget ({_describe(fitting)})")
+            fewer = f"sequences={sequences} (--max-batch {sequences})"
+            advice.append(f"{fewer} fits this budget ({_describe(fitting)})")
             break
-    if limits.pinned:
-        free = limits.unpinned(sizing.spec)
-        smallest = free.smallest
-        fitting = free.fit(lambda settings: sizing.total(settings) <= budget.size_bytes)
+    whole_blocks = sizing.backend == "llamacpp" and sizing.spec.head_dim % 32 == 0
+    fixed = set() if sizing.backend == "native" or whole_blocks else {"kv_type"}
+    lowerable = sorted(limits.pinned - fixed)
+    for lever in lowerable:
+        fitting = limits.letting(lever).fit(fits)
         if fitting is not None:
-            advice.append(f"{_options(fitting, limits)} fits this budget")
-        elif sizing.total(smallest) < sizing.total(limits.smallest):
-            needed = format_size(sizing.total(smallest))
+            advice.append(f"{_option(lever, fitting)} fits this budget ({_describe(fitting)})")
+    if not advice and lowerable:
+        free = limits.letting(*lowerable)
+        fitting = free.fit(fits)
+        if fitting is not None:
+            changed = [x for x in lowerable if getattr(fitting, x) != getattr(limits.wished, x)]
+            options = " with ".join(_option(lever, fitting) for lever in changed)
+            advice.append(f"{options} fits this budget ({_describe(fitting)})")
+        elif sizing.total(free.smallest) < sizing.total(limits.smallest):
+            needed = format_size(sizing.total(free.smallest))
             advice.append(
-                f"the smallest plan that fits this model needs {needed} ({_describe(smallest)})"
+                f"the smallest plan that fits this model needs {needed} "
+                f"({_describe(free.smallest)})"
             )
     advice.extend(_larger_budgets(sizing, limits, budget))
     return "; ".join(advice)
 
 
 def _larger_budgets(sizing: Sizing, limits: Limits, budget: Budget) -> list[str]:
-    needed = sizing.total(limits.smallest)
+    needed = sizing.total(limits.smallest) + _JITTER_BYTES
     reachable = budget.snapshot.reachable_bytes
     if needed > reachable:
         most = f"{format_size(reachable)} is all this process can have now"
@@ -72,15 +84,9 @@ def _larger_budgets(sizing: Sizing, limits: Limits, budget: Budget) -> list[str]
 def _describe(settings: Settings) -> str:
     nodes = f"{settings.max_nodes} node{'' if settings.max_nodes == 1 else 's'}"
     texts = f"{settings.sequences} texts of " if settings.sequences > 1 else ""
-    return f"{texts}context {settings.context}, {nodes}"
+    return f"{texts}context {settings.context}, {settings.kv_type} KV, {nodes}"
 
 
-def _options(fitting: Settings, limits: Limits) -> str:
-    """The pinned levers, as options that would fit, and only those that must change."""
-    names = {"context": "--context", "max_nodes": "max nodes"}
-    parts = [
-        f"{names[lever]} {getattr(fitting, lever)}"
-        for lever in sorted(limits.pinned)
-        if getattr(fitting, lever) < getattr(limits.wished, lever)
-    ]
-    return " with ".join(parts) if parts else f"a plan with {_describe(fitting)}"
+def _option(lever: str, fitting: Settings) -> str:
+    value = getattr(fitting, lever)
+    return f"{_OPTIONS[lever]} {value}" if lever in _OPTIONS else f"{lever}={value}"

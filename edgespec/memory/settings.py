@@ -1,21 +1,23 @@
 """The levers a plan can pull, and the order in which they are pulled when memory is short.
 
 Each concession costs more speed or comfort than the one before: stores that saturate early, larger
-prefill chunks than the caches need, context nobody filled yet; only then fewer nodes to verify.
+prefill chunks than the caches need, context nobody filled yet, then half the bits of keys and
+values; only then fewer nodes to verify. The order is one staircase: with more memory a plan stands
+higher on it, and no lever is ever lower than with less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from edgespec.errors import OptionError
-from edgespec.memory.size import MIB
+from edgespec.memory.size import KIB, MIB
 from edgespec.models.spec import ModelSpec
 
 KV_TYPES = ("f16", "int8")
-"""How keys and values can be kept; the first is what "auto" means."""
+"""How keys and values can be kept, largest first."""
 DEFAULT_CONTEXT = 8192
 SMALLEST_CONTEXT = 256
 DEFAULT_NODES = 16
@@ -26,24 +28,32 @@ LARGEST_DRAFTER_BYTES = 8 * MIB
 SMALLEST_DRAFTER_BYTES = 1 * MIB
 DRAFTER_BYTES_PER_POSITION = 256
 """Twice what a suffix automaton of the whole context holds, because it grows by doubling."""
+BUILT_IN_DRAFTERS = ("suffix-automaton", "trigram")
+"""As fast as any set on the transcripts of docs/measurements.md, and no text outlives a run."""
 
-_CONCESSIONS: tuple[tuple[str, int], ...] = (
+_STAIRS: tuple[tuple[str, Any], ...] = (
     ("prefill_chunk", 128),
     ("context", 4096),
     ("drafter_bytes", 4 * MIB),
+    ("threads", 16),
     ("prefill_chunk", 64),
     ("context", 2048),
+    ("kv_type", "int8"),
     ("context", 1024),
     ("prefill_chunk", SMALLEST_CHUNK),
     ("max_nodes", 8),
     ("context", 512),
     ("drafter_bytes", 2 * MIB),
+    ("threads", 4),
     ("max_nodes", 4),
     ("context", SMALLEST_CONTEXT),
     ("drafter_bytes", SMALLEST_DRAFTER_BYTES),
     ("max_nodes", 2),
     ("max_nodes", 1),
+    ("threads", 1),
 )
+_GRAINS = {"prefill_chunk": 16, "context": 256, "drafter_bytes": 64 * KIB}
+"""Between two stairs a lever takes multiples of these; others take every whole number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +68,14 @@ class Settings:
     drafter_bytes: int
     kv_type: str = "f16"
     """How keys and values are kept: "f16", or "int8" in half the memory."""
+    threads: int = 1
     sequences: int = 1
     """Texts written at once; each has a context, a node of every pass and drafters of its own."""
 
-    def conceding(self, lever: str, value: int) -> Self:
+    def conceding(self, lever: str, value: Any) -> Self:
         """These settings with one lever at most at `value`; a node a text drafts nothing."""
+        if lever == "kv_type":
+            return replace(self, kv_type=value)
         lowered = {lever: min(value, getattr(self, lever))}
         if lever == "max_nodes":
             lowered[lever] = max(lowered[lever], self.sequences)
@@ -70,14 +83,22 @@ class Settings:
                 lowered["drafter_bytes"] = 0
         return replace(self, **lowered)
 
-    def restoring(self, lever: str, before: Settings) -> Self:
-        """These settings with one lever as it was; nodes come back with what drafts for them."""
-        raised = {lever: getattr(before, lever)}
-        if lever == "max_nodes" and self.max_nodes == self.sequences:
-            raised["drafter_bytes"] = before.drafter_bytes
-        if lever == "drafter_bytes" and self.max_nodes == self.sequences:
-            return self
-        return replace(self, **raised)
+    def down_to(self, lower: Self, lever: str, fits: Callable[[Self], bool]) -> Self:
+        """The most of one lever that fits, given that `lower` does and these settings do not."""
+        if lever == "kv_type":
+            return lower
+        grain = _GRAINS.get(lever, 1)
+        bottom, top = getattr(lower, lever), getattr(self, lever)
+        low, high = bottom // grain, -(-top // grain)
+        found = lower
+        while high - low > 1:
+            middle = (low + high) // 2
+            between = self.conceding(lever, middle * grain)
+            if fits(between):
+                low, found = middle, between
+            else:
+                high = middle
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +116,15 @@ class Limits:
         context: int | None = None,
         max_nodes: int | None = None,
         draft: bool = True,
-        kv_type: str = "f16",
+        kv_type: str | None = None,
+        threads: int | None = None,
+        cores: int = 1,
         sequences: int = 1,
     ) -> Self:
-        """Check what the user gave against the model; OptionError when it cannot be met at all."""
+        """Check what the user gave against the model; OptionError when it cannot be met at all.
+
+        What is None may be chosen; without `threads`, one for each of `cores` is wished for.
+        """
         if context is not None and not 1 <= context <= spec.context_length:
             raise OptionError(
                 f"a context of {context} tokens was asked for; {spec.name or 'this model'} takes "
@@ -113,66 +139,53 @@ class Limits:
                 f"each text in every pass, it can be 1 to {most}"
             )
         wished_nodes = min(max(DEFAULT_NODES, 2 * sequences), MOST_NODES) if draft else sequences
-        nodes = max_nodes if max_nodes is not None else wished_nodes
         positions = context or min(spec.context_length, DEFAULT_CONTEXT)
+        nodes = max(min(max_nodes or wished_nodes, positions), sequences)
         drafts = draft and nodes > sequences
         wished = Settings(
             context=positions,
             prefill_chunk=min(DEFAULT_CHUNK, positions),
-            max_nodes=max(min(nodes, positions), sequences),
+            max_nodes=nodes,
             drafter_bytes=_drafter_bytes(positions) if drafts else 0,
-            kv_type=kv_type,
+            kv_type=kv_type or KV_TYPES[0],
+            threads=threads or cores,
             sequences=sequences,
         )
-        given = {"context": context, "max_nodes": max_nodes}
+        given = {
+            "context": context, "max_nodes": max_nodes, "kv_type": kv_type, "threads": threads
+        }  # fmt: skip
         return cls(wished, frozenset(name for name, value in given.items() if value is not None))
 
     @property
     def smallest(self) -> Settings:
         """Every lever that is not pinned at its floor."""
         settings = self.wished
-        for lever, value in self._steps():
+        for lever, value in self._stairs():
             settings = settings.conceding(lever, value)
         return settings
-
-    def unpinned(self, spec: ModelSpec) -> Limits:
-        """The same wish with nothing pinned, for naming what would fit instead."""
-        wished = self.wished
-        return Limits.of(
-            spec,
-            draft=wished.max_nodes > wished.sequences,
-            kv_type=wished.kv_type,
-            sequences=wished.sequences,
-        )
-
-    def with_kv(self, kv_type: str) -> Self:
-        """The same wish with keys and values kept otherwise."""
-        return replace(self, wished=replace(self.wished, kv_type=kv_type))
 
     def with_sequences(self, sequences: int) -> Self:
         """The same wish with fewer texts at once."""
         return replace(self, wished=replace(self.wished, sequences=sequences))
 
-    def fit(self, fits: Callable[[Settings], bool]) -> Settings | None:
-        """The first settings down the concessions that fit, with needless ones taken back."""
-        history = [self.wished]
-        steps = self._steps()
-        for lever, value in steps:
-            if fits(history[-1]):
-                break
-            history.append(history[-1].conceding(lever, value))
-        settings = history[-1]
-        if not fits(settings):
-            return None
-        made = list(zip(steps, history, strict=False))[: len(history) - 1]
-        for (lever, _), before in reversed(made):
-            restored = settings.restoring(lever, before)
-            if fits(restored):
-                settings = restored
-        return settings
+    def letting(self, *levers: str) -> Self:
+        """The same wish, but these levers may be lowered although they were asked for."""
+        return replace(self, pinned=self.pinned - frozenset(levers))
 
-    def _steps(self) -> list[tuple[str, int]]:
-        return [step for step in _CONCESSIONS if step[0] not in self.pinned]
+    def fit(self, fits: Callable[[Settings], bool]) -> Settings | None:
+        """The highest place on the staircase that fits, None when not even its foot does."""
+        settings = self.wished
+        if fits(settings):
+            return settings
+        for lever, value in self._stairs():
+            lower = settings.conceding(lever, value)
+            if fits(lower):
+                return settings.down_to(lower, lever, fits)
+            settings = lower
+        return None
+
+    def _stairs(self) -> list[tuple[str, Any]]:
+        return [step for step in _STAIRS if step[0] not in self.pinned]
 
 
 def _drafter_bytes(positions: int) -> int:

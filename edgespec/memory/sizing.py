@@ -10,7 +10,18 @@ from edgespec.memory.footprint import native_footprint
 from edgespec.memory.foreign import Ask, foreign_footprint
 from edgespec.memory.plan import Footprint
 from edgespec.memory.settings import Settings
+from edgespec.memory.size import KIB, MIB
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
+
+MARKET_BYTES = 128 * KIB
+"""More than the draft market's own arrays hold, for trees of the usual sizes."""
+MAPPED_BYTES = 12 * MIB
+"""Most that is resident of a mapped datastore, where its pages can be given back."""
+
+
+def mapped_bytes() -> int:
+    """`MAPPED_BYTES`, for files whose constants are compiled in."""
+    return MAPPED_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +30,12 @@ class Sizing:
 
     spec: ModelSpec
     tensors: tuple[TensorInfo, ...]
-    threads: int
     runtime: Runtime
     backend: str = "native"
+    drafters: tuple[str, ...] = ()
+    """Names of those that share the drafters' bytes."""
+    datastore_bytes: int = 0
+    """Most that is resident of a mapped datastore."""
     ask: Ask | None = None
     """Who tells what another engine would hold; None for our own backends."""
 
@@ -32,29 +46,37 @@ class Sizing:
                 self.spec,
                 self.tensors,
                 settings,
-                self.ask(settings, self.threads),
-                threads=self.threads,
+                self.ask(settings, settings.threads),
+                drafters=self._shares(settings.drafter_bytes),
                 runtime=self.runtime,
+                datastore_bytes=self.datastore_bytes,
             )
         reference = self.backend == "reference"  # the same parts, with every weight as f32
         return native_footprint(
             self.spec,
             map(_as_f32, self.tensors) if reference else self.tensors,
+            self.runtime,
             context_length=settings.context,
             max_nodes=settings.max_nodes,
             prefill_chunk=settings.prefill_chunk,
-            threads=self.threads,
-            drafter_bytes=settings.drafter_bytes,
+            threads=settings.threads,
+            drafters=self._shares(settings.drafter_bytes),
             kv_type=settings.kv_type,
             sequences=settings.sequences,
-            base_bytes=self.runtime.libraries_bytes(),
-            kernel_bytes=self.runtime.kernels_bytes(),
-            startup_peak_bytes=self.runtime.peak_bytes(),
+            datastore_bytes=self.datastore_bytes,
         )
 
     def total(self, settings: Settings) -> int:
         """The peak in bytes."""
         return self.footprint(settings).total_bytes
+
+    def _shares(self, drafter_bytes: int) -> dict[str, int]:
+        """Most bytes of each drafter's stores; what is left of an even division is the market's."""
+        if not drafter_bytes or not self.drafters:
+            return {}
+        each = max(0, drafter_bytes - MARKET_BYTES) // len(self.drafters)
+        shares = {f"drafter {name}": each for name in self.drafters}
+        return shares | {"draft market": drafter_bytes - each * len(self.drafters)}
 
 
 def _as_f32(tensor: TensorInfo) -> TensorInfo:

@@ -12,6 +12,7 @@ from edgespec.drafting import Drafter, Market
 from edgespec.drafting.history import History
 from edgespec.errors import OptionError
 from edgespec.memory.settings import LARGEST_DRAFTER_BYTES
+from edgespec.memory.sizing import MARKET_BYTES
 from edgespec.models.spec import ModelSpec
 from edgespec.opening import DRAFTERS, drafter_names, make_drafter
 from edgespec.replay.priced import PricedReplay
@@ -113,7 +114,7 @@ def make_market(names: Sequence[str]) -> Market:
     """These drafters in as many bytes as the engine gives them at most; until it is told what a
     token is worth, it asks everyone.
     """
-    each = (LARGEST_DRAFTER_BYTES - Market.own_bytes) // len(names)
+    each = (LARGEST_DRAFTER_BYTES - MARKET_BYTES) // len(names)
     market = Market([make(name, each) for name in names])
     market.token_s = math.inf
     return market

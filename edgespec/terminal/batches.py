@@ -52,6 +52,7 @@ def run_batch(
             return True
         with ProgressLine() as progress, load.load(progress) as engine:
             defaults = options.as_arguments() | {"raw": raw}
+            del defaults["on_overflow"]  # replies of a batch end where their context does
             return _answer(engine, lines[num_done:], defaults, target, progress)
 
 

@@ -34,9 +34,7 @@ class LoadOptions:
     def plan(self) -> Plan:
         from edgespec.opening import plan
 
-        options = asdict(self)
-        del options["store"]  # it takes none of the budget
-        return plan(**options)
+        return plan(**asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +50,11 @@ class ReplyOptions:
     seed: int | None = None
     speculation: bool = True
     ignore_eos: bool = False
+    on_overflow: str = "stop"
 
     def check(self) -> None:
         """Raise OptionError for a value that means nothing."""
+        from edgespec.overflow import check_policy
         from edgespec.reply import Request
         from edgespec.verification.sampling import SamplingParams
 
@@ -67,6 +67,7 @@ class ReplyOptions:
             seed=self.seed or 0,
         )
         Request((), sampling, self.max_tokens)
+        check_policy(self.on_overflow)
 
     def as_arguments(self) -> dict[str, Any]:
         return asdict(self)

@@ -57,6 +57,20 @@ def print_plan(plan: Plan, model: str | None) -> None:
     console.print()
     for reason in plan.reasons:
         console.print(Text(f"· {reason}"))
+    if plan.levers:
+        console.print()
+        console.print(Text("what else could be asked for, and what the plan would take then"))
+        console.print(_levers(plan))
+
+
+def _levers(plan: Plan) -> Table:
+    table = _grid({}, {}, {"justify": "right"}, {"justify": "right"}, {"style": "dim"})
+    for lever in plan.levers:
+        sign = "+" if lever.change_bytes > 0 else ""
+        change = f"{sign}{format_size(lever.change_bytes)}" if lever.change_bytes else "the same"
+        fits = "" if lever.total_bytes <= plan.budget_bytes else "more than the budget"
+        table.add_row(lever.name, lever.option, format_size(lever.total_bytes), change, fits)
+    return table
 
 
 def bar(part: int, whole: int) -> str:

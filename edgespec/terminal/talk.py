@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from edgespec.errors import EdgeSpecError, OptionError
-from edgespec.terminal.text import decode, printable, stats_line
+from edgespec.terminal.text import decode, overflow_line, printable, stats_line
 
 if TYPE_CHECKING:
     from edgespec.chat import Chat
@@ -34,6 +34,7 @@ _SETTINGS: dict[str, Callable[[str], Any]] = {
     "repetition-penalty": float,
     "max-tokens": int,
     "seed": int,
+    "on-overflow": str,
 }
 
 
@@ -101,7 +102,11 @@ class Talk:
                 "stats": reply.stats.as_dict(),
             }
             print(json.dumps(fields, ensure_ascii=False), flush=True)
-        elif self.show_stats:
+            return
+        overflow = overflow_line(reply)
+        if overflow is not None:
+            print(overflow, file=sys.stderr, flush=True)
+        if self.show_stats:
             print(stats_line(reply.stats), file=sys.stderr, flush=True)
 
     def complain(self, error: EdgeSpecError) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from edgespec.errors import EdgeSpecError, OptionError
 
 if TYPE_CHECKING:
-    from edgespec.reply import Stats
+    from edgespec.reply import Reply, Stats
 
 _CONTROL = {code: "�" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
@@ -57,6 +57,24 @@ def stats_line(stats: Stats) -> str:
         f"{stats.time_to_first_token_s:.2f} s · {accepted:.2f} accepted per step · "
         f"peak {peak}, planned {planned}]"
     )
+
+
+def overflow_line(reply: Reply) -> str | None:
+    """What a full context meant for a reply, None when it was never full."""
+    stats, said = reply.stats, []
+    if stats.dropped_turns:
+        plural = "" if stats.dropped_turns == 1 else "s"
+        said.append(
+            f"dropped the oldest {stats.dropped_turns} turn{plural} ({stats.dropped_tokens} tokens)"
+        )
+    elif stats.dropped_tokens:
+        said.append(f"dropped {stats.dropped_tokens} tokens before the latest")
+    if reply.finish_reason == "context":
+        said.append(
+            "stopped; a larger --context holds more, and --on-overflow drop-turns or sliding goes "
+            "on without what is oldest"
+        )
+    return f"[the context is full: {'; '.join(said)}]" if said else None
 
 
 def tolerate_any_encoding() -> None:

@@ -109,6 +109,22 @@ def test_two_of_a_kind_propose_the_same(name: str) -> None:
     assert found[0] == found[1]
 
 
+def test_a_store_that_shrank_holds_less_and_works_on(name: str) -> None:
+    drafter, text = make(name, 2**20), [1, 2, 3, 1, 2]
+    drafter.reset(text)
+    for _ in range(100):
+        step(drafter, text, 8)
+    for _ in range(8):
+        before = drafter.size_bytes
+        given = drafter.shrink()
+        assert drafter.size_bytes == before - given
+        check_tree(drafter.propose(8), text[-1], 8)
+        step(drafter, text, 8)
+    assert drafter.size_bytes <= 2**20
+    drafter.reset(text)
+    step(drafter, text, 8)
+
+
 STREAMS: dict[str, Any] = {
     "identical": lambda n, rng: np.full(n, 7),
     "alternating": lambda n, rng: np.arange(n) % 2,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from edgespec.drafting.store import COLUMNS, HEADER_BYTES, ORDERS, WAYS, Store, 
 from edgespec.drafting.store_builder import LEAST_ORDER, build_store
 from edgespec.errors import OptionError, StoreError
 from edgespec.jit import kernel
+from edgespec.memory.sizing import MAPPED_BYTES
 from edgespec.models import open_model
 from edgespec.models.tokenizer import Tokenizer
 
@@ -110,6 +112,29 @@ def test_a_store_is_its_owners_alone(tmp_path: Path) -> None:
     path = small_store(tmp_path / "s")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [entry.name for entry in tmp_path.iterdir()] == ["s"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads smaps")
+def test_what_is_resident_of_a_store_is_bounded(tmp_path: Path) -> None:
+    """Looked at all over, a store of 88 MiB keeps no more of itself in memory than is planned."""
+    rows = np.zeros((1 << 21, COLUMNS), np.int32)
+    write_store(tmp_path / "a.store", rows, 1, 10, FINGERPRINT)
+    store = Store(tmp_path / "a.store", FINGERPRINT)
+    assert store.size_bytes > 4 * MAPPED_BYTES
+    generator, most = np.random.default_rng(0), 0
+    for _ in range(300):
+        store.keep_small()
+        assert not store.rows[generator.integers(0, len(rows), 60), CHECK].any()
+        most = max(most, resident_of(store))
+    assert 0 < most <= MAPPED_BYTES
+
+
+def resident_of(store: Store) -> int:
+    """Resident bytes of a store's mapping, as the system counts them."""
+    lines = Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines()
+    found = [place for place, line in enumerate(lines) if line.endswith(str(store.path))]
+    counts = (line for place in found for line in lines[place : place + 8])
+    return sum(1024 * int(line.split()[1]) for line in counts if line.startswith("Rss:"))
 
 
 def test_another_vocabulary_is_refused(tmp_path: Path) -> None:

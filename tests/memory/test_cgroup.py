@@ -34,7 +34,7 @@ TREES: dict[str, tuple[dict[str, str], CgroupMemory | None, float | None]] = {
             f"{FS}/app/memory.current": str(100 * MIB),
             f"{FS}/app/cpu.max": "150000 100000",
         },
-        CgroupMemory(512 * MIB, 100 * MIB),
+        CgroupMemory(512 * MIB, 100 * MIB, 100 * MIB),
         1.5,
     ),
     "v2 parent is tighter": (
@@ -47,7 +47,7 @@ TREES: dict[str, tuple[dict[str, str], CgroupMemory | None, float | None]] = {
             f"{FS}/slice/memory.current": str(800 * MIB),
             f"{FS}/slice/cpu.max": "200000 100000",
         },
-        CgroupMemory(1000 * MIB, 800 * MIB),
+        CgroupMemory(1000 * MIB, 800 * MIB, 800 * MIB),
         2.0,
     ),
     "v2 high is below max": (
@@ -57,7 +57,7 @@ TREES: dict[str, tuple[dict[str, str], CgroupMemory | None, float | None]] = {
             f"{FS}/app/memory.high": str(400 * MIB),
             f"{FS}/app/memory.current": "0",
         },
-        CgroupMemory(400 * MIB, 0),
+        CgroupMemory(400 * MIB, 0, 0),
         None,
     ),
     "v2 file pages nobody uses are free": (
@@ -67,12 +67,12 @@ TREES: dict[str, tuple[dict[str, str], CgroupMemory | None, float | None]] = {
             f"{FS}/app/memory.current": str(500 * MIB),
             f"{FS}/app/memory.stat": f"anon 1\ninactive_file {450 * MIB}\nactive_file 3",
         },
-        CgroupMemory(512 * MIB, 50 * MIB),
+        CgroupMemory(512 * MIB, 50 * MIB, 50 * MIB - 3),
         None,
     ),
     "v2 namespace: own path is not under the mount": (
         {SELF: "0::/../../elsewhere", f"{FS}/memory.max": str(300 * MIB)},
-        CgroupMemory(300 * MIB, 0),
+        CgroupMemory(300 * MIB, 0, 0),
         None,
     ),
     "v1 and a docker mount of the group itself": (
@@ -84,7 +84,7 @@ TREES: dict[str, tuple[dict[str, str], CgroupMemory | None, float | None]] = {
             f"{FS}/cpu,cpuacct/cpu.cfs_quota_us": "50000",
             f"{FS}/cpu,cpuacct/cpu.cfs_period_us": "100000",
         },
-        CgroupMemory(256 * MIB, 50 * MIB),
+        CgroupMemory(256 * MIB, 50 * MIB, 50 * MIB),
         0.5,
     ),
     "v1 without limits": (
@@ -99,7 +99,7 @@ TREES: dict[str, tuple[dict[str, str], CgroupMemory | None, float | None]] = {
     ),
     "hybrid mount": (
         {SELF: "0::/app", f"{FS}/unified/app/memory.max": str(64 * MIB)},
-        CgroupMemory(64 * MIB, 0),
+        CgroupMemory(64 * MIB, 0, 0),
         None,
     ),
     "garbage in the files": (

@@ -6,6 +6,7 @@ import pytest
 
 from edgespec.errors import UnsupportedModelError
 from edgespec.memory import native_sizes as fp
+from edgespec.memory.calibration import LIBRARIES, Runtime
 from edgespec.memory.footprint import native_footprint
 from edgespec.memory.plan import Footprint
 from edgespec.models.spec import TensorType
@@ -15,13 +16,12 @@ from tests.memory.machines import MIB, model, tensor
 def native(**changes: Any) -> Footprint:
     spec, tensors = model()
     arguments: dict[str, Any] = {
+        "runtime": Runtime(60 * MIB, 0, frozenset(LIBRARIES), "ready"),
         "context_length": 1024,
         "max_nodes": 8,
         "prefill_chunk": 64,
         "threads": 2,
-        "drafter_bytes": 4 * MIB,
-        "base_bytes": 60 * MIB,
-        "kernel_bytes": 20 * MIB,
+        "drafters": {"drafter ngram": 4 * MIB},
     }
     return native_footprint(spec, tensors, **(arguments | changes))
 
@@ -69,11 +69,11 @@ def test_formulas_by_hand() -> None:
     inputs = sum(4 * width + width + 64 + width // 32 * 28 for width in (256, 256, 768))
     attention = 4 * (2 * 14 * (512 + 256 + 80) + 2 * 48 * (2 * 64 + 3 * 16))
     tables = 4 * (4 * 31 + 64) + 8 * (4 * 2)
-    scratch = 32 * (4 * floats + inputs) + attention + tables
-    queries = 2 * 6 * 12 * 4 * 64
-    assert fp.activation_bytes(spec, 1024, 8, 30, 2) == scratch + queries
+    assert fp.scratch_bytes(spec, 1024, 8, 30, 2) == attention + tables
+    streams = 32 * (4 * floats + inputs)
+    assert fp.activation_bytes(spec, 30) == streams + 2 * 6 * 12 * 4 * 64
     queries = 2 * 6 * 12 * (4 + 2 * (64 + 4))
-    assert fp.activation_bytes(spec, 1024, 8, 30, 2, "int8") == scratch + queries
+    assert fp.activation_bytes(spec, 30, "int8") == streams + queries
     assert fp.logits_bytes(spec, 8) == 8 * (8000 + 500) * 4
     assert fp.logits_bytes(spec, 5) == 8 * (8000 + 500) * 4
     assert fp.logits_bytes(spec, 33) == 40 * (8000 + 500) * 4
@@ -90,7 +90,12 @@ def test_items_are_named_once_and_sum_up() -> None:
     names = [item.name for item in footprint]
     assert len(names) == len(set(names))
     assert footprint.total_bytes == sum(footprint[name] for name in names)
-    assert set(footprint.exact) == {"weights", "KV cache", "activations", "logits"}
+    assert set(footprint.exact) == {
+        "weights", "KV cache", "activations", "node scratch", "logits"
+    }  # fmt: skip
+    parts = {"interpreter", "libraries", "compiled kernels", "tokenizer", "thread stacks"}
+    assert parts | {"drafter ngram", "allocator slack"} <= set(names)
+    assert "datastore" in [item.name for item in native(datastore_bytes=MIB)]
     with pytest.raises(KeyError):
         footprint["nothing"]
 
@@ -98,7 +103,8 @@ def test_items_are_named_once_and_sum_up() -> None:
 def test_the_total_is_the_largest_of_the_three_peaks() -> None:
     running = native()
     assert running["loading"] == running["start-up"] == 0
-    startup = native(startup_peak_bytes=500 * MIB)
+    held = Runtime(500 * MIB, 440 * MIB, frozenset(LIBRARIES), "ready")
+    startup = native(runtime=held)
     assert startup.total_bytes == 500 * MIB
     assert startup["start-up"] == 500 * MIB - running.total_bytes
 
@@ -110,10 +116,11 @@ def test_the_total_is_the_largest_of_the_three_peaks() -> None:
         ("max_nodes", 16),
         ("prefill_chunk", 128),
         ("threads", 4),
-        ("drafter_bytes", 8 * MIB),
+        ("drafters", {"drafter ngram": 8 * MIB}),
+        ("datastore_bytes", MIB),
     ],
 )
-def test_every_lever_costs(lever: str, more: int) -> None:
+def test_every_lever_costs(lever: str, more: Any) -> None:
     assert native(**{lever: more}).total_bytes > native().total_bytes
 
 

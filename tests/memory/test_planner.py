@@ -16,7 +16,6 @@ from edgespec.memory.calibration import Runtime
 from edgespec.memory.hardware import MemorySnapshot
 from edgespec.memory.plan import Plan
 from edgespec.memory.planner import Planner, quantisation
-from edgespec.memory.settings import Limits
 from edgespec.memory.size import parse_size
 from edgespec.models.spec import TensorType
 from tests.memory.machines import CONTAINER, LAPTOP, MACHINES, MIB, READY, cores, model, tensor
@@ -49,13 +48,14 @@ def test_with_room_nothing_is_given_up() -> None:
 
 
 def test_less_memory_gives_up_comfort_before_speed() -> None:
-    made = [plan(f"{size}MiB", which=BIG) for size in (700, 560, 450, 400, 350)]
-    assert [m.planned_bytes <= m.budget_bytes for m in made] == [True] * 5
+    made = [plan(f"{size}MiB", which=BIG) for size in (700, 450, 400, 370, 350, 330)]
+    assert all(m.planned_bytes <= m.budget_bytes for m in made)
     contexts = [m.context_length for m in made]
     assert contexts == sorted(contexts, reverse=True)
-    assert contexts[-1] < contexts[0]
-    nodes = [m.max_nodes for m in made]
-    assert nodes[:3] == [16, 16, 16]
+    assert contexts[0] == 8192 > contexts[1] > 2048 > contexts[-1] > 512
+    assert [m.kv_type for m in made] == ["f16"] * 4 + ["int8"] * 2
+    assert [m.max_nodes for m in made] == [16] * 6
+    assert "--kv-type f16 keeps that" in made[-1].explain()
 
 
 def test_the_floor_is_reached_and_then_refused() -> None:
@@ -66,7 +66,8 @@ def test_the_floor_is_reached_and_then_refused() -> None:
         assert part in message
     assert "\n" not in message
     suggested = message.split("--memory ")[1].split(",")[0]
-    assert plan(suggested, which=BIG).context_length == 256
+    foot = plan(suggested, which=BIG)
+    assert (foot.context_length, foot.max_nodes) == (256, 1)
     with pytest.raises(BudgetError):
         plan(f"{parse_size(suggested) - MIB}", which=BIG)
 
@@ -74,11 +75,19 @@ def test_the_floor_is_reached_and_then_refused() -> None:
 def test_what_is_asked_for_is_kept_or_refused() -> None:
     assert plan("1GiB", which=BIG, context=16384).context_length == 16384
     assert plan("1GiB", which=BIG, max_nodes=64).max_nodes == 64
+    assert plan("350MiB", which=BIG, threads=4).threads == 4
+    wishes = {"context": 16384, "threads": 4, "kv_type": "f16"}
     with pytest.raises(BudgetError) as caught:
-        plan("400MiB", which=BIG, context=16384)
-    assert "with context 16384" in str(caught.value)
+        plan("450MiB", which=BIG, **wishes)
+    assert "with context 16384, f16 KV" in str(caught.value)
     suggested = int(str(caught.value).split("--context ")[1].split()[0])
-    assert plan("400MiB", which=BIG, context=suggested).context_length == suggested
+    made = plan("450MiB", which=BIG, **(wishes | {"context": suggested}))
+    assert (made.context_length, made.threads, made.kv_type) == (suggested, 4, "f16")
+
+
+def test_several_wishes_that_must_all_give_way_are_named_together() -> None:
+    with pytest.raises(BudgetError, match=r"--context \d+ with max_nodes=\d+ fits this budget"):
+        plan("320MiB", which=BIG, context=32768, max_nodes=256)
 
 
 def test_a_wish_on_a_hopeless_budget_names_the_smallest_plan() -> None:
@@ -96,6 +105,8 @@ def test_a_cold_start_says_that_later_ones_need_less() -> None:
     with pytest.raises(BudgetError, match="only the first start compiles kernels"):
         plan("185MiB", runtime=cold)
     assert plan("185MiB", runtime=replace(cold, kernels="cached")).planned_bytes <= 185 * MIB
+    text = plan("400MiB", runtime=cold).explain()
+    assert "compiling in a child, once" in text
 
 
 @pytest.mark.parametrize(
@@ -119,9 +130,9 @@ def test_impossible_wishes_are_wrong_usage(wish: dict[str, Any]) -> None:
 
 
 def test_without_drafting_there_is_one_node_and_no_store() -> None:
-    made = plan("1GiB", draft=False)
+    made = plan("1GiB", drafters=())
     assert (made.max_nodes, made.drafter_bytes) == (1, 0)
-    assert plan("1GiB", draft=False, max_nodes=4).drafter_bytes == 0
+    assert plan("1GiB", drafters=(), max_nodes=4).drafter_bytes == 0
 
 
 def test_a_short_model_bounds_everything() -> None:
@@ -149,17 +160,93 @@ def test_the_plan_explains_itself() -> None:
     assert values["planned_bytes"] == sum(values["footprint"].values())
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.integers(110, 900), st.sampled_from([SMALL, BIG]), st.booleans())
-def test_any_budget_is_kept_or_refused(mebibytes: int, which: Any, draft: bool) -> None:
+WISHES = st.fixed_dictionaries(
+    {},
+    optional={
+        "context": st.integers(1, 4096),
+        "threads": st.integers(1, 8),
+        "max_nodes": st.integers(1, 256),
+        "kv_type": st.sampled_from(["auto", "f16", "int8"]),
+        "drafters": st.sampled_from([(), ("suffix-automaton",), ("ngram", "trigram")]),
+    },
+)
+"""What a user may ask for; every model here takes a context of 4096."""
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(110, 900), st.sampled_from([SMALL, BIG]), WISHES)
+def test_any_budget_is_kept_or_refused(mebibytes: int, which: Any, wishes: dict[str, Any]) -> None:
     try:
-        made = plan(f"{mebibytes}MiB", which=which, draft=draft)
-    except BudgetError:
-        floor = Limits.of(which[0], draft=draft).smallest
-        assert floor.context == 256
+        made = plan(f"{mebibytes}MiB", which=which, **wishes)
+    except BudgetError as error:
+        assert "--memory" in str(error)
         return
     assert made.planned_bytes <= made.budget_bytes
-    assert (made.max_nodes > 1) == (made.drafter_bytes > 0)
+    assert (made.max_nodes > 1) >= (made.drafter_bytes > 0)
+    given = {"context": made.context_length, "threads": made.threads, "kv_type": made.kv_type}
+    for name, value in given.items():
+        assert wishes.get(name, "auto") in ("auto", value)
+    if "max_nodes" in wishes:
+        assert made.max_nodes == min(wishes["max_nodes"], made.context_length)
+
+
+def speed(made: Plan) -> tuple[int, ...]:
+    """Every lever of a plan, more meaning faster or more comfortable."""
+    kept = ("int8", "f16").index(made.kv_type)
+    return (
+        made.context_length, made.prefill_chunk, made.max_nodes, made.drafter_bytes, kept,
+        made.threads,
+    )  # fmt: skip
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(100, 900), st.integers(0, 200), st.sampled_from([SMALL, BIG]), WISHES)
+def test_more_memory_lowers_no_lever(
+    mebibytes: int, more: int, which: Any, wishes: dict[str, Any]
+) -> None:
+    try:
+        less = plan(f"{mebibytes}MiB", which=which, **wishes)
+    except BudgetError:
+        return
+    made = plan(f"{mebibytes + more}MiB", which=which, **wishes)
+    assert all(a <= b for a, b in zip(speed(less), speed(made), strict=True))
+
+
+@pytest.mark.parametrize("mebibytes", [320, 330, 380, 450, 500])
+def test_hardly_any_memory_is_left_unused_while_something_is_given_up(mebibytes: int) -> None:
+    made = plan(f"{mebibytes}MiB", which=BIG)
+    assert made.budget_bytes - made.planned_bytes < 7 * MIB
+
+
+def test_what_each_lever_would_give_is_what_the_planner_says() -> None:
+    made = plan("1GiB", which=BIG, context=4096)
+    levers = {lever.option or lever.name: lever for lever in made.levers}
+    assert set(levers) == {
+        "--context 2048", "--context 8192", "--kv-type int8", "--no-speculation", "--threads 1",
+        "--backend reference", "prefill passes of 32",
+    }  # fmt: skip
+    assert all(made.planned_bytes + x.change_bytes == x.total_bytes for x in made.levers)
+    smaller = plan("1GiB", which=BIG, context=4096, kv_type="int8")
+    assert levers["--kv-type int8"].total_bytes == smaller.planned_bytes
+    alone = plan("1GiB", which=BIG, context=4096, threads=1)
+    assert levers["--threads 1"].total_bytes == alone.planned_bytes
+    assert levers["--context 8192"].change_bytes > 0 > levers["--context 2048"].change_bytes
+    assert json.loads(json.dumps(made.as_dict()))["levers"][0]["name"] == "context"
+
+
+def test_every_drafter_has_an_item_of_its_own() -> None:
+    made = plan("1GiB", which=BIG, drafters=("ngram", "trigram"))
+    shares = [made.footprint[name] for name in ("drafter ngram", "drafter trigram", "draft market")]
+    assert sum(shares) == made.drafter_bytes and shares[0] == shares[1]
+
+
+def test_a_machine_of_many_cores_gives_up_threads_that_would_not_help_much() -> None:
+    spec, tensors = BIG
+    budget = Budget.parse("350MiB", LAPTOP)
+    made = Planner(READY).plan(spec, tensors, budget, cores(64))
+    assert made.threads <= 16
+    assert "fewer than the 64 cores" in made.explain()
+    assert Planner(READY).plan(spec, tensors, Budget.parse("2GiB", LAPTOP), cores(64)).threads == 64
 
 
 def test_int8_takes_half_the_memory_of_keys_and_values() -> None:
@@ -167,17 +254,18 @@ def test_int8_takes_half_the_memory_of_keys_and_values() -> None:
     assert (usual.kv_type, smaller.kv_type) == ("f16", "int8")
     half = smaller.footprint["KV cache"] / usual.footprint["KV cache"]
     assert 0.5 < half < 0.53
-    assert plan("1GiB", which=BIG, kv_type="f16") == usual
+    assert plan("1GiB", which=BIG, kv_type="f16").footprint == usual.footprint
     assert "int8" in smaller.explain() and "int8" not in usual.explain()
     assert plan("450MiB", which=BIG, kv_type="int8").context_length == 8192
     assert plan("450MiB", which=BIG).context_length < 8192
 
 
-def test_a_budget_too_small_for_f16_is_told_of_int8() -> None:
+def test_a_budget_too_small_for_f16_takes_int8_unless_f16_was_asked_for() -> None:
     with pytest.raises(BudgetError, match="--kv-type int8 fits this budget") as caught:
-        plan("500MiB", which=BIG, context=12288)
+        plan("500MiB", which=BIG, context=12288, kv_type="f16")
     assert "context 12288" in str(caught.value).split("--kv-type")[1]
-    assert plan("500MiB", which=BIG, context=12288, kv_type="int8").context_length == 12288
+    made = plan("500MiB", which=BIG, context=12288)
+    assert (made.context_length, made.kv_type) == (12288, "int8")
     with pytest.raises(BudgetError) as caught:
         plan("500MiB", which=BIG, context=32768, kv_type="int8")
     assert "--kv-type" not in str(caught.value)
@@ -194,7 +282,8 @@ def test_texts_at_once_are_counted_each() -> None:
     assert (one.sequences, four.sequences) == (1, 4)
     assert four.context_length == one.context_length
     assert four.footprint["KV cache"] == 4 * one.footprint["KV cache"]
-    assert four.footprint["drafters"] == 4 * one.footprint["drafters"]
+    name = "drafter suffix-automaton"
+    assert four.footprint[name] == 4 * one.footprint[name]
     assert four.max_nodes == 16
     assert plan("auto", which=BIG, sequences=12).max_nodes == 24
     assert "4 texts at once" in four.explain()
@@ -204,8 +293,9 @@ def test_texts_at_once_are_counted_each() -> None:
 @settings(deadline=None)
 def test_every_text_keeps_a_node(mebibytes: int, sequences: int, draft: bool) -> None:
     """However small the budget, or it is refused."""
+    drafters = ("ngram",) if draft else ()
     try:
-        made = plan(f"{mebibytes}MiB", which=BIG, sequences=sequences, draft=draft)
+        made = plan(f"{mebibytes}MiB", which=BIG, sequences=sequences, drafters=drafters)
     except BudgetError as error:
         assert "MiB" in str(error) or "GiB" in str(error)
         return

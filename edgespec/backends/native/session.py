@@ -5,6 +5,7 @@ that tells them where it all is.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -67,6 +68,9 @@ class Rows:
     @property
     def size_bytes(self) -> int:
         return self.floats.nbytes + self.quants.nbytes + self.planes.nbytes
+
+
+_ATTENTION = frozenset({"scores", "mixed", "facts"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +151,16 @@ class Scratch:
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes of everything but the logits and their maxima."""
-        names = {field.name for field in fields(self)} - {"logits", "maxima"}
+        """Bytes of everything but logits with their maxima and what attention keeps."""
+        names = {field.name for field in fields(self)} - {"logits", "maxima", *_ATTENTION}
+        return self._size_bytes(names)
+
+    @property
+    def attention_bytes(self) -> int:
+        """Bytes of what attention keeps between spans."""
+        return self._size_bytes(_ATTENTION)
+
+    def _size_bytes(self, names: Iterable[str]) -> int:
         parts = (getattr(self, name) for name in names)
         return sum(part.size_bytes if isinstance(part, Rows) else part.nbytes for part in parts)
 

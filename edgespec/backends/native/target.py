@@ -85,7 +85,8 @@ class NativeTarget(Target):
             "weights": self._weights.size_bytes,
             "KV cache": self._arena.size_bytes,
             "logits": self._scratch.logits.nbytes + self._scratch.maxima.nbytes,
-            "activations": self._scratch.activation_bytes + self._nodes.size_bytes,
+            "activations": self._scratch.activation_bytes,
+            "node scratch": self._scratch.attention_bytes + self._nodes.size_bytes,
         }
 
     def _open_sequence(self) -> BlockTable:

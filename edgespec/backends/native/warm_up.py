@@ -12,6 +12,7 @@ from edgespec.backends.native.kernels.pack import packer
 from edgespec.backends.native.kernels.tile import FORMATS
 from edgespec.backends.native.kernels.unpack import unpack_row
 from edgespec.backends.native.team import Team
+from edgespec.memory.monitor import release_free_memory
 from edgespec.models.spec import TensorType
 
 
@@ -19,6 +20,7 @@ def warm_up(kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
     """Call every compiled function once on nothing: no layers, no rows, no columns."""
     nodes, extra = np.zeros((2, table.NODE_COLUMNS), np.int32), np.zeros(1, np.int32)
     attention.describe_tree(np.full(1, -1, np.int16), 0, 0, 0, nodes, extra)
+    release_free_memory()  # the first function wakes up LLVM, whose tables are read once
     head = np.zeros(8, np.int64)
     empty = np.zeros(table.NUM_ENTRIES, np.int64)
     empty[table.HEAD_MATRIX] = head.ctypes.data
