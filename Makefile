@@ -2,12 +2,12 @@
 #
 #   make demo      one reply of the bundled model: plan, text, numbers
 #   make test      style, types and every test that is not slow
-#   make test-all  the slow tests too
+#   make test-slow the tests that are (memory promises in whole processes, training): minutes
 #   make test-arm  the kernels for ARM in an emulator: needs gcc-aarch64-linux-gnu and qemu-user
 #   make parity    compare with llama.cpp, and test it as a backend; built from source (minutes)
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-all test-arm parity lint clean
+.PHONY: demo test test-slow test-arm parity lint clean
 .DELETE_ON_ERROR:
 
 VENV ?= .venv
@@ -33,8 +33,8 @@ demo: $(VENV)/installed
 test: lint
 	$(TEST_CACHE) $(BIN)/python -m pytest -m "not slow"
 
-test-all: lint
-	$(TEST_CACHE) $(BIN)/python -m pytest
+test-slow: $(VENV)/dev
+	$(TEST_CACHE) $(BIN)/python -m pytest -rs -m slow --ignore tests/parity
 
 lint: $(VENV)/dev
 	$(BIN)/python -m ruff check .
