@@ -1,12 +1,13 @@
-"""Held-out loss, source by source, at the last layer and at the early exit."""
+"""Held-out loss, source by source, after the last layer and at every exit before it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from .model import TinyLlama
 
@@ -16,24 +17,35 @@ ROWS = 8
 
 @dataclass(slots=True)
 class Score:
-    """Sums over the held-out tokens of one source; losses in nats."""
+    """Sums over the held-out tokens of one source; losses in nats, arrays by exit layer."""
 
     tokens: int = 0
     loss: float = 0.0
     asked_tokens: int = 0
     asked_loss: float = 0.0
-    exit_loss: float = 0.0
-    exit_agrees: int = 0
+    exit_losses: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
+    exit_agrees: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
 
-    def summary(self) -> dict[str, float]:
-        """Return means per token; `exit_agreement` is how often both exits have one favourite."""
+    def add(self, other: Score) -> None:
+        """Count another source's sums, too."""
+        self.tokens += other.tokens
+        self.loss += other.loss
+        self.asked_tokens += other.asked_tokens
+        self.asked_loss += other.asked_loss
+        self.exit_losses = self.exit_losses + other.exit_losses
+        self.exit_agrees = self.exit_agrees + other.exit_agrees
+
+    def summary(self) -> dict[str, float | list[float]]:
+        """Return means per token; `exit_agreement[i]` is how often the exit after layer i + 1 and
+        the last layer have one favourite.
+        """
         return {
             "tokens": self.tokens,
             "loss": round(self.loss / self.tokens, 3),
             "answer_tokens": self.asked_tokens,
             "answer_loss": round(self.asked_loss / max(1, self.asked_tokens), 3),
-            "exit_loss": round(self.exit_loss / self.tokens, 3),
-            "exit_agreement": round(self.exit_agrees / self.tokens, 3),
+            "exit_loss": (self.exit_losses / self.tokens).round(3).tolist(),
+            "exit_agreement": (self.exit_agrees / self.tokens).round(3).tolist(),
         }
 
 
@@ -50,26 +62,32 @@ def score(model: TinyLlama, ids_path: Path) -> Score:
         targets = torch.from_numpy(np.stack([ids[s + 1 : s + window + 1] for s in starts]))
         wanted = torch.from_numpy(np.stack([asked[s + 1 : s + window + 1] for s in starts]))
         with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
-            early, last = model.hidden(inputs)
+            *early, last = model.hidden(inputs)
             losses = model.token_losses(last, targets)
-            total.exit_loss += model.token_losses(early, targets).sum().item()
-            same = model.logits(early).argmax(-1) == model.logits(last).argmax(-1)
-        total.tokens += losses.numel()
-        total.loss += losses.sum().item()
-        total.asked_tokens += int(wanted.sum().item())
-        total.asked_loss += losses[wanted].sum().item()
-        total.exit_agrees += int(same.sum().item())
+            favourites = model.logits(last).argmax(-1)
+            exit_losses = [model.token_losses(state, targets).sum().item() for state in early]
+            agrees = [
+                (model.logits(state).argmax(-1) == favourites).sum().item() for state in early
+            ]
+        part = Score(
+            losses.numel(),
+            losses.sum().item(),
+            int(wanted.sum().item()),
+            losses[wanted].sum().item(),
+            np.array(exit_losses),
+            np.array(agrees, float),
+        )
+        total.add(part)
     return total
 
 
-def evaluate(model: TinyLlama, tokens: Path) -> dict[str, dict[str, float]]:
+def evaluate(model: TinyLlama, tokens: Path) -> dict[str, dict[str, float | list[float]]]:
     """Return the summary of every `held_out.*` stream under `tokens`, and of all together."""
-    table: dict[str, dict[str, float]] = {}
+    table = {}
     whole = Score()
     for path in sorted(tokens.glob("held_out.*.ids.npy")):
         part = score(model, path)
         table[path.name.split(".")[1]] = part.summary()
-        for field in Score.__dataclass_fields__:
-            setattr(whole, field, getattr(whole, field) + getattr(part, field))
+        whole.add(part)
     table["all"] = whole.summary()
     return table

@@ -1,4 +1,8 @@
-"""The bundled model in torch: a Llama block by block, with a second loss at an early layer."""
+"""The bundled model in torch: a Llama whose early layers learn to predict, too.
+
+"LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding", sections 4.1 and 4.2: a
+later layer is left out more often than an earlier one, and every step adds the loss of one exit.
+"""
 
 from __future__ import annotations
 
@@ -101,17 +105,20 @@ class TinyLlama(nn.Module):  # type: ignore[misc]
                 scale = 0.02 / math.sqrt(2 * self.shape.num_layers) if residual else 0.02
                 nn.init.normal_(parameter, 0.0, scale)
 
-    def hidden(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the states after the exit layer and the last, [batch, tokens, width] both."""
+    def hidden(self, ids: Tensor, kept: Tensor | None = None) -> list[Tensor]:
+        """Return the states after every layer, [batch, tokens, width] each.
+
+        kept f32 [batch, layers]: 0 where a row of the batch leaves a layer out, else 1.
+        """
         tokens = ids.shape[1]
         cos, sin = self.cos[:tokens], self.sin[:tokens]
         x: Tensor = self.token_embd(ids)
-        early = x
+        states = []
         for index, block in enumerate(self.blk):
-            x = block(x, cos, sin)
-            if index + 1 == self.shape.exit_layer:
-                early = x
-        return early, x
+            y = block(x, cos, sin)
+            x = y if kept is None else x + kept[:, index, None, None].to(x.dtype) * (y - x)
+            states.append(x)
+        return states
 
     def logits(self, state: Tensor) -> Tensor:
         """Return [..., vocab] f32; every exit shares the final norm and the head."""
@@ -125,15 +132,21 @@ class TinyLlama(nn.Module):  # type: ignore[misc]
         return flat.view(targets.shape)
 
     def forward(
-        self, ids: Tensor, targets: Tensor, weights: Tensor, exit_rows: int
+        self, ids: Tensor, targets: Tensor, weights: Tensor, kept: Tensor, exit_at: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the weighted mean losses at the end and, on the first rows only, at the exit.
+        """Return the weighted mean losses at the end and, on the first rows only, at an exit.
 
-        ids, targets, weights are [batch, tokens]. A few rows are enough for the early exit: its
-        head is the model's own, so the loss only has to keep layer `exit_layer` readable.
+        ids, targets, weights are [batch, tokens]; kept is as in `hidden`; exit_at f32 [rows,
+        layers] is 1 at the exit of each of these rows and 0 elsewhere. A few rows are enough for
+        an exit: its head is the model's own, so the loss only has to keep the layer readable.
         """
-        early, last = self.hidden(ids)
-        final = (self.token_losses(last, targets) * weights).sum() / weights.sum()
-        part = weights[:exit_rows]
-        exit_losses = self.token_losses(early[:exit_rows], targets[:exit_rows])
+        states = self.hidden(ids, kept)
+        final = (self.token_losses(states[-1], targets) * weights).sum() / weights.sum()
+        rows = len(exit_at)
+        early = sum(
+            exit_at[:, index, None, None].to(state.dtype) * state[:rows]
+            for index, state in enumerate(states)
+        )
+        part = weights[:rows]
+        exit_losses = self.token_losses(early, targets[:rows])
         return final, (exit_losses * part).sum() / part.sum()

@@ -35,8 +35,9 @@ class Settings:
     other_lr: float = 2e-3
     weight_decay: float = 0.1
     read_weight: float = 0.25  # loss weight of tokens the model only reads (prompts)
+    layer_dropout: float = 0.1  # of the last layer; earlier ones less, the first never
     exit_weight: float = 0.3
-    exit_share: float = 0.25
+    exit_share: float = 0.25  # of the rows of a batch, each at an exit of its own
     books_first: float = 0.6  # share of book text at the first step, falling linearly ...
     books_last: float = 0.0  # ... to this at the last
     save_seconds: float = 150.0
@@ -141,13 +142,26 @@ class Trainer:
         weights = torch.where(asked, 1.0, settings.read_weight)
         return ids[:, :-1].contiguous(), ids[:, 1:].contiguous(), weights
 
+    def draw_layers(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Return which layers each row keeps [rows, layers] and where the first ones exit."""
+        settings, layers = self.settings, self.model.shape.num_layers
+        rng = np.random.default_rng((settings.seed, self.step, 1))
+        # LayerSkip, equation 1: from 0 at the first layer to the full rate at the last.
+        rates = settings.layer_dropout * (np.exp2(np.arange(layers) / max(1, layers - 1)) - 1)
+        kept = rng.random((rows, layers)) >= rates
+        exits = rng.integers(layers - 1, size=max(1, int(rows * settings.exit_share)))
+        return (
+            torch.from_numpy(kept.astype(np.float32)),
+            torch.from_numpy(np.eye(layers, dtype=np.float32)[exits]),
+        )
+
     def train_step(self, forward: Callable[..., tuple[Tensor, Tensor]]) -> tuple[float, float]:
-        """Do one step; return the loss at the end and at the exit, in nats per token."""
+        """Do one step; return the loss at the end and at the exits, in nats per token."""
         settings = self.settings
         ids, targets, weights = self.batch()
-        exit_rows = max(1, int(len(ids) * settings.exit_share))
+        kept, exit_at = self.draw_layers(len(ids))
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss, exit_loss = forward(ids, targets, weights, exit_rows)
+            loss, exit_loss = forward(ids, targets, weights, kept, exit_at)
         (loss + settings.exit_weight * exit_loss).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         factor = learning_rate(self.step, settings)
