@@ -178,6 +178,14 @@ Raw = Annotated[
 IgnoreEos = Annotated[
     bool, typer.Option("--ignore-eos", help="Write on when the model would end its reply.")
 ]
+Accept = Annotated[
+    str,
+    typer.Option(
+        "--accept",
+        metavar="exact|typical",
+        help="Which drafts stay: those the model would write, or, lossy, those typical enough.",
+    ),
+]
 OnOverflow = Annotated[
     str,
     typer.Option(
@@ -246,6 +254,7 @@ def run(
     system: System = None,
     raw: Raw = False,
     ignore_eos: IgnoreEos = False,
+    accept: Accept = "exact",
     on_overflow: OnOverflow = "stop",
     stats: Stats = None,
     as_json: Json = False,
@@ -263,7 +272,7 @@ def run(
     check_vram(vram)
     reply = ReplyOptions(
         max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
-        not no_speculation, ignore_eos, on_overflow,
+        not no_speculation, ignore_eos, accept, on_overflow,
     )  # fmt: skip
     text = read_prompt(prompt, sys.stdin.buffer, stdin_is_terminal=sys.stdin.isatty())
     chosen = "none" if no_speculation else drafters
@@ -294,6 +303,7 @@ def chat(
     system: System = None,
     raw: Raw = False,
     ignore_eos: IgnoreEos = False,
+    accept: Accept = "exact",
     on_overflow: OnOverflow = "stop",
     as_json: Json = False,
 ) -> None:
@@ -310,7 +320,7 @@ def chat(
     check_vram(vram)
     reply = ReplyOptions(
         max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
-        not no_speculation, ignore_eos, on_overflow,
+        not no_speculation, ignore_eos, accept, on_overflow,
     )  # fmt: skip
     chosen = "none" if no_speculation else drafters
     load = LoadOptions(model, memory, backend, threads, context, chosen, kv_type, store)
@@ -339,8 +349,8 @@ def batch(
     """Write the replies to a file of prompts, several at once.
 
     Each line of FILE is like {"prompt": "..."}, with max_tokens, temperature, top_k, top_p, min_p,
-    repetition_penalty, seed, ignore_eos, raw and an id if wanted; each line of the output is the
-    reply to the line at its place. Lines that --out holds already are left out.
+    repetition_penalty, seed, ignore_eos, accept, raw and an id if wanted; each line of the output
+    is the reply to the line at its place. Lines that --out holds already are left out.
     """
     from edgespec.terminal.batches import run_batch
 

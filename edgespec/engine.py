@@ -176,13 +176,15 @@ class Engine:
         speculation: bool = True,
         max_nodes: int | None = None,
         ignore_eos: bool = False,
+        accept: str = "exact",
         raw: bool = False,
     ) -> Request:
         """A reply to be written, checked.
 
         A text prompt becomes one user turn of the model's chat template, unless `raw` is set or the
-        model has none; token ids are taken as they are. Raises OptionError for values that mean
-        nothing.
+        model has none; token ids are taken as they are. `accept="typical"` is lossy: drafts that
+        the model finds likely enough stay, and the text is another than without them. Raises
+        OptionError for values that mean nothing.
         """
         sampling = SamplingParams(
             temperature=temperature,
@@ -193,7 +195,7 @@ class Engine:
             seed=random_seed() if seed is None else seed,
         )
         ids = self.encode(prompt, raw=raw) if isinstance(prompt, str) else list(prompt)
-        return Request(tuple(ids), sampling, max_tokens, speculation, max_nodes, ignore_eos)
+        return Request(tuple(ids), sampling, max_tokens, speculation, max_nodes, ignore_eos, accept)
 
     def encode(self, prompt: str, *, raw: bool = False) -> list[int]:
         """Token ids of a prompt, in the model's chat template unless `raw` is set."""

@@ -13,6 +13,9 @@ FinishReason = Literal["stop", "length", "context", "cancelled"]
 
 DEFAULT_MAX_TOKENS = 512
 
+ACCEPT_RULES = ("exact", "typical")
+"""Which drafts stay: what the model alone would have written, or, lossy, what is typical enough."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -25,12 +28,29 @@ class Request:
     max_nodes: int | None = None
     """Most nodes of one pass, the root included; None takes the plan's."""
     ignore_eos: bool = False
+    accept: str = "exact"
+    """One of ACCEPT_RULES."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise OptionError(f"max_tokens is {self.max_tokens}, but a reply has at least 1 token")
         if self.max_nodes is not None and self.max_nodes < 1:
             raise OptionError(f"max_nodes is {self.max_nodes}, but a pass has at least 1 node")
+        if self.accept not in ACCEPT_RULES:
+            raise OptionError(
+                f"drafts are accepted by the rules {' or '.join(ACCEPT_RULES)}, and "
+                f"{self.accept!r} was asked for"
+            )
+        if self.accept == "typical" and self.sampling.repetition_penalty != 1.0:
+            raise OptionError(
+                "typical acceptance looks at probabilities before any repetition penalty; leave "
+                "one of the two out"
+            )
+
+    @property
+    def lossy(self) -> bool:
+        """Whether speculation may change the text: only if asked for, and not when greedy."""
+        return self.accept == "typical" and self.speculation and not self.sampling.greedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +82,8 @@ class Stats:
     dropped_turns: int = 0
     """Oldest turns that had to make room in a full context, and tokens."""
     dropped_tokens: int = 0
+    lossy: bool = False
+    """Speculation may have changed the text, because `accept="typical"` was asked for."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -75,7 +75,7 @@ class Writer:
         self.run = Run(
             session,
             request,
-            Verifier(file.spec.vocab_size, request.sampling, plan.max_nodes),
+            _verifier(file.spec.vocab_size, request, plan.max_nodes),
             frozenset() if request.ignore_eos else file.tokenizer.end_ids,
             ReplyStats(session.market.names),
         )
@@ -137,6 +137,14 @@ class Writer:
         )
 
 
+def _verifier(vocab_size: int, request: Request, max_nodes: int) -> Verifier:
+    if request.lossy:
+        from edgespec.verification.typical import TypicalVerifier
+
+        return TypicalVerifier(vocab_size, request.sampling, max_nodes)
+    return Verifier(vocab_size, request.sampling, max_nodes)
+
+
 def stats(
     request: Request,
     plan: Plan,
@@ -161,6 +169,7 @@ def stats(
         planned_memory_bytes=plan.planned_bytes,
         backend=plan.backend,
         seed=request.sampling.seed,
+        lossy=request.lossy,
         **counts.as_dict(),
     )
 

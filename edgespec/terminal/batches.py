@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 OPTIONS = (
     "max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed",
-    "ignore_eos", "raw",
+    "ignore_eos", "accept", "raw",
 )  # fmt: skip
 """What a line may have besides its prompt, and an id that comes back with the reply."""
 
@@ -113,6 +113,7 @@ def _fields(reply: Reply) -> dict[str, Any]:
         "seed": reply.stats.seed,
         "prompt_tokens": reply.stats.prompt_tokens,
         "output_tokens": len(reply.token_ids),
+        **({"lossy": True} if reply.stats.lossy else {}),
     }
 
 

@@ -50,6 +50,7 @@ class ReplyOptions:
     seed: int | None = None
     speculation: bool = True
     ignore_eos: bool = False
+    accept: str = "exact"
     on_overflow: str = "stop"
 
     def check(self) -> None:
@@ -66,7 +67,7 @@ class ReplyOptions:
             self.repetition_penalty,
             seed=self.seed or 0,
         )
-        Request((), sampling, self.max_tokens)
+        Request((), sampling, self.max_tokens, accept=self.accept)
         check_policy(self.on_overflow)
 
     def as_arguments(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from edgespec.terminal.options import LoadOptions, ReplyOptions
 from edgespec.terminal.progress import ProgressLine
 from edgespec.terminal.talk import Talk, write_pieces
-from edgespec.terminal.text import overflow_line, printable, stats_line
+from edgespec.terminal.text import notices, printable, stats_line
 
 if TYPE_CHECKING:  # they bring Numba, and planning measures what the process holds without it
     from edgespec.chat import ChatStream
@@ -48,10 +48,9 @@ def run_once(
             }
             print(json.dumps(fields, ensure_ascii=False))
             return
-        overflow = overflow_line(reply)
-        if overflow is not None:
+        for notice in notices(reply):
             progress.clear()
-            print(overflow, file=sys.stderr)
+            print(notice, file=sys.stderr)
         if stats or (stats is None and sys.stderr.isatty()):
             progress.clear()
             print(stats_line(reply.stats), file=sys.stderr)

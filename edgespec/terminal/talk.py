@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from edgespec.errors import EdgeSpecError, OptionError
-from edgespec.terminal.text import decode, overflow_line, printable, stats_line
+from edgespec.terminal.text import decode, notices, printable, stats_line
 
 if TYPE_CHECKING:
     from edgespec.chat import Chat
@@ -34,6 +34,7 @@ _SETTINGS: dict[str, Callable[[str], Any]] = {
     "repetition-penalty": float,
     "max-tokens": int,
     "seed": int,
+    "accept": str,
     "on-overflow": str,
 }
 
@@ -103,9 +104,8 @@ class Talk:
             }
             print(json.dumps(fields, ensure_ascii=False), flush=True)
             return
-        overflow = overflow_line(reply)
-        if overflow is not None:
-            print(overflow, file=sys.stderr, flush=True)
+        for notice in notices(reply):
+            print(notice, file=sys.stderr, flush=True)
         if self.show_stats:
             print(stats_line(reply.stats), file=sys.stderr, flush=True)
 

@@ -59,7 +59,14 @@ def stats_line(stats: Stats) -> str:
     )
 
 
-def overflow_line(reply: Reply) -> str | None:
+def notices(reply: Reply) -> list[str]:
+    """What the reader of a reply has to know: that it is lossy, what a full context meant."""
+    overflow = _overflow_line(reply)
+    lossy = "[lossy: --accept typical kept drafts that the model alone might not have written]"
+    return [*([lossy] if reply.stats.lossy else []), *([overflow] if overflow else [])]
+
+
+def _overflow_line(reply: Reply) -> str | None:
     """What a full context meant for a reply, None when it was never full."""
     stats, said = reply.stats, []
     if stats.dropped_turns:
