@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from . import data
 from .evaluate import evaluate
 from .export import export, load_model
-from .model import Shape
+from .model import SHAPES, Shape
 from .sample import as_chat, sample
 from .train import Settings, run
 
@@ -38,7 +38,7 @@ def token_folder(options: argparse.Namespace) -> Path:
 
 
 def run_folder(options: argparse.Namespace) -> Path:
-    return Path(options.out) / "run"
+    return Path(options.out) / ("run" if options.shape == "tiny" else f"run-{options.shape}")
 
 
 def changed_settings(changes: list[str]) -> Settings:
@@ -57,7 +57,7 @@ def changed_settings(changes: list[str]) -> Settings:
 
 def do_prepare(options: argparse.Namespace) -> None:
     """Train the tokenizer and write the token streams."""
-    shape, limit = (SMOKE_SHAPE, SMOKE_RECORDS) if options.smoke else (Shape(), None)
+    shape, limit = (SMOKE_SHAPE, SMOKE_RECORDS) if options.smoke else (SHAPES["tiny"], None)
     data.prepare(options.data, token_folder(options), shape.vocab_size, limit)
 
 
@@ -66,7 +66,8 @@ def do_run(options: argparse.Namespace) -> None:
     if options.smoke:
         run(token_folder(options), run_folder(options), SMOKE_SHAPE, SMOKE_SETTINGS, False)
         return
-    run(token_folder(options), run_folder(options), Shape(), changed_settings(options.set))
+    shape = SHAPES[options.shape]
+    run(token_folder(options), run_folder(options), shape, changed_settings(options.set))
 
 
 def do_evaluate(options: argparse.Namespace) -> None:
@@ -77,7 +78,7 @@ def do_evaluate(options: argparse.Namespace) -> None:
 
 def do_export(options: argparse.Namespace) -> None:
     """Write the GGUF file and print its checksum."""
-    path = options.file or Path(options.out) / "edgespec-tiny-q8_0.gguf"
+    path = options.file or Path(options.out) / f"edgespec-{options.shape}-q8_0.gguf"
     checksum = export(
         run_folder(options) / "checkpoint.pt", token_folder(options) / "tokenizer.json", path
     )
@@ -110,6 +111,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting (run)"
     )
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--smoke", action="store_true", help="a tiny model, 20 steps, 40 records")
     parser.add_argument("--file", type=Path, help="GGUF file to write (export)")

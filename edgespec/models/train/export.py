@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from .data import CHAT_TEMPLATE, SPECIAL_TOKENS
 from .model import Shape, TinyLlama
 
-NAME = "edgespec-tiny"
 EXIT_LAYER_KEY = "edgespec.early_exit.layer"
 
 
@@ -76,7 +75,7 @@ def export(checkpoint: Path, tokenizer: Path, path: Path) -> str:
     """Write the GGUF file and return its SHA-256 in hexadecimal."""
     model = load_model(checkpoint)
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name(NAME)
+    writer.add_name(path.stem.removesuffix("-q8_0"))
     writer.add_license("Apache-2.0")
     writer.add_description(
         f"A small Llama for trying EdgeSpec; early-exit loss at layer {model.shape.exit_layer}"

@@ -34,6 +34,13 @@ class Shape:
         return self.width // self.num_heads
 
 
+SHAPES = {
+    "tiny": Shape(),
+    # A fifth of the parameters with the same vocabulary: it drafts for the other.
+    "draft": Shape(width=256, num_layers=2, num_heads=4, ffn_width=768, exit_layer=1),
+}
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate neighbouring pairs (the pairing of GGUF's `llama`); x [batch, heads, tokens, head]."""
     even, odd = x[..., 0::2], x[..., 1::2]
