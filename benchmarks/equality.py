@@ -71,6 +71,7 @@ class Eager(Controller):
     def __init__(self, max_nodes: int) -> None:
         super().__init__(CostCurve({1: 1.0, max(max_nodes, 2): 1.0}), max_nodes)
         self.most = max_nodes - 1
+        self.asked = True
 
     def draft_room(self, limit: int | None = None) -> int:
         return self.most if limit is None else min(self.most, limit)
