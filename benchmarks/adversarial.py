@@ -100,7 +100,9 @@ def main() -> None:
     drafters = ",".join(DRAFTERS) if asked.drafters == "all" else asked.drafters
     with edgespec.load(asked.model, drafters=drafters, context=asked.context) as engine:
         market = engine._session.market
-        print(f"a plain pass takes {1e3 * engine.cost_curve()[1]:.2f} ms, {asked.drafters} drafters")
+        print(
+            f"a plain pass takes {1e3 * engine.cost_curve()[1]:.2f} ms, {asked.drafters} drafters"
+        )
         print(f"{'':32}{'decoding':>22}{'reply':>22}{'tokens/step':>13}{'holds':>10}")
         most_bytes = 0
         for name, (prompt, options) in texts(engine, asked.tokens).items():

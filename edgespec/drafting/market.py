@@ -226,4 +226,3 @@ class Market(Drafter):
         """Bytes of all stores and of the market's own arrays."""
         own = self._merged.size_bytes + self.statistics.size_bytes
         return own + sum(source.drafter.size_bytes for source in self._sources)
-

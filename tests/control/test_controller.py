@@ -198,9 +198,7 @@ def test_dear_drafts_are_asked_for_less_often_while_they_are_wrong() -> None:
 
 
 @pytest.mark.parametrize(("study_s", "least", "most"), [(0.0005, 95, 100), (0.05, 2, 12)])
-def test_looking_at_logits_of_plain_steps_is_bounded(
-    study_s: float, least: int, most: int
-) -> None:
+def test_looking_at_logits_of_plain_steps_is_bounded(study_s: float, least: int, most: int) -> None:
     controller = Controller(CostCurve(FLAT), 16)
     studied = 0
     for _ in range(100):
