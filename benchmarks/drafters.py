@@ -1,11 +1,14 @@
-"""What each drafter costs: microseconds of a step and bytes held.
+"""What drafting costs: microseconds of a step and bytes held, for each drafter and for markets.
 
-    python benchmarks/drafters.py [--drafters NAMES] [--contexts 8192,65536] [--nodes 8] [--json]
+    python benchmarks/drafters.py [--drafters all] [--contexts 8192,65536] [--nodes 8] [--cold]
 
-A step is `propose`, `observe` and `extend`, as the decode loop calls them. The text is made: words
-drawn by Zipf's law into sentences, of which every third comes again. The made-up target goes on
-with that text, so that part of the drafts is right; its runners-up are words drawn by the same law.
-Medians over the steps of one process, after a warm-up.
+`propose` and `select` are what an asked step adds before its pass: the proposal, and choosing how
+much of it to verify at the prices of a 336M model in Q8_0. `observe` and `extend` come after it.
+`market auto` is the engine's default drafters, `market all` every one; each holds as many bytes as
+the engine gives it. The text is made: words drawn by Zipf's law into sentences, of which every
+third comes again. The made-up target goes on with that text, so that part of the drafts is right;
+its runners-up are words drawn by the same law. With `--cold` 32 MiB are read before each step, as a
+pass reads its weights. Medians over the steps of one process, after a warm-up.
 """
 
 from __future__ import annotations
@@ -15,7 +18,6 @@ import json
 import statistics
 import sys
 import time
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +25,17 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome, TopTokens
+from edgespec.control import Controller, CostCurve
+from edgespec.drafting import Drafter, DraftTree, Market, StepOutcome, TopTokens
 from edgespec.memory.size import MIB, format_size
-from edgespec.opening import DRAFTERS
+from edgespec.opening import DRAFTERS, drafter_names
+from edgespec.replay.lanes import make, make_market
 
 VOCABULARY = 32_000
 STEPS = 400
+CURVE = {1: 13.2e-3, 2: 13.9e-3, 4: 16.2e-3, 8: 19.7e-3, 16: 26.6e-3}
+COLD_BYTES = 32 * MIB
+MARKETS = {"market auto": drafter_names("auto"), "market all": tuple(DRAFTERS)}
 
 
 def text_of(num_tokens: int) -> NDArray[np.int32]:
@@ -70,10 +77,10 @@ def outcome_of(
     return StepOutcome(tree, path, new[-1], new, top)
 
 
-def measure(name: str, context: int, nodes: int, max_bytes: int) -> dict[str, float]:
+def measure(name: str, context: int, nodes: int, cold: NDArray[np.int64]) -> dict[str, float]:
     """Median microseconds of each call of a step."""
-    module, kind = DRAFTERS[name]
-    drafter: Drafter = getattr(import_module(f"edgespec.drafting.{module}"), kind)(max_bytes)
+    drafter = make_market(MARKETS[name]) if name in MARKETS else make(name, 2 * MIB)
+    controller = Controller(CostCurve(CURVE), nodes + 1)
     text = text_of(context + 16 * STEPS)
     rng = np.random.default_rng(3)
     start = time.perf_counter()
@@ -81,22 +88,31 @@ def measure(name: str, context: int, nodes: int, max_bytes: int) -> dict[str, fl
     drafter.propose(1)
     reset_s = time.perf_counter() - start
     place = context
-    times: dict[str, list[float]] = {"propose": [], "observe": [], "extend": [], "step": []}
+    calls = "propose", "select", "observe", "extend"
+    times: dict[str, list[float]] = {key: [] for key in (*calls, "draft", "step")}
     accepted = drafted = 0
     for _ in range(STEPS):
+        cold.sum()
+        controller.draft_room()
         t0 = time.perf_counter()
         tree = drafter.propose(nodes)
         t1 = time.perf_counter()
-        outcome = outcome_of(tree, text[place : place + 16].tolist(), drafter, rng)
+        controller.choose(tree, t1 - t0)
         t2 = time.perf_counter()
-        drafter.observe(outcome)
+        outcome = outcome_of(tree, text[place : place + 16].tolist(), drafter, rng)
+        cold.sum()
         t3 = time.perf_counter()
-        drafter.extend(outcome.new_tokens)
+        drafter.observe(outcome)
         t4 = time.perf_counter()
+        drafter.extend(list(outcome.new_tokens))
+        t5 = time.perf_counter()
+        if isinstance(drafter, Market):
+            drafter.take_seconds()
         place += len(outcome.new_tokens)
         accepted += len(outcome.path) - 1
         drafted += len(tree) - 1
-        for key, seconds in zip(times, (t1 - t0, t3 - t2, t4 - t3, t1 - t0 + t4 - t2), strict=True):
+        spent = t1 - t0, t2 - t1, t4 - t3, t5 - t4, t2 - t0, t2 - t0 + t5 - t3
+        for key, seconds in zip(times, spent, strict=True):
             times[key].append(seconds)
     found = {f"{key}_us": 1e6 * statistics.median(times[key][50:]) for key in times}
     return found | {
@@ -109,32 +125,35 @@ def measure(name: str, context: int, nodes: int, max_bytes: int) -> dict[str, fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--drafters", default=",".join(DRAFTERS))
+    parser.add_argument("--drafters", default="all")
     parser.add_argument("--contexts", default="8192,65536")
     parser.add_argument("--nodes", type=int, default=8)
-    parser.add_argument("--bytes", type=int, default=2 * MIB)
+    parser.add_argument("--cold", action="store_true")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
+    names = [*MARKETS, *DRAFTERS] if asked.drafters == "all" else asked.drafters.split(",")
+    cold = np.zeros(COLD_BYTES // 8 if asked.cold else 0, np.int64)
     rows = []
-    for name in asked.drafters.split(","):
+    for name in names:
         for context in map(int, asked.contexts.split(",")):
-            measure(name, 256, asked.nodes, asked.bytes)  # compiles
+            measure(name, 256, asked.nodes, cold)  # compiles
             rows.append(
-                {"name": name, "context": context}
-                | measure(name, context, asked.nodes, asked.bytes)
+                {"name": name, "context": context} | measure(name, context, asked.nodes, cold)
             )
     if asked.json:
         print(json.dumps(rows, indent=2))
         return
     print(
-        f"{'drafter':18}{'context':>8}{'step us':>9}{'propose':>9}{'observe':>9}{'extend':>8}"
-        f"{'reset ms':>10}{'drafted':>9}{'accepted':>10}{'holds':>11}"
+        f"{'drafter':18}{'context':>8}{'propose+select us':>19}{'propose':>9}{'select':>8}"
+        f"{'observe':>9}{'extend':>8}{'step':>7}{'reset ms':>10}{'drafted':>9}{'accepted':>10}"
+        f"{'holds':>11}"
     )
     for row in rows:
         print(
-            f"{row['name']:18}{row['context']:8}{row['step_us']:9.1f}{row['propose_us']:9.1f}"
-            f"{row['observe_us']:9.1f}{row['extend_us']:8.1f}{row['reset_ms']:10.1f}"
-            f"{row['drafted']:9.2f}{row['accepted']:10.2f}{format_size(int(row['bytes'])):>11}"
+            f"{row['name']:18}{row['context']:8}{row['draft_us']:19.1f}{row['propose_us']:9.1f}"
+            f"{row['select_us']:8.1f}{row['observe_us']:9.1f}{row['extend_us']:8.1f}"
+            f"{row['step_us']:7.1f}{row['reset_ms']:10.1f}{row['drafted']:9.2f}"
+            f"{row['accepted']:10.2f}{format_size(int(row['bytes'])):>11}"
         )
 
 

@@ -38,7 +38,7 @@ from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
 from edgespec.drafting.market import Market
 from edgespec.engine import Engine
-from edgespec.reply import Reply
+from edgespec.reply import Reply, Request
 
 TEMPERATURES = (0.0, 0.7, 1.2)
 SEEDS = (1, 2)
@@ -71,6 +71,7 @@ class Eager(Controller):
     def __init__(self, max_nodes: int) -> None:
         super().__init__(CostCurve({1: 1.0, max(max_nodes, 2): 1.0}), max_nodes)
         self.most = max_nodes - 1
+        self.asked = True
 
     def draft_room(self, limit: int | None = None) -> int:
         return self.most if limit is None else min(self.most, limit)
@@ -80,6 +81,12 @@ class Eager(Controller):
 
     def observe(self, outcome: StepOutcome, seconds: float, draft_s: float = 0.0) -> None:
         """Nothing is learnt."""
+
+
+def verify_everything(engine: Engine) -> None:
+    """Let the allotment of batches believe that passes of any size take a second."""
+    engine.allotment.curve.table[:] = 1.0
+    engine.allotment.curve.update = lambda *_: None  # type: ignore[method-assign]
 
 
 class Knowing(Drafter):
@@ -156,15 +163,20 @@ class Case:
             target._chunk = before[2]  # type: ignore[attr-defined]
 
     def _write(self, engine: Engine, *, speculation: bool) -> Reply:
-        return engine.generate(
-            self.prompt,
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            seed=self.seed,
-            ignore_eos=self.ignore_eos,
-            raw=engine.file.chat_template is None,
-            speculation=speculation,
-        )
+        return engine.generate(self.prompt, **self._options(engine), speculation=speculation)
+
+    def request(self, engine: Engine) -> Request:
+        """As one of a batch."""
+        return engine.request(self.prompt, **self._options(engine))
+
+    def _options(self, engine: Engine) -> dict[str, Any]:
+        return {
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "seed": self.seed,
+            "ignore_eos": self.ignore_eos,
+            "raw": engine.file.chat_template is None,
+        }
 
 
 def same(one: Reply, other: Reply) -> bool:

@@ -1,13 +1,14 @@
-"""Is the text the same with each drafter, with all of them, and in a batch? Counts the cases in
-which it is not.
+"""Is the text the same with each drafter, with all of them, alone and in a batch? Counts the cases
+in which it is not.
 
     python benchmarks/equality_drafters.py [MODEL] [--prompts 300] [--tokens 48] [--out FILE.jsonl]
 
-For each prompt at temperature 0 and 0.8, with two seeds, one reply is written without speculation
-on one thread. Then the same reply on two threads with every drafter alone and all together, every
-draft being verified, paying or not; and as one of eight in a batch, speculation as it pays. Token
-ids, text and the reason for ending must be equal. Results go to a file as they come; a run that was
-stopped goes on where it was. Exit code 1: a mismatch.
+For each prompt at temperature 0 and 0.8, with two seeds, every other one past its reply's end, one
+reply is written without speculation on one thread. Then the same reply on two threads, alone and as
+one of eight in a batch: without drafters, with every drafter and with all together, every draft
+being verified, paying or not; and in a batch with speculation as it pays. Token ids, text and the
+reason for ending must be equal. Results go to a file as they come; a run that was stopped goes on
+where it was. Exit code 1: a mismatch.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
-from benchmarks.equality import Case, compared, prompts, report
+from benchmarks.equality import Case, compared, prompts, report, verify_everything
 from edgespec.engine import Engine
 from edgespec.opening import DRAFTERS
+from edgespec.reply import Reply
 
 TEMPERATURES = (0.0, 0.8)
 SEEDS = (1, 2)
@@ -38,30 +40,32 @@ def groups(num_prompts: int, max_tokens: int) -> Iterator[tuple[Case, ...]]:
     every = list(islice(prompts(), num_prompts))
     for first, temperature, seed in product(range(0, len(every), BATCH), TEMPERATURES, SEEDS):
         texts = every[first : first + BATCH]
-        yield tuple(Case(text, temperature, seed, max_tokens) for text in texts)
+        yield tuple(
+            Case(text, temperature, seed, max_tokens, ignore_eos=bool(number % 2))
+            for number, text in enumerate(texts)
+        )
 
 
 def check(
-    group: tuple[Case, ...], plain: Engine, drafting: dict[str, Engine], batch: Engine
+    group: tuple[Case, ...], plain: Engine, paying: Engine, drafting: dict[str, Engine]
 ) -> list[dict[str, Any]]:
     """Compare all ways of writing each reply: way -> whether it was equal and its numbers."""
-    first = group[0]
-    raw = plain.file.chat_template is None
-    together = batch.generate_batch(
-        [case.prompt for case in group],
-        max_tokens=first.max_tokens,
-        temperature=first.temperature,
-        seed=first.seed,
-        raw=raw,
-    )
-    found = []
-    for case, in_batch in zip(group, together, strict=True):
-        expected = case.plain(plain)
-        ways = {f"batch of {BATCH}": compared(expected, in_batch)}
-        for name, engine in drafting.items():
-            ways[name] = compared(expected, case.speculative(engine, "drafter", None, expected))
-        found.append(ways)
-    return found
+    expected = [case.plain(plain) for case in group]
+    ways: dict[str, list[Reply]] = {f"as it pays, {BATCH} at once": together(group, paying)}
+    for name, engine in drafting.items():
+        ways[f"{name}, alone"] = [
+            case.speculative(engine, "drafter", None, reply)
+            for case, reply in zip(group, expected, strict=True)
+        ]
+        ways[f"{name}, {BATCH} at once"] = together(group, engine)
+    return [
+        {way: compared(reply, replies[number]) for way, replies in ways.items()}
+        for number, reply in enumerate(expected)
+    ]
+
+
+def together(group: tuple[Case, ...], engine: Engine) -> list[Reply]:
+    return engine.generate_batch([case.request(engine) for case in group])
 
 
 def main() -> None:
@@ -77,17 +81,21 @@ def main() -> None:
             record = json.loads(line)
             done[record["group"]] = record["found"]
     wanted = {repr(group): group for group in groups(options.prompts, options.tokens)}
+    batch = {"sequences": BATCH, "context": 1024}
     with ExitStack() as stack, options.out.open("a", encoding="utf-8") as out:
 
         def load(**more: Any) -> Engine:
             return stack.enter_context(edgespec.load(options.model, **more))
 
-        plain, batch = load(threads=1, drafters="none"), load(threads=2, sequences=BATCH)
-        names = {name: name for name in DRAFTERS} | {"all together": ",".join(DRAFTERS)}
-        drafting = {way: load(threads=2, drafters=name) for way, name in names.items()}
+        plain, paying = load(threads=1, drafters="none"), load(threads=2, **batch)
+        every = ",".join(DRAFTERS)
+        names = {name: name for name in ("none", *DRAFTERS)} | {"all together": every}
+        drafting = {way: load(threads=2, drafters=name, **batch) for way, name in names.items()}
+        for engine in drafting.values():
+            verify_everything(engine)
         for number, (key, group) in enumerate(wanted.items(), 1):
             if key not in done:
-                done[key] = check(group, plain, drafting, batch)
+                done[key] = check(group, plain, paying, drafting)
                 out.write(json.dumps({"group": key, "found": done[key]}) + "\n")
                 out.flush()
             if sys.stderr.isatty():

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from edgespec.drafting.trigram import TrigramDrafter
 from edgespec.engine import Engine
 
 
 def forget(engine: Engine) -> None:
-    """Empty what the default drafters keep of earlier replies.
+    """Empty what drafters keep of earlier replies.
 
     In place, because new tables would cost page faults that only an engine's first reply pays.
     """
-    for source in engine._session.market._sources:
-        if isinstance(source.drafter, TrigramDrafter):
-            source.drafter._rows.fill(0)
-            source.drafter._trials.fill(0)
+    market = engine._session.market
+    market.feed_all()  # what a drafter that was not asked would read later
+    for source in market._sources:
+        drafter = source.drafter
+        for owner in (drafter, getattr(drafter, "pool", None), getattr(drafter, "_history", None)):
+            for name in ("_rows", "_trials", "rows"):
+                table = getattr(owner, name, None)
+                if table is not None:
+                    table.fill(0)

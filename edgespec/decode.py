@@ -74,8 +74,6 @@ class Run:
 
     def learn(self, outcome: StepOutcome, new: list[int], logits: Logits) -> float:
         """Tell the drafters what became of a tree; returns the seconds that took."""
-        if not self.request.speculation:
-            return 0.0
         clock, market = self.session.clock, self.session.market
         start = clock()
         if market.wants_top:
@@ -97,21 +95,20 @@ def decode(run: Run, controller: Controller) -> Generator[list[int], None, None]
     """Yield the new tokens of each step until the reply ends.
 
     The text is a function of model, prompt, sampling and seed alone: drafts decide only how many
-    tokens a step yields.
+    tokens a step yields. Where drafting has not paid lately, most steps do nothing but their pass.
     """
     session = run.session
     sequence, target, clock = session.sequence, session.sequence.target, session.clock
     try:
         while not run.is_over():
             start = clock()
-            tree = _draft(run, controller)
+            tree = session.root() if controller.wait else _draft(run, controller)
             drafted = clock()
             logits = target.forward_batch(((sequence, TokenTree(tree.tokens, tree.parents)),))
             outcome, new = run.accept(tree, logits, target.maxima)
             verify_s = clock() - drafted
-            learn_s = run.learn(outcome, new, logits)
             if run.request.speculation:
-                controller.observe(outcome, verify_s, drafted - start + learn_s)
+                _learn(run, controller, outcome, new, logits, verify_s, drafted - start)
             plain_s = controller.curve.seconds(1)
             run.book(outcome, clock() - start, plain_s, plain_s)
             yield new
@@ -134,6 +131,26 @@ def _draft(run: Run, controller: Controller) -> DraftTree:
     return tree.take(1 + num_nodes) if num_nodes else session.root()
 
 
+def _learn(
+    run: Run,
+    controller: Controller,
+    outcome: StepOutcome,
+    new: list[int],
+    logits: Logits,
+    verify_s: float,
+    draft_s: float,
+) -> None:
+    """Let drafters and controller learn from a step; from one without drafts as little as pays."""
+    market = run.session.market
+    if controller.asked:
+        controller.observe(outcome, verify_s, draft_s + run.learn(outcome, new, logits))
+    elif market.wants_top and controller.may_study:
+        controller.rest(verify_s, run.learn(outcome, new, logits))
+    else:
+        market.extend(new)
+        controller.rest(verify_s)
+
+
 def decode_together(runs: Sequence[Run], allotment: Allotment) -> list[list[int]]:
     """One step of several replies, none of them over: a pass over all their trees; returns the new
     tokens of each.
@@ -154,7 +171,8 @@ def decode_together(runs: Sequence[Run], allotment: Allotment) -> list[list[int]
     steps = [run.accept(tree, *own) for run, tree, own in zip(runs, trees, rows, strict=True)]
     verify_s = time.perf_counter() - drafted
     for run, (outcome, new), (logits, _) in zip(runs, steps, rows, strict=True):
-        draft_s += run.learn(outcome, new, logits)
+        if run.request.speculation:
+            draft_s += run.learn(outcome, new, logits)
     outcomes = [outcome for outcome, _ in steps]
     allotment.observe(bids, outcomes, verify_s, draft_s)
     seconds, plain_s = time.perf_counter() - start, allotment.curve.seconds(len(runs))

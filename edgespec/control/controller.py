@@ -36,6 +36,8 @@ MARGIN = 1.01
 """A draft must promise this much more goodput than plain decoding."""
 PROBE_ALLOWANCE = 0.005
 """Part of the time spent that drafts may take which cannot be verified now."""
+STUDY_ALLOWANCE = 0.003
+"""Part of the time spent that looking at logits may take in steps without drafts."""
 CHEAP_DRAFT = 0.002
 """Drafting below this part of a plain pass is never skipped."""
 LONGEST_SILENCE = 32
@@ -84,7 +86,7 @@ class Controller:
     """Chooses how much of each proposal is verified and learns from what became of it.
 
     Per step: `draft_room` (0: do not draft), the drafter's proposal, `choose`, verification,
-    `observe`.
+    `observe`. While there is to `wait`, and where nobody was asked: a plain pass, and `rest`.
     """
 
     def __init__(self, curve: CostCurve, max_nodes: int) -> None:
@@ -98,9 +100,12 @@ class Controller:
         self._gain_s = 0.0
         """What asking for a proposal has gained lately, its own price left out."""
         self._silence = 0
-        self._wait = 0
+        self.wait = 0
+        """Steps to come in which nobody is to be asked."""
+        self.asked = False
+        """Whether a proposal was asked for in this step."""
+        self._study_s = 0.0
         self._probe_s = 0.0
-        self._asked = False
         self._account_s = OPENING_PASSES * curve.seconds(1)
         self._since_plain = 0
         self._plain_passes = 0
@@ -114,13 +119,11 @@ class Controller:
         room = min(self.max_nodes, self.curve.max_nodes, len(self._path_p)) - 1
         if limit is not None:
             room = min(room, limit)
-        self._asked = False
-        if self._wait > 0:
-            self._wait -= 1
-            return 0
+        self.asked = False
         if self._is_short and self._probe_s < self._draft_s:
+            self.wait = SAMPLE  # this step and those before something is earned
             return 0
-        self._asked = room > 0
+        self.asked = room > 0
         return max(room, 0)
 
     @property
@@ -143,7 +146,7 @@ class Controller:
         """
         num_drafted = len(tree) - 1
         self._proposal = tree if num_drafted else None
-        if self._asked and draft_s > 0.0:
+        if self.asked and draft_s > 0.0:
             # Down at once, up slowly: the first call may have compiled a kernel.
             bill = min(draft_s, LARGEST_BILL * self.curve.seconds(1))
             self._draft_s += (DRAFT_RATE if bill > self._draft_s else 1.0) * (bill - self._draft_s)
@@ -171,9 +174,6 @@ class Controller:
         `outcome.new_tokens` must be filled.
         """
         num_nodes = len(outcome.tree)
-        if not self._asked and num_nodes == 1:
-            self._observe_plain(seconds)
-            return
         self.curve.update(num_nodes, seconds)
         self._since_plain = self._since_plain + 1 if num_nodes > 1 else 0
         was_right = False
@@ -184,19 +184,31 @@ class Controller:
             if was_short and num_nodes == 1:
                 self._settle_unverified(was_right, draft_s)
         self._settle(num_nodes, len(outcome.path), draft_s)
-        if self._asked and not was_short:
+        if self.asked and not was_short:
             gain_s = len(outcome.path) * self.curve.seconds(1) - self.curve.seconds(num_nodes)
             self._gain_s += GAIN_RATE * (gain_s - self._gain_s)
             self._set_silence(was_right)
-        self._asked = False
+        self.asked = False
 
-    def _observe_plain(self, seconds: float) -> None:
-        """Learn from a pass that nobody drafted for, which must cost next to nothing."""
+    @property
+    def may_study(self) -> bool:
+        """Whether drafters that learn from logits may look at those of a step without drafts."""
+        return self._study_s >= 0.0
+
+    def rest(self, seconds: float, study_s: float = 0.0) -> None:
+        """Learn from a pass that nobody drafted for, which must cost next to nothing.
+
+        It took `seconds`, and drafters `study_s` to look at its logits.
+        """
+        if self.wait > 0:
+            self.wait -= 1
+        self._study_s -= study_s
         self._since_plain = 0
         self._plain_passes += 1
         if self._plain_passes % SAMPLE == 0:
             self.curve.update(1, seconds)
             earned = SAMPLE * self.curve.seconds(1)
+            self._study_s = min(self._study_s + STUDY_ALLOWANCE * earned, earned)
             if self._is_short:
                 self._probe_s = min(self._probe_s + PROBE_ALLOWANCE * earned, self._most_probe_s)
             if self._account_s < OPENING_PASSES * self.curve.seconds(1):
@@ -236,7 +248,7 @@ class Controller:
             self._silence = 0
         else:
             self._silence = min(max(2 * self._silence, 1), LONGEST_SILENCE)
-        self._wait = self._silence
+        self.wait = self._silence
 
     @property
     def size_bytes(self) -> int:

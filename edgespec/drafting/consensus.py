@@ -15,19 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.counted import EVIDENCE, evidence, priors_by_order
-from edgespec.drafting.follower_kernels import FIRST, find, keys_at_node, keys_in_text, row_for
-from edgespec.drafting.proposal import (
-    PARENT,
-    PATH,
-    PATH_FLOOR,
-    TOKEN,
-    is_waiting,
-    plant,
-    push,
-    take_best,
-)
-from edgespec.drafting.rates import RATE
+from edgespec.drafting.counted import grow_from_counts, num_votes, priors_by_order
+from edgespec.drafting.follower_kernels import FIRST, TOTAL, keys_in_text, row_for
 from edgespec.drafting.table_drafter import new_rows
 from edgespec.drafting.text_drafter import TextDrafter
 from edgespec.errors import OptionError
@@ -37,16 +26,6 @@ _ORDERS = 4
 _WAYS = 4
 _MOST_VOTERS = 31
 """Votes are bits of an int32; a later reply shares the bit of an earlier one."""
-
-
-@inner_kernel
-def num_votes(bits: int) -> int:
-    """How many voters a set of bits holds."""
-    votes = 0
-    while bits > 0:
-        bits &= bits - 1
-        votes += 1
-    return votes
 
 
 @inner_kernel
@@ -67,6 +46,9 @@ def vote(rows: NDArray[np.int32], row: int, token: int, bit: int) -> None:
         way -= 1
     rows[row, FIRST + way] = token
     rows[row, votes + way] = bit
+    rows[row, TOTAL] = 0
+    for other in range(num_ways):
+        rows[row, TOTAL] += num_votes(rows[row, votes + other])
 
 
 @kernel
@@ -83,78 +65,6 @@ def vote_text(
         for order in range(keys_in_text(text, end, keys)):
             row = row_for(rows, keys[order, 0], keys[order, 1], now + end - begin)
             vote(rows, row, text[end], bit)
-
-
-@inner_kernel
-def push_voted(
-    rows: NDArray[np.int32],
-    row: int,
-    order: int,
-    rates: NDArray[np.float64],
-    places: NDArray[np.int32],
-    scores: NDArray[np.float64],
-    num_waiting: int,
-    first: int,
-    node: int,
-    left: float,
-) -> tuple[int, float]:
-    """Let a row's followers wait below `node` by their votes; return how many wait now, and the
-    probability that is left for others.
-    """
-    num_ways = (rows.shape[1] - FIRST) // 2
-    total = 0
-    for way in range(num_ways):
-        total += num_votes(rows[row, FIRST + num_ways + way])
-    given = left
-    siblings = num_waiting
-    for way in range(num_ways):
-        token = rows[row, FIRST + way]
-        if token < 0:
-            break
-        if is_waiting(places, first, siblings, token):
-            continue
-        votes = num_votes(rows[row, FIRST + num_ways + way])
-        kind = order * EVIDENCE + evidence(votes)
-        share = left * votes / total
-        p_accept = rates[kind, RATE] * share
-        num_waiting = push(places, scores, num_waiting, token, node, kind, 0, 0, p_accept, share)
-        given -= p_accept
-    return num_waiting, given
-
-
-@kernel
-def grow_from_votes(
-    rows: NDArray[np.int32],
-    rates: NDArray[np.float64],
-    keys: NDArray[np.int64],
-    tail: NDArray[np.int32],
-    max_nodes: int,
-    places: NDArray[np.int32],
-    scores: NDArray[np.float64],
-) -> int:
-    """Fill the tree, best path first; return its number of nodes with the root."""
-    plant(places, scores, tail[-1])
-    tokens, parents = places[:, TOKEN], places[:, PARENT]
-    num_nodes = 1
-    num_waiting = 0
-    while num_nodes <= max_nodes:
-        node = num_nodes - 1
-        left = 1.0
-        first = num_waiting
-        for order in range(keys_at_node(tokens, parents, node, tail, keys) - 1, -1, -1):
-            if left * scores[node, PATH] < PATH_FLOOR:
-                break
-            row = find(rows, keys[order, 0], keys[order, 1])
-            if row >= 0:
-                num_waiting, left = push_voted(
-                    rows, row, order, rates, places, scores, num_waiting, first, node, left
-                )
-        if num_waiting == 0:
-            break
-        take_best(places, scores, num_waiting, num_nodes)
-        num_waiting -= 1
-        num_nodes += 1
-    return num_nodes
 
 
 class ConsensusPool:
@@ -276,7 +186,7 @@ class ConsensusDrafter(TextDrafter):
             self.pool.hear(text, begin, self._voter)
 
     def _grow(self, max_nodes: int) -> int:
-        return grow_from_votes(
+        return grow_from_counts(
             self.pool.rows,
             self._rates,
             self._keys,
@@ -284,6 +194,7 @@ class ConsensusDrafter(TextDrafter):
             max_nodes,
             self._proposal.places,
             self._proposal.scores,
+            True,
         )
 
     @property

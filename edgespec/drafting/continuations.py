@@ -29,6 +29,8 @@ from edgespec.drafting.proposal import (
     PATH_FLOOR,
     STATE,
     is_waiting,
+    num_nodes,
+    num_waiting,
     plant,
     push,
     take_best,
@@ -51,15 +53,14 @@ def push_followers(
     rates: NDArray[np.float64],
     places: NDArray[np.int32],
     scores: NDArray[np.float64],
-    num_waiting: int,
     first: int,
     parent: int,
     state: int,
     match: int,
     left: float,
-) -> tuple[int, float]:
-    """Let the followers of `state` wait that none of the siblings from `first` on is; return how
-    many wait now, and the probability that is left for others.
+) -> float:
+    """Let the followers of `state` wait that none of the siblings from `first` on is; return the
+    probability that is left for others.
     """
     total = 0.0
     newest = -1
@@ -76,7 +77,7 @@ def push_followers(
         edge = edges[edge, NEXT]
     bucket = bucket_of(match)
     given = left
-    siblings = num_waiting
+    siblings = num_waiting(places)
     edge = states[state, HEAD]
     for _ in range(_MAX_FOLLOWERS):
         if edge < 0:
@@ -87,13 +88,10 @@ def push_followers(
         p_accept = rates[bucket, RATE] * share
         token = edges[edge, LABEL]
         if not is_waiting(places, first, siblings, token):
-            num_waiting = push(
-                places, scores, num_waiting, token, parent, bucket, target, match + 1,
-                p_accept, share,
-            )  # fmt: skip
+            push(places, scores, token, parent, bucket, target, match + 1, p_accept, share)
             given -= p_accept
         edge = edges[edge, NEXT]
-    return num_waiting, given
+    return given
 
 
 @inner_kernel
@@ -103,23 +101,21 @@ def expand(
     rates: NDArray[np.float64],
     places: NDArray[np.int32],
     scores: NDArray[np.float64],
-    num_waiting: int,
     node: int,
-) -> int:
-    """Let the continuations of `node` wait; return how many wait now."""
+) -> None:
+    """Let the continuations of `node` wait."""
     state, match = places[node, STATE], places[node, MATCH]
-    first = num_waiting
+    first = num_waiting(places)
     left = 1.0
     levels = 0
     while state > 0 and levels < _MOST_LEVELS and scores[node, PATH] * left >= PATH_FLOOR:
         if states[state, HEAD] >= 0:
             levels += 1
-            num_waiting, left = push_followers(
-                states, edges, rates, places, scores, num_waiting, first, node, state, match, left
+            left = push_followers(
+                states, edges, rates, places, scores, first, node, state, match, left
             )
         state = states[state, LINK]
         match = min(match, states[state, LENGTH])
-    return num_waiting
 
 
 @kernel
@@ -134,17 +130,11 @@ def propose_tree(
     scores: NDArray[np.float64],
 ) -> int:
     """Fill the tree, best path first; return its number of nodes with the root."""
-    plant(places, scores, root)
+    node = plant(places, scores, root, max_nodes)
     state = states[sizes[LAST], LINK]
     places[0, STATE] = state
     places[0, MATCH] = states[state, LENGTH] if state > 0 else 0
-    num_nodes = 1
-    num_waiting = 0
-    while num_nodes <= max_nodes:
-        num_waiting = expand(states, edges, rates, places, scores, num_waiting, num_nodes - 1)
-        if num_waiting == 0:
-            break
-        take_best(places, scores, num_waiting, num_nodes)
-        num_waiting -= 1
-        num_nodes += 1
-    return num_nodes
+    while node >= 0:
+        expand(states, edges, rates, places, scores, node)
+        node = take_best(places, scores)
+    return num_nodes(places)

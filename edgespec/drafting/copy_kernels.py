@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 from edgespec.drafting.follower_kernels import scatter
 from edgespec.drafting.match_rates import PRIORS as MATCH_PRIORS
 from edgespec.drafting.match_rates import bucket_of
-from edgespec.drafting.proposal import MATCH, STATE, is_waiting, plant, push, take_best
+from edgespec.drafting.proposal import (
+    MATCH,
+    STATE,
+    is_waiting,
+    num_nodes,
+    num_waiting,
+    plant,
+    push,
+    take_best,
+)
 from edgespec.drafting.rates import RATE
 from edgespec.jit import inner_kernel, kernel
 
@@ -163,26 +172,22 @@ def push_copy(
     rates: NDArray[np.float64],
     places: NDArray[np.int32],
     scores: NDArray[np.float64],
-    num_waiting: int,
     node: int,
     position: int,
     match: int,
     kind: int,
     left: float,
-) -> tuple[int, float]:
-    """Let source[position] wait below `node`, if it exists and is not there yet; return how many
-    wait now and what is left for others.
+) -> float:
+    """Let source[position] wait below `node`, if it exists and is not there yet; return what is
+    left for others.
     """
     if position < 0 or position >= state[LENGTH]:
-        return num_waiting, left
-    if node == 0 and is_waiting(places, 0, num_waiting, source[position]):
-        return num_waiting, left
+        return left
+    if node == 0 and is_waiting(places, 0, num_waiting(places), source[position]):
+        return left
     p_accept = left * rates[kind, RATE]
-    num_waiting = push(
-        places, scores, num_waiting, source[position], node, kind, position + 1, match + 1,
-        p_accept, left,
-    )  # fmt: skip
-    return num_waiting, left - p_accept
+    push(places, scores, source[position], node, kind, position + 1, match + 1, p_accept, left)
+    return left - p_accept
 
 
 @kernel
@@ -196,30 +201,24 @@ def grow_copy(
     scores: NDArray[np.float64],
 ) -> int:
     """Fill the tree, best path first; return its number of nodes with the root."""
-    plant(places, scores, root)
+    node = plant(places, scores, root, max_nodes)
     if state[CURSOR] < 0:
         return 1
     cursor, run, lost, left = state[CURSOR], state[RUN], state[LOST], 1.0
-    num_waiting = 0
     if lost == 0:
-        num_waiting, left = push_copy(
-            source, state, rates, places, scores, 0, 0, cursor, run, bucket_of(run), left
-        )
+        push_copy(source, state, rates, places, scores, 0, cursor, run, bucket_of(run), left)
     else:
         for kind, position in (
             (REPLACED, cursor + lost), (INSERTED, cursor), (DROPPED, cursor + lost + 1)
         ):  # fmt: skip
-            num_waiting, left = push_copy(
-                source, state, rates, places, scores, num_waiting, 0, position, run // 4, kind, left
+            left = push_copy(
+                source, state, rates, places, scores, 0, position, run // 4, kind, left
             )
-    num_nodes = 1
-    while num_nodes <= max_nodes and num_waiting > 0:
-        take_best(places, scores, num_waiting, num_nodes)
-        num_waiting -= 1
-        position, match = places[num_nodes, STATE], places[num_nodes, MATCH]
-        num_waiting, left = push_copy(
-            source, state, rates, places, scores, num_waiting, num_nodes, position, match,
-            bucket_of(match), 1.0,
-        )  # fmt: skip
-        num_nodes += 1
-    return num_nodes
+    while node >= 0:
+        node = take_best(places, scores)
+        if node > 0:
+            position, match = places[node, STATE], places[node, MATCH]
+            push_copy(
+                source, state, rates, places, scores, node, position, match, bucket_of(match), 1.0
+            )
+    return num_nodes(places)

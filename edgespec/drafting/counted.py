@@ -18,6 +18,8 @@ from edgespec.drafting.proposal import (
     PATH_FLOOR,
     TOKEN,
     is_waiting,
+    num_nodes,
+    num_waiting,
     plant,
     push,
     take_best,
@@ -44,6 +46,16 @@ def evidence(total: int) -> int:
 
 
 @inner_kernel
+def num_votes(bits: int) -> int:
+    """How many voters a set of bits holds."""
+    votes = 0
+    while bits > 0:
+        bits &= bits - 1
+        votes += 1
+    return votes
+
+
+@inner_kernel
 def push_counted(
     rows: NDArray[np.int32],
     row: int,
@@ -51,30 +63,35 @@ def push_counted(
     rates: NDArray[np.float64],
     places: NDArray[np.int32],
     scores: NDArray[np.float64],
-    num_waiting: int,
     first: int,
     node: int,
     left: float,
-) -> tuple[int, float]:
+    are_votes: bool,
+) -> float:
     """Let a row's followers wait below `node` that none of the siblings from `first` on is; return
-    how many wait now, and the probability that is left for others.
+    the probability that is left for others.
+
+    A row says how often each follower was seen or, if `are_votes`, by whom, as bits.
     """
     num_ways = (rows.shape[1] - FIRST) // 2
     total = rows[row, TOTAL]
-    kind = order * EVIDENCE + evidence(total)
     given = left
-    siblings = num_waiting
+    siblings = num_waiting(places)
     for way in range(num_ways):
         token = rows[row, FIRST + way]
         if token < 0:
             break
         if is_waiting(places, first, siblings, token):
             continue
-        share = left * rows[row, FIRST + num_ways + way] / total
+        weight = rows[row, FIRST + num_ways + way]
+        if are_votes:
+            weight = num_votes(weight)
+        kind = order * EVIDENCE + evidence(weight if are_votes else total)
+        share = left * weight / total
         p_accept = rates[kind, RATE] * share
-        num_waiting = push(places, scores, num_waiting, token, node, kind, 0, 0, p_accept, share)
+        push(places, scores, token, node, kind, 0, 0, p_accept, share)
         given -= p_accept
-    return num_waiting, given
+    return given
 
 
 @kernel
@@ -86,27 +103,21 @@ def grow_from_counts(
     max_nodes: int,
     places: NDArray[np.int32],
     scores: NDArray[np.float64],
+    are_votes: bool,
 ) -> int:
     """Fill the tree, best path first; return its number of nodes with the root."""
-    plant(places, scores, tail[-1])
+    node = plant(places, scores, tail[-1], max_nodes)
     tokens, parents = places[:, TOKEN], places[:, PARENT]
-    num_nodes = 1
-    num_waiting = 0
-    while num_nodes <= max_nodes:
-        node = num_nodes - 1
+    while node >= 0:
         left = 1.0
-        first = num_waiting
+        first = num_waiting(places)
         for order in range(keys_at_node(tokens, parents, node, tail, keys) - 1, -1, -1):
             if left * scores[node, PATH] < PATH_FLOOR:
                 break
             row = find(rows, keys[order, 0], keys[order, 1])
             if row >= 0:
-                num_waiting, left = push_counted(
-                    rows, row, order, rates, places, scores, num_waiting, first, node, left
+                left = push_counted(
+                    rows, row, order, rates, places, scores, first, node, left, are_votes
                 )
-        if num_waiting == 0:
-            break
-        take_best(places, scores, num_waiting, num_nodes)
-        num_waiting -= 1
-        num_nodes += 1
-    return num_nodes
+        node = take_best(places, scores)
+    return num_nodes(places)

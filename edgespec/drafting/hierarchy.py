@@ -18,7 +18,16 @@ from edgespec.drafting.base import DraftTree
 from edgespec.drafting.counted import priors_by_order, push_counted
 from edgespec.drafting.follower_kernels import SET_ROWS, count_text, find, keys_at_node
 from edgespec.drafting.history import History
-from edgespec.drafting.proposal import PARENT, PATH, PATH_FLOOR, TOKEN, plant, take_best
+from edgespec.drafting.proposal import (
+    PARENT,
+    PATH,
+    PATH_FLOOR,
+    TOKEN,
+    num_nodes,
+    num_waiting,
+    plant,
+    take_best,
+)
 from edgespec.drafting.store import COLUMNS, ORDERS, WAYS, Store
 from edgespec.drafting.table_drafter import TableDrafter, new_rows
 from edgespec.jit import kernel
@@ -44,14 +53,11 @@ def grow_from_stores(
 ) -> int:
     """Fill the tree, best path first; return its number of nodes with the root."""
     stores = (reply, conversation, history, corpus)
-    plant(places, scores, tail[-1])
+    node = plant(places, scores, tail[-1], max_nodes)
     tokens, parents = places[:, TOKEN], places[:, PARENT]
-    num_nodes = 1
-    num_waiting = 0
-    while num_nodes <= max_nodes:
-        node = num_nodes - 1
+    while node >= 0:
         left = 1.0
-        first = num_waiting
+        first = num_waiting(places)
         for order in range(keys_at_node(tokens, parents, node, tail, keys) - 1, -1, -1):
             for level in range(len(stores)):
                 if left * scores[node, PATH] < PATH_FLOOR:
@@ -59,16 +65,12 @@ def grow_from_stores(
                 rows = stores[level]
                 row = find(rows, keys[order, 0], keys[order, 1])
                 if row >= 0:
-                    num_waiting, left = push_counted(
-                        rows, row, level * ORDERS + order, rates, places, scores, num_waiting,
-                        first, node, left,
+                    left = push_counted(
+                        rows, row, level * ORDERS + order, rates, places, scores,
+                        first, node, left, False,
                     )  # fmt: skip
-        if num_waiting == 0:
-            break
-        take_best(places, scores, num_waiting, num_nodes)
-        num_waiting -= 1
-        num_nodes += 1
-    return num_nodes
+        node = take_best(places, scores)
+    return num_nodes(places)
 
 
 class HierarchyDrafter(TableDrafter):

@@ -105,4 +105,5 @@ class JacobiDrafter(TableDrafter):
             max_nodes,
             self._proposal.places,
             self._proposal.scores,
+            False,
         )

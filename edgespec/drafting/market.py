@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,7 +52,8 @@ class Source:
     asked: bool = False
     spent_s: float = 0.0
     """Since the step began: feeding, proposing and learning."""
-    pending: list[int] = field(default_factory=list)
+    num_read: int = 0
+    """How many of the market's latest tokens its store has been fed."""
     tree: DraftTree | None = None
     """Its proposal in this step, if it made one."""
 
@@ -77,6 +78,8 @@ class Market(Drafter):
         self.token_s = 1.0
         self._clock = clock
         self._last = 0
+        self._latest: list[int] = []
+        """Tokens that some store may not have been fed."""
         self._proposed = False
         self._credit = np.zeros(MAX_SOURCES + 1, np.int64)
         self._merged = MergedTree(self.statistics.table)
@@ -92,8 +95,8 @@ class Market(Drafter):
 
     def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         """Start over with this text; what was learnt about the sources stays."""
+        self.feed_all()  # the last words of the reply before: some keep them
         for source in self._sources:
-            _feed(source)  # the last words of the reply before: some keep them
             source.drafter.reset(tokens)
             source.wait = source.silence = 0
             source.tree = None
@@ -101,12 +104,25 @@ class Market(Drafter):
 
     def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         self._last = tokens[-1]
+        self._latest.extend(tokens)
+        if len(self._latest) >= _MOST_PENDING:
+            self.feed_all()
+
+    def feed_all(self) -> None:
+        """Let all stores read what they have not read."""
+        if not self._latest:
+            return
         for source in self._sources:
-            source.pending.extend(tokens)
-            if len(source.pending) >= _MOST_PENDING:
-                start = self._clock()
-                _feed(source)
-                source.spent_s += self._clock() - start
+            start = self._clock()
+            self._feed(source)
+            source.spent_s += self._clock() - start
+            source.num_read = 0
+        self._latest.clear()
+
+    def _feed(self, source: Source) -> None:
+        if source.num_read < len(self._latest):
+            source.drafter.extend(self._latest[source.num_read :])
+            source.num_read = len(self._latest)
 
     def propose(self, max_nodes: int) -> DraftTree:
         """The surest nodes of all proposals, at most `max_nodes` besides the root.
@@ -133,7 +149,7 @@ class Market(Drafter):
             source.wait -= 1
             return None
         start = self._clock()
-        _feed(source)
+        self._feed(source)
         tree = source.drafter.propose(max_nodes)
         source.spent_s += self._clock() - start
         return tree if len(tree) > 1 else None
@@ -148,7 +164,7 @@ class Market(Drafter):
         for source in self._sources:
             if source.asked or source.drafter.wants_top:
                 start = self._clock()
-                _feed(source)  # what it learns belongs behind the text before this step
+                self._feed(source)  # what it learns belongs behind the text before this step
                 source.drafter.observe(outcome)
                 source.spent_s += self._clock() - start
             if source.asked:
@@ -191,8 +207,8 @@ class Market(Drafter):
         return sum(source.drafter.shrink() for source in self._sources)
 
     def close(self) -> None:
+        self.feed_all()
         for source in self._sources:
-            _feed(source)
             source.drafter.close()
         self.statistics.save()
 
@@ -210,9 +226,3 @@ class Market(Drafter):
         """Bytes of all stores and of the market's own arrays."""
         own = self._merged.size_bytes + self.statistics.size_bytes
         return own + sum(source.drafter.size_bytes for source in self._sources)
-
-
-def _feed(source: Source) -> None:
-    if source.pending:
-        source.drafter.extend(source.pending)
-        source.pending = []

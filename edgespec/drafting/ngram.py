@@ -38,4 +38,5 @@ class NgramDrafter(TableDrafter):
             max_nodes,
             self._proposal.places,
             self._proposal.scores,
+            False,
         )

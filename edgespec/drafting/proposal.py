@@ -3,9 +3,15 @@
 The best-first rule is DySpec's ("DySpec: Faster Speculative Decoding with Dynamic Token Tree
 Structure"), with a drafter's own estimates in place of a draft model's.
 
-places int32 [most nodes + most waiting, 5]: token, parent, kind, state, match; scores float64 [the
-same, 3]: probability of the path, of the node given its parent, share. Rows below WAITING are the
-tree, root first; the others wait. What `state` and `match` mean is the drafter's business.
+places int32 [most nodes + most waiting + 1, 5]: token, parent, kind, state, match; scores float64
+[the same, 3]: probability of the path, of the node given its parent, share. Rows below WAITING are
+the tree, root first; the others wait, and the last row counts. What `state` and `match` mean is the
+drafter's business. Every drafter grows its tree by the same loop:
+
+    node = plant(...)
+    while node >= 0:
+        push(...)  # each continuation of the node that may pay
+        node = take_best(...)
 """
 
 from __future__ import annotations
@@ -25,26 +31,34 @@ MOST_NODES = 255
 """Most nodes of one proposal besides the root."""
 WAITING = MOST_NODES + 1
 _MOST_WAITING = 256
+COUNTS = WAITING + _MOST_WAITING
+NODES, QUEUED, MOST = 0, 1, 2
+"""Of the last row: nodes of the tree, those waiting, and the most nodes asked for."""
 PATH_FLOOR = 0.01
 """Paths less likely than this never pay."""
 
 
 @inner_kernel
-def plant(places: NDArray[np.int32], scores: NDArray[np.float64], token: int) -> None:
-    """Make `token` the root."""
+def plant(
+    places: NDArray[np.int32], scores: NDArray[np.float64], token: int, max_nodes: int
+) -> int:
+    """Make `token` the root of a tree of at most `max_nodes` more; return it, -1 for none more."""
     for column in range(5):
         places[0, column] = 0
     places[0, TOKEN] = token
     places[0, PARENT] = -1
     for column in range(3):
         scores[0, column] = 1.0
+    places[COUNTS, NODES] = 1
+    places[COUNTS, QUEUED] = 0
+    places[COUNTS, MOST] = max_nodes + 1
+    return 0 if max_nodes > 0 else -1
 
 
 @inner_kernel
 def push(
     places: NDArray[np.int32],
     scores: NDArray[np.float64],
-    num_waiting: int,
     token: int,
     parent: int,
     kind: int,
@@ -52,12 +66,13 @@ def push(
     match: int,
     p_accept: float,
     share: float,
-) -> int:
-    """Let a child of node `parent` wait if its path can pay; return how many wait now."""
+) -> None:
+    """Let a child of node `parent` wait if its path can pay."""
     path = scores[parent, PATH] * p_accept
-    if path < PATH_FLOOR or num_waiting == _MOST_WAITING:
-        return num_waiting
-    row = WAITING + num_waiting
+    waiting = places[COUNTS, QUEUED]
+    if path < PATH_FLOOR or waiting == _MOST_WAITING:
+        return
+    row = WAITING + waiting
     places[row, TOKEN] = token
     places[row, PARENT] = parent
     places[row, KIND] = kind
@@ -66,34 +81,52 @@ def push(
     scores[row, PATH] = path
     scores[row, GIVEN] = p_accept
     scores[row, SHARE] = share
-    return num_waiting + 1
+    places[COUNTS, QUEUED] = waiting + 1
 
 
 @inner_kernel
-def take_best(
-    places: NDArray[np.int32], scores: NDArray[np.float64], num_waiting: int, num_nodes: int
-) -> None:
-    """Make the likeliest of those waiting the tree's next node; there is one fewer afterwards."""
+def take_best(places: NDArray[np.int32], scores: NDArray[np.float64]) -> int:
+    """Make the likeliest of those waiting the tree's next node and return it; -1 when nobody waits
+    or the tree is as large as was asked for, and nothing is to follow.
+    """
+    new = places[COUNTS, NODES]
+    last = WAITING + places[COUNTS, QUEUED] - 1
+    if last < WAITING or new >= places[COUNTS, MOST]:
+        return -1
     best = WAITING
-    last = WAITING + num_waiting - 1
     for row in range(WAITING + 1, last + 1):
         if scores[row, PATH] > scores[best, PATH]:
             best = row
     for column in range(5):
-        places[num_nodes, column] = places[best, column]
+        places[new, column] = places[best, column]
         places[best, column] = places[last, column]
     for column in range(3):
-        scores[num_nodes, column] = scores[best, column]
+        scores[new, column] = scores[best, column]
         scores[best, column] = scores[last, column]
+    places[COUNTS, NODES] = new + 1
+    places[COUNTS, QUEUED] -= 1
+    return int(new) if new + 1 < places[COUNTS, MOST] else -1
 
 
 @inner_kernel
-def is_waiting(places: NDArray[np.int32], first: int, num_waiting: int, token: int) -> bool:
-    """Whether one of those waiting, from the `first` on, holds this token."""
+def is_waiting(places: NDArray[np.int32], first: int, end: int, token: int) -> bool:
+    """Whether one of those waiting, from the `first` up to `end`, holds this token."""
     row = WAITING + first
-    while row < WAITING + num_waiting and places[row, TOKEN] != token:
+    while row < WAITING + end and places[row, TOKEN] != token:
         row += 1
-    return row < WAITING + num_waiting
+    return row < WAITING + end
+
+
+@inner_kernel
+def num_waiting(places: NDArray[np.int32]) -> int:
+    """How many wait."""
+    return int(places[COUNTS, QUEUED])
+
+
+@inner_kernel
+def num_nodes(places: NDArray[np.int32]) -> int:
+    """Nodes of the tree, the root included."""
+    return int(places[COUNTS, NODES])
 
 
 @kernel
@@ -139,8 +172,8 @@ class Proposal:
     """The buffers of one drafter's proposals, and the last of them until its outcome is known."""
 
     def __init__(self, source: int) -> None:
-        self.places = np.zeros((WAITING + _MOST_WAITING, 5), np.int32)
-        self.scores = np.zeros((WAITING + _MOST_WAITING, 3), np.float64)
+        self.places = np.zeros((COUNTS + 1, 5), np.int32)
+        self.scores = np.zeros((COUNTS + 1, 3), np.float64)
         self._num_nodes = 0
         self._tokens = np.zeros(WAITING, np.int32)
         self._parents = np.zeros(WAITING, np.int16)

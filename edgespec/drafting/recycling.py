@@ -21,7 +21,16 @@ from edgespec.drafting.follower_kernels import (
     lengthen,
     row_for,
 )
-from edgespec.drafting.proposal import PARENT, PATH, PATH_FLOOR, TOKEN, plant, push, take_best
+from edgespec.drafting.proposal import (
+    PARENT,
+    PATH,
+    PATH_FLOOR,
+    TOKEN,
+    num_nodes,
+    plant,
+    push,
+    take_best,
+)
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.table_drafter import TableDrafter
 from edgespec.jit import inner_kernel, kernel
@@ -58,19 +67,15 @@ def push_ranks(
     rates: NDArray[np.float64],
     places: NDArray[np.int32],
     scores: NDArray[np.float64],
-    num_waiting: int,
     node: int,
-) -> int:
-    """Let a row's followers wait as children of `node`; return how many wait now."""
+) -> None:
+    """Let a row's followers wait as children of `node`."""
     num_ways = (rows.shape[1] - FIRST) // 2
     for rank in range(num_ways):
         token = rows[row, FIRST + rank]
         if token < 0 or scores[node, PATH] * rates[rank, RATE] < PATH_FLOOR:
             break
-        num_waiting = push(
-            places, scores, num_waiting, token, node, rank, 0, 0, rates[rank, RATE], 1.0
-        )
-    return num_waiting
+        push(places, scores, token, node, rank, 0, 0, rates[rank, RATE], 1.0)
 
 
 @kernel
@@ -84,21 +89,15 @@ def grow_from_ranks(
     scores: NDArray[np.float64],
 ) -> int:
     """Fill the tree, best path first; return its number of nodes with the root."""
-    plant(places, scores, tail[-1])
+    node = plant(places, scores, tail[-1], max_nodes)
     tokens, parents = places[:, TOKEN], places[:, PARENT]
-    num_nodes = 1
-    num_waiting = 0
-    while num_nodes <= max_nodes:
-        keys_at_node(tokens, parents, num_nodes - 1, tail, keys)
+    while node >= 0:
+        keys_at_node(tokens, parents, node, tail, keys)
         row = find(rows, keys[0, 0], keys[0, 1])
         if row >= 0:
-            num_waiting = push_ranks(rows, row, rates, places, scores, num_waiting, num_nodes - 1)
-        if num_waiting == 0:
-            break
-        take_best(places, scores, num_waiting, num_nodes)
-        num_waiting -= 1
-        num_nodes += 1
-    return num_nodes
+            push_ranks(rows, row, rates, places, scores, node)
+        node = take_best(places, scores)
+    return num_nodes(places)
 
 
 class RecyclingDrafter(TableDrafter):

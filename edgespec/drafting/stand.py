@@ -27,6 +27,8 @@ from edgespec.drafting.proposal import (
     PATH_FLOOR,
     TOKEN,
     is_waiting,
+    num_nodes,
+    num_waiting,
     plant,
     push,
     take_best,
@@ -113,13 +115,12 @@ def push_drawn(
     key: np.uint64,
     places: NDArray[np.int32],
     scores: NDArray[np.float64],
-    num_waiting: int,
     first: int,
     node: int,
     left: float,
-) -> tuple[int, float]:
+) -> float:
     """Let a row's tokens wait below `node` by their logits with the noise of their position added;
-    return how many wait now, and the probability that is left for others.
+    return the probability that is left for others.
     """
     num_ways = (rows.shape[1] - FIRST) // 2
     best = 0
@@ -135,7 +136,7 @@ def push_drawn(
         drawn[way] = math.exp(drawn[way] - highest)
         total += drawn[way]
     given = left
-    siblings = num_waiting
+    siblings = num_waiting(places)
     for way in range(allowed):
         token = rows[row, FIRST + way]
         if is_waiting(places, first, siblings, token):
@@ -143,12 +144,12 @@ def push_drawn(
         kind = 2 * order + (0 if way == best else 1)
         share = left * drawn[way] / total
         p_accept = rates[kind, RATE] * share
-        num_waiting = push(
-            places, scores, num_waiting, token, node, kind, 0, places[node, MATCH] + 1, p_accept,
+        push(
+            places, scores, token, node, kind, 0, places[node, MATCH] + 1, p_accept,
             share,
         )  # fmt: skip
         given -= p_accept
-    return num_waiting, given
+    return given
 
 
 @kernel
@@ -169,14 +170,11 @@ def grow_by_drawing(
     seed: np.uint64,
 ) -> int:
     """Fill the tree, best path first; return its number of nodes with the root."""
-    plant(places, scores, tail[-1])
+    node = plant(places, scores, tail[-1], max_nodes)
     tokens, parents = places[:, TOKEN], places[:, PARENT]
-    num_nodes = 1
-    num_waiting = 0
-    while num_nodes <= max_nodes:
-        node = num_nodes - 1
+    while node >= 0:
         left = 1.0
-        first = num_waiting
+        first = num_waiting(places)
         key = position_key(seed, root_position + places[node, MATCH] + 1)
         for order in range(keys_at_node(tokens, parents, node, tail, keys) - 1, -1, -1):
             if left * scores[node, PATH] < PATH_FLOOR:
@@ -184,16 +182,12 @@ def grow_by_drawing(
             row = find(rows, keys[order, 0], keys[order, 1])
             if row >= 0:
                 allowed = num_allowed(rows, row, top_k, top_p, min_p)
-                num_waiting, left = push_drawn(
+                left = push_drawn(
                     rows, row, order, rates, drawn, allowed, temperature, key, places, scores,
-                    num_waiting, first, node, left,
+                    first, node, left,
                 )  # fmt: skip
-        if num_waiting == 0:
-            break
-        take_best(places, scores, num_waiting, num_nodes)
-        num_waiting -= 1
-        num_nodes += 1
-    return num_nodes
+        node = take_best(places, scores)
+    return num_nodes(places)
 
 
 class StandDrafter(TableDrafter):

@@ -34,6 +34,8 @@ from edgespec.drafting.proposal import (
     PATH_FLOOR,
     TOKEN,
     is_waiting,
+    num_nodes,
+    num_waiting,
     plant,
     push,
     take_best,
@@ -90,14 +92,13 @@ def push_searched(
     values: NDArray[np.float64],
     places: NDArray[np.int32],
     scores: NDArray[np.float64],
-    num_waiting: int,
     first: int,
     node: int,
     before: int,
     left: float,
-) -> tuple[int, float]:
-    """Let a row's followers wait below `node` that none of the siblings from `first` on is; return
-    how many wait now, and the probability that is left for others.
+) -> float:
+    """Let a row's followers wait below `node` that none of the siblings from `first` on is;
+    return the probability that is left for others.
     """
     num_ways = (rows.shape[1] - FIRST) // 2
     total = rows[row, TOTAL]
@@ -112,7 +113,7 @@ def push_searched(
         whole += values[way]
     kind = order * EVIDENCE + evidence(total)
     given = left
-    siblings = num_waiting
+    siblings = num_waiting(places)
     for way in range(_CANDIDATES):
         token = rows[row, FIRST + way]
         if token < 0:
@@ -121,9 +122,9 @@ def push_searched(
             continue
         share = left * values[way] / max(whole, 1.0)
         p_accept = rates[kind, RATE] * share
-        num_waiting = push(places, scores, num_waiting, token, node, kind, 0, 0, p_accept, share)
+        push(places, scores, token, node, kind, 0, 0, p_accept, share)
         given -= p_accept
-    return num_waiting, given
+    return given
 
 
 @kernel
@@ -139,14 +140,11 @@ def grow_by_search(
     scores: NDArray[np.float64],
 ) -> int:
     """Fill the tree, best path first; return its number of nodes with the root."""
-    plant(places, scores, tail[-1])
+    node = plant(places, scores, tail[-1], max_nodes)
     tokens, parents = places[:, TOKEN], places[:, PARENT]
-    num_nodes = 1
-    num_waiting = 0
-    while num_nodes <= max_nodes:
-        node = num_nodes - 1
+    while node >= 0:
         left = 1.0
-        first = num_waiting
+        first = num_waiting(places)
         before = before_of(tokens, parents, node, tail)
         for order in range(1, -1, -1):
             if left * scores[node, PATH] < PATH_FLOOR:
@@ -155,16 +153,12 @@ def grow_by_search(
                 continue
             row = find(rows, keys[order, 0], keys[order, 1])
             if row >= 0:
-                num_waiting, left = push_searched(
-                    rows, row, order, trials, rates, keys, values, places, scores, num_waiting,
+                left = push_searched(
+                    rows, row, order, trials, rates, keys, values, places, scores,
                     first, node, before, left,
                 )  # fmt: skip
-        if num_waiting == 0:
-            break
-        take_best(places, scores, num_waiting, num_nodes)
-        num_waiting -= 1
-        num_nodes += 1
-    return num_nodes
+        node = take_best(places, scores)
+    return num_nodes(places)
 
 
 @kernel

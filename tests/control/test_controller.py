@@ -61,7 +61,8 @@ class Simulation:
     def step(self, hit_rate: float) -> None:
         draft_s = self.draft_s
         tree = DraftTree.root(1)
-        if self.controller.draft_room():
+        asked = not self.controller.wait and self.controller.draft_room() > 0
+        if asked:
             tree = self.market.propose(15)
         else:
             draft_s = min(0.1 * self.draft_s, 0.002)  # drafters are fed all the same
@@ -74,7 +75,10 @@ class Simulation:
         outcome = StepOutcome(tree, list(range(accepted + 1)), new[-1], new)
         seconds = self.true.seconds(len(tree))
         self.market.observe(outcome)
-        self.controller.observe(outcome, seconds, draft_s)
+        if asked:
+            self.controller.observe(outcome, seconds, draft_s)
+        else:
+            self.controller.rest(seconds)
         self.clock += seconds + draft_s
         self.tokens += accepted + 1
         self.verified.append(len(tree) - 1)
@@ -183,15 +187,25 @@ def test_dear_drafts_are_asked_for_less_often_while_they_are_wrong() -> None:
     controller = Controller(CostCurve(FLAT), 16)
     asked = 0
     for _ in range(300):
-        draft_s = 0.0
-        tree = DraftTree.root(1)
-        if controller.draft_room():
-            asked += 1
-            draft_s, tree = 0.05, chain(15)
-        controller.choose(tree, draft_s)
+        if controller.wait or not controller.draft_room():
+            controller.rest(1.0)
+            continue
+        asked += 1
+        controller.choose(chain(15), 0.05)
         root = DraftTree.root(1)
-        controller.observe(StepOutcome(root, [0], WRONG, [WRONG]), 1.0, draft_s)
+        controller.observe(StepOutcome(root, [0], WRONG, [WRONG]), 1.0, 0.05)
     assert asked < 15
+
+
+@pytest.mark.parametrize(("study_s", "least", "most"), [(0.0005, 95, 100), (0.05, 2, 12)])
+def test_looking_at_logits_of_plain_steps_is_bounded(study_s: float, least: int, most: int) -> None:
+    controller = Controller(CostCurve(FLAT), 16)
+    studied = 0
+    for _ in range(100):
+        may = controller.may_study
+        studied += may
+        controller.rest(1.0, may * study_s)
+    assert least <= studied <= most
 
 
 def test_a_first_draft_that_compiles_a_kernel_is_soon_forgiven() -> None:

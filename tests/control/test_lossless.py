@@ -79,14 +79,19 @@ def test_the_automaton_and_the_controller_leave_the_text_alone(
     text = list(PROMPT)
     steps = 0
     while len(text) < len(PROMPT) + NUM_TOKENS:
-        room = controller.draft_room(len(PROMPT) + NUM_TOKENS - len(text) - 1)
+        left = len(PROMPT) + NUM_TOKENS - len(text) - 1
+        room = 0 if controller.wait else controller.draft_room(left)
         tree = market.propose(room) if room else DraftTree.root(text[-1])
         tree = tree.take(1 + controller.choose(tree, 1e-3))
         logits = target.forward(text, tree)
         path, bonus = verifier.verify(logits, tree.tokens, tree.parents, text, len(text) - 1)
         new = [int(tree.tokens[node]) for node in path[1:]] + [bonus]
         outcome = StepOutcome(tree, path, bonus, new)
-        controller.observe(outcome, curve.get(len(tree), 1.2), 1e-3)
+        seconds = curve.get(len(tree), 1.2)
+        if controller.asked:
+            controller.observe(outcome, seconds, 1e-3)
+        else:
+            controller.rest(seconds)
         market.observe(outcome)
         market.extend(new)
         text += new

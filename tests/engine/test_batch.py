@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import edgespec
-from benchmarks.batch_equality import verify_everything
+from benchmarks.equality import verify_everything
 from edgespec import ContextOverflowError, EdgeSpecError, OptionError
 from edgespec.engine import Engine
 from edgespec.opening import DRAFTERS
