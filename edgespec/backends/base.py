@@ -206,13 +206,13 @@ class Target(ABC):
         """Most tokens one prefill step may hold."""
         return self.max_nodes
 
-    def cost_curve(self, progress: Progress | None = None) -> dict[int, float]:
+    def cost_curve(self, progress: Progress | None = None, *, trials: int = 5) -> dict[int, float]:
         """Seconds of one forward pass by number of nodes, measured once on the committed positions.
 
         Medians of a few alternating passes over chains; nothing stays committed.
         """
         if self._curve is None:
-            self._curve = self._measure_cost(progress)
+            self._curve = self._measure_cost(progress, trials)
         return self._curve
 
     def curve_sizes(self) -> tuple[int, ...]:
@@ -220,7 +220,7 @@ class Target(ABC):
         room = min(self.max_nodes, self.context_length - self.length)
         return tuple(size for size in _CURVE_SIZES if size <= room)
 
-    def _measure_cost(self, progress: Progress | None, trials: int = 5) -> dict[int, float]:
+    def _measure_cost(self, progress: Progress | None, trials: int) -> dict[int, float]:
         sizes = self.curve_sizes()
         seconds: dict[int, list[float]] = {size: [] for size in sizes}
         trees = {
