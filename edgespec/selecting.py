@@ -118,7 +118,7 @@ class Selection:
         return Contender(plan, guess, "estimated", share)
 
     def _again(self, one: Contender) -> Contender:
-        """Measured once more: what other programs take only adds to a pass, so the lesser counts."""
+        """Measured once more; other programs only add to a pass, so the lesser counts."""
         if one.basis != "measured" or not self._can_measure(one.plan):
             return one
         curve = pass_seconds(self.file.path, one.plan)

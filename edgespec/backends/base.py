@@ -162,12 +162,11 @@ class Target(ABC):
                 f"{sequence.length} committed and {len(tree)} new tokens do not fit a context of "
                 f"{self.context_length} tokens; load with a larger --context"
             )
-        steps = np.arange(len(tree))
+        parents = tree.parents.tolist()  # a few numbers: arrays would take longer to set up
         if (
-            not len(tree)
-            or tree.parents[0] != -1
-            or np.any(tree.parents[1:] < 0)
-            or np.any(tree.parents >= steps)
+            not parents
+            or parents[0] != -1
+            or any(not 0 <= parent < node for node, parent in enumerate(parents[1:], 1))
         ):
             raise BackendError(
                 "a token tree's parents must come before their children, and only node 0 is a root"
@@ -253,7 +252,8 @@ class Target(ABC):
         self._check_open()
         if sequence.target is not self or sequence.closed:
             raise BackendError("this sequence was closed, or is another target's")
-        if len(tokens) and not 0 <= tokens.min() <= tokens.max() < self.spec.vocab_size:
+        small = tokens.tolist() if len(tokens) <= TILE else [tokens.min(), tokens.max()]
+        if small and not 0 <= min(small) <= max(small) < self.spec.vocab_size:
             raise BackendError(f"token ids must lie in 0..{self.spec.vocab_size - 1}")
 
     def __enter__(self) -> Self:
