@@ -109,7 +109,7 @@ Backend = Annotated[
     typer.Option(
         "--backend",
         metavar="auto|native|llamacpp|onnx|reference",
-        help="What computes; auto is native, and llamacpp for models that it does not run.",
+        help="What computes; auto is the fastest here of those that run the model.",
     ),
 ]
 Memory = Annotated[

@@ -11,6 +11,7 @@ from edgespec.control.allotment import Allotment
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
 from edgespec.control.curve_cache import measured_curve
+from edgespec.control.expected_speed import RepeatingShare
 from edgespec.decode import decode
 from edgespec.drafting import Market
 from edgespec.errors import BudgetError, EdgeSpecError
@@ -66,6 +67,7 @@ class Engine:
         self.sessions = [self._session]
         """Of all texts that were written at a time; they keep what they hold."""
         self._watch = Watch(plan, self._shrink)
+        self._repeating = RepeatingShare.of(file.fingerprint)
         self._closed = False
 
     @property
@@ -218,6 +220,7 @@ class Engine:
             for session in self.sessions:
                 session.market.close()
                 session.sequence.close()
+            self._repeating.save()
             self._target.close()
             self.file.close()
             release_free_memory()  # the interpreter's end touches library pages once more
@@ -246,6 +249,9 @@ class Engine:
                 with suppress(ValueError):  # interrupted inside a step: the generator is ending
                     steps.close()
                 writer.end()
+                if writing.request.speculation:
+                    stats = writer.run.stats
+                    self._repeating.learn(self._curve, stats.output_tokens, stats.steps)
 
     def _steps(self, writer: Writer) -> Generator[list[int], None, None]:
         """The tokens of each step, also of those after a full context that something was dropped

@@ -22,6 +22,7 @@ from edgespec.memory.settings import BUILT_IN_DRAFTERS
 from edgespec.memory.sizing import MAPPED_BYTES
 from edgespec.memory.watch import Watch
 from edgespec.models import ModelFile, TensorType, open_model, resolve
+from edgespec.selecting import Selection
 
 if TYPE_CHECKING:
     from edgespec.drafting import Drafter, Market
@@ -61,8 +62,9 @@ def plan(
     names = drafter_names(drafters, store)
     with open_model(resolve(model), foreign=True) as file:
         return _plan(
-            file, memory, backend, threads, context, max_nodes, names, kv_type, sequences, store
-        )
+            file, memory, backend, threads, context, max_nodes, names, kv_type, sequences, store,
+            compare=True,
+        )  # fmt: skip
 
 
 def load(
@@ -221,28 +223,38 @@ def _plan(
     kv_type: str,
     sequences: int,
     store: str | os.PathLike[str] | None,
+    *,
+    compare: bool = False,
 ) -> Plan:
-    choice = backends.choose(backend, file)
-    kinds = _kinds(file, choice.name)
-    cached = kernels_are_cached(choice.name, kinds, drafters or BUILT_IN_DRAFTERS)
-    kernels: KernelState = "cached" if cached else "cold"
-    with backends.survey(choice.name, file) as ask:
-        memory_now = snapshot()
-        made = Planner(runtime(memory_now.process_resident_bytes, kernels), ask).plan(
-            file.spec,
-            file.tensors.values(),
-            Budget.parse(memory, memory_now),
-            hardware(),
-            context=context,
-            threads=threads,
-            max_nodes=max_nodes,
-            backend=choice.name,
-            drafters=drafters,
-            kv_type=kv_type,
-            sequences=sequences,
-            datastore_bytes=_mapped_bytes(store),
-        )
-    return replace(made, reasons=(*choice.reasons, *backends.notes(choice.name), *made.reasons))
+    """The plan to carry out; `compare` has it tell of every backend that could."""
+    memory_now = snapshot()
+
+    def is_ready(name: str) -> bool:
+        return kernels_are_cached(name, _kinds(file, name), drafters or BUILT_IN_DRAFTERS)
+
+    def make(name: str) -> Plan:
+        kernels: KernelState = "cached" if is_ready(name) else "cold"
+        with backends.survey(name, file) as ask:
+            made = Planner(runtime(memory_now.process_resident_bytes, kernels), ask).plan(
+                file.spec,
+                file.tensors.values(),
+                Budget.parse(memory, memory_now),
+                hardware(),
+                context=context,
+                threads=threads,
+                max_nodes=max_nodes,
+                backend=name,
+                drafters=drafters,
+                kv_type=kv_type,
+                sequences=sequences,
+                datastore_bytes=_mapped_bytes(store),
+            )
+        return replace(made, reasons=(*made.reasons, *backends.notes(name)))
+
+    offer = backends.offer(backend, file)
+    if sequences > 1:
+        offer = offer.for_several_texts()
+    return Selection(file, offer, make, is_ready).plan(compare=compare)
 
 
 def _mapped_bytes(store: str | os.PathLike[str] | None) -> int:

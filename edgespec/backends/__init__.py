@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,15 +22,27 @@ PLANNED = ("onnx",)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The backend that is used, and why not another."""
+class Offer:
+    """The backends that can run a model, and what keeps the others from it."""
 
-    name: str
+    names: tuple[str, ...]
+    """At least one; the first is taken where nothing speaks for another."""
+    refused: Mapping[str, str]
+    """Why not, by name; for a backend that is not installed, what to type."""
     reasons: tuple[str, ...] = ()
+    """What a plan says when there is nothing to choose."""
+
+    def for_several_texts(self) -> Offer:
+        """Without those that compute one text only, if others are left."""
+        able = tuple(name for name in self.names if of_several_texts(name))
+        left_out = {name: "computes one text" for name in self.names if name not in able}
+        if not able or not left_out:
+            return self
+        return Offer(able, {**self.refused, **left_out}, (f"backend {able[0]}: several texts",))
 
 
-def choose(name: str, file: ModelFile) -> Choice:
-    """The backend to use for a name the user gave; "auto" is the fastest that runs the model.
+def offer(name: str, file: ModelFile) -> Offer:
+    """The backends for a name the user gave; "auto" may be several, to be compared by speed.
 
     Raises OptionError for a name that means nothing, UnsupportedModelError for a model that the
     backend cannot run, BackendError for a backend that is not installed.
@@ -43,25 +55,40 @@ def choose(name: str, file: ModelFile) -> Choice:
     if name not in ("auto", *NAMES):
         raise OptionError(f"no backend is called {name!r}; choose auto, {', '.join(NAMES)}")
     from edgespec.backends.llamacpp.library import missing
+
+    absent = missing()
+    if name == "llamacpp":
+        if absent:
+            raise BackendError(f"the llamacpp backend was asked for and {absent}")
+        return Offer((name,), {}, ("backend llamacpp: as asked",))
+    why_not = _own_refusal("native" if name == "auto" else name, file)
+    if not why_not:
+        if name == "auto":
+            return _several(absent)
+        return Offer((name,), {}, (f"backend {name}: as asked",))
+    if absent:
+        raise UnsupportedModelError(f"{why_not}; llama.cpp may run it: {absent}")
+    if name != "auto":
+        raise UnsupportedModelError(f"{why_not}; llama.cpp may run it: --backend llamacpp")
+    reasons = ("backend llamacpp: runs this model", f"not native: {why_not}")
+    return Offer(("llamacpp",), {"native": why_not}, reasons)
+
+
+def _several(absent: str) -> Offer:
+    """For a model that the native backend runs; llama.cpp runs what that does."""
+    if absent:
+        return Offer(("native",), {"llamacpp": absent}, ("backend native: runs this model",))
+    return Offer(("native", "llamacpp"), {})
+
+
+def _own_refusal(name: str, file: ModelFile) -> str:
+    """Why one of our own backends cannot run a model, "" when it can."""
     from edgespec.backends.native.limits import refusal
 
-    if name == "llamacpp":
-        if missing():
-            raise BackendError(f"the llamacpp backend was asked for and {missing()}")
-        return Choice(name, ("backend llamacpp: as asked",))
     why_not = (
         file.spec.refusal if name == "reference" else refusal(file.spec, file.tensors.values())
     )
-    why_not = why_not or file.tokenizer_refusal
-    if not why_not:
-        why = "the fastest that runs this model" if name == "auto" else "as asked"
-        chosen = "native" if name == "auto" else name
-        return Choice(chosen, (f"backend {chosen}: {why}",))
-    if missing():
-        raise UnsupportedModelError(f"{why_not}; llama.cpp may run it: {missing()}")
-    if name != "auto":
-        raise UnsupportedModelError(f"{why_not}; llama.cpp may run it: --backend llamacpp")
-    return Choice("llamacpp", ("backend llamacpp: runs this model", f"not native: {why_not}"))
+    return why_not or file.tokenizer_refusal
 
 
 @contextmanager
@@ -88,9 +115,19 @@ def notes(name: str) -> tuple[str, ...]:
     return tuple(filter(None, [probed().note()]))
 
 
+def of_several_texts(name: str) -> bool:
+    """Whether a backend computes several texts in one pass, told without importing it."""
+    return name != "llamacpp"
+
+
+def compiles(name: str) -> bool:
+    """Whether a backend's passes need code that is compiled at a first start."""
+    return name == "native"
+
+
 def warm_up(name: str, kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
     """Compile what a backend needs for these weight types and KV, or load it from the cache."""
-    if name == "native":
+    if compiles(name):
         from edgespec.backends.native.warm_up import warm_up as warm_up_native
 
         warm_up_native(kinds, kv_type)

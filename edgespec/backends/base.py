@@ -162,12 +162,11 @@ class Target(ABC):
                 f"{sequence.length} committed and {len(tree)} new tokens do not fit a context of "
                 f"{self.context_length} tokens; load with a larger --context"
             )
-        steps = np.arange(len(tree))
+        parents = tree.parents.tolist()  # a few numbers: arrays would take longer to set up
         if (
-            not len(tree)
-            or tree.parents[0] != -1
-            or np.any(tree.parents[1:] < 0)
-            or np.any(tree.parents >= steps)
+            not parents
+            or parents[0] != -1
+            or any(not 0 <= parent < node for node, parent in enumerate(parents[1:], 1))
         ):
             raise BackendError(
                 "a token tree's parents must come before their children, and only node 0 is a root"
@@ -206,13 +205,13 @@ class Target(ABC):
         """Most tokens one prefill step may hold."""
         return self.max_nodes
 
-    def cost_curve(self, progress: Progress | None = None) -> dict[int, float]:
+    def cost_curve(self, progress: Progress | None = None, *, trials: int = 5) -> dict[int, float]:
         """Seconds of one forward pass by number of nodes, measured once on the committed positions.
 
         Medians of a few alternating passes over chains; nothing stays committed.
         """
         if self._curve is None:
-            self._curve = self._measure_cost(progress)
+            self._curve = self._measure_cost(progress, trials)
         return self._curve
 
     def curve_sizes(self) -> tuple[int, ...]:
@@ -220,7 +219,7 @@ class Target(ABC):
         room = min(self.max_nodes, self.context_length - self.length)
         return tuple(size for size in _CURVE_SIZES if size <= room)
 
-    def _measure_cost(self, progress: Progress | None, trials: int = 5) -> dict[int, float]:
+    def _measure_cost(self, progress: Progress | None, trials: int) -> dict[int, float]:
         sizes = self.curve_sizes()
         seconds: dict[int, list[float]] = {size: [] for size in sizes}
         trees = {
@@ -253,7 +252,8 @@ class Target(ABC):
         self._check_open()
         if sequence.target is not self or sequence.closed:
             raise BackendError("this sequence was closed, or is another target's")
-        if len(tokens) and not 0 <= tokens.min() <= tokens.max() < self.spec.vocab_size:
+        small = tokens.tolist() if len(tokens) <= TILE else [tokens.min(), tokens.max()]
+        if small and not 0 <= min(small) <= max(small) < self.spec.vocab_size:
             raise BackendError(f"token ids must lie in 0..{self.spec.vocab_size - 1}")
 
     def __enter__(self) -> Self:

@@ -36,6 +36,11 @@ def remembered_curve(path: Path, plan: Plan) -> dict[int, float] | None:
     return _read(_place(path, plan))
 
 
+def remember_curve(path: Path, plan: Plan, curve: dict[int, float]) -> None:
+    """Keep a curve that was measured for this plan elsewhere."""
+    _write(_place(path, plan), curve)
+
+
 def _still_true(target: Target, seconds: float) -> bool:
     """Whether one of three plain passes takes about what is remembered.
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.kept import data_folder
 from edgespec.drafting.store import COLUMNS, Store, write_store
 from edgespec.errors import StoreError
+from edgespec.kept import data_folder
 
 _NUM_ROWS = 8192
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.drafting.calibration import MOST_COUNTED, AcceptanceStatistics
-from edgespec.drafting.kept import data_folder, write_private
+from edgespec.kept import data_folder, write_private
 
 VERSION = 1
 _HEAD = struct.Struct("<8s2I16s")

@@ -29,9 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.drafting.follower_kernels import CHECK, FIRST, SET_ROWS, TOTAL
-from edgespec.drafting.kept import write_private
 from edgespec.errors import StoreError
 from edgespec.jit import kernel
+from edgespec.kept import write_private
 from edgespec.memory.sizing import mapped_bytes
 
 VERSION = 1

@@ -66,6 +66,24 @@ class Lever:
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """A backend that was compared, or could not be, and why it was not taken."""
+
+    backend: str
+    verdict: str
+    """One clause: "chosen", or why not."""
+    basis: str = ""
+    """How its passes are known: "measured" on this machine, "estimated", "" where it cannot run."""
+    tokens_per_second: float = 0.0
+    """Expected, speculation included."""
+    plain_tokens_per_second: float = 0.0
+    pass_ms: tuple[tuple[int, float], ...] = ()
+    """Milliseconds of a pass by its number of nodes."""
+    planned_bytes: int = 0
+    context_length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a session may use: frozen when it is made, kept until the model is closed."""
 
@@ -89,6 +107,8 @@ class Plan:
     """Most bytes all drafters' stores may hold together for each text; 0 drafts nothing."""
     sequences: int = 1
     """Texts that may be written at once; each has `context_length` positions of its own."""
+    candidates: tuple[Candidate, ...] = field(default=())
+    """Backends that were compared for this plan; empty where an earlier choice was kept."""
 
     @property
     def planned_bytes(self) -> int:
@@ -119,4 +139,7 @@ class Plan:
         values["planned_bytes"] = self.planned_bytes
         values["reasons"] = list(self.reasons)
         values["levers"] = [asdict(lever) for lever in self.levers]
+        values["candidates"] = [
+            asdict(one) | {"pass_ms": dict(one.pass_ms)} for one in self.candidates
+        ]
         return values

@@ -15,7 +15,13 @@ from edgespec.memory.levers import levers
 from edgespec.memory.plan import Plan
 from edgespec.memory.reasons import reasons
 from edgespec.memory.refusal import refuse
-from edgespec.memory.settings import BUILT_IN_DRAFTERS, KV_TYPES, Limits
+from edgespec.memory.settings import (
+    BUILT_IN_DRAFTERS,
+    DEFAULT_NODES,
+    FOREIGN_NODES,
+    KV_TYPES,
+    Limits,
+)
 from edgespec.memory.sizing import Sizing
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 
@@ -63,6 +69,7 @@ class Planner:
             spec,
             context=context,
             max_nodes=max_nodes,
+            usual_nodes=DEFAULT_NODES if self.ask is None else FOREIGN_NODES,
             draft=bool(names),
             kv_type=_kv_type(kv_type, backend),
             threads=_threads(threads, hardware),

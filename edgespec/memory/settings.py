@@ -21,6 +21,8 @@ KV_TYPES = ("f16", "int8")
 DEFAULT_CONTEXT = 8192
 SMALLEST_CONTEXT = 256
 DEFAULT_NODES = 16
+FOREIGN_NODES = 32
+"""Where another engine's cost of a node levels off: each row of its passes costs more than ours."""
 MOST_NODES = 256
 DEFAULT_CHUNK = 256
 SMALLEST_CHUNK = 32
@@ -35,6 +37,7 @@ _STAIRS: tuple[tuple[str, Any], ...] = (
     ("prefill_chunk", 128),
     ("context", 4096),
     ("drafter_bytes", 4 * MIB),
+    ("max_nodes", 16),
     ("threads", 16),
     ("prefill_chunk", 64),
     ("context", 2048),
@@ -115,6 +118,7 @@ class Limits:
         *,
         context: int | None = None,
         max_nodes: int | None = None,
+        usual_nodes: int = DEFAULT_NODES,
         draft: bool = True,
         kv_type: str | None = None,
         threads: int | None = None,
@@ -138,7 +142,7 @@ class Limits:
                 f"{sequences} texts at once were asked for; with max nodes {most}, and a node for "
                 f"each text in every pass, it can be 1 to {most}"
             )
-        wished_nodes = min(max(DEFAULT_NODES, 2 * sequences), MOST_NODES) if draft else sequences
+        wished_nodes = min(max(usual_nodes, 2 * sequences), MOST_NODES) if draft else sequences
         positions = context or min(spec.context_length, DEFAULT_CONTEXT)
         nodes = max(min(max_nodes or wished_nodes, positions), sequences)
         drafts = draft and nodes > sequences

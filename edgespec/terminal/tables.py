@@ -57,10 +57,34 @@ def print_plan(plan: Plan, model: str | None) -> None:
     console.print()
     for reason in plan.reasons:
         console.print(Text(f"· {reason}"))
+    if plan.candidates:
+        console.print()
+        console.print(Text("backends: tokens/s expected, plain; ms of a pass over 1 and 8 nodes"))
+        console.print(_candidates(plan))
     if plan.levers:
         console.print()
         console.print(Text("what else could be asked for, and what the plan would take then"))
         console.print(_levers(plan))
+
+
+def _candidates(plan: Plan) -> Table:
+    right = {"justify": "right", "no_wrap": True}
+    table = _grid({"no_wrap": True}, *[right] * 5, {"no_wrap": True}, {"overflow": "fold"})
+    for one in plan.candidates:
+        if not one.basis:
+            table.add_row(one.backend, *[""] * 6, Text(printable(one.verdict), "dim"))
+            continue
+        passes = dict(one.pass_ms)
+        table.add_row(
+            one.backend,
+            f"{one.tokens_per_second:.4g}",
+            f"{one.plain_tokens_per_second:.4g}",
+            *(f"{passes[size]:.3g}" if size in passes else "" for size in (1, 8)),
+            format_size(one.planned_bytes),
+            one.basis,
+            Text(one.verdict, "dim"),
+        )
+    return table
 
 
 def _levers(plan: Plan) -> Table:

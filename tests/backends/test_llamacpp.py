@@ -60,13 +60,15 @@ def test_another_architecture_is_run_by_llamacpp(gemma: Path) -> None:
 def test_what_is_missing_is_told_only_where_it_would_help(gemma: Path, tmp_path: Path) -> None:
     native = write_gguf(tmp_path / "m.gguf")
     with open_model(native, foreign=True) as file:
-        assert backends.choose("auto", file).name == "native"
+        found = backends.offer("auto", file)
+        assert found.names == ("native",)
+        assert "pip install 'edgespec[llamacpp]'" in found.refused["llamacpp"]
         with pytest.raises(BackendError, match=r"pip install 'edgespec\[llamacpp\]'"):
-            backends.choose("llamacpp", file)
+            backends.offer("llamacpp", file)
     with open_model(gemma, foreign=True) as file:
         for name in ("auto", "native", "reference"):
             with pytest.raises(UnsupportedModelError, match=r"'gemma'.*may run it.*pip install"):
-                backends.choose(name, file)
+                backends.offer(name, file)
 
 
 def test_old_versions_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,9 +81,9 @@ def test_old_versions_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_odd_widths_go_to_llamacpp(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "odd.gguf", dim=72, heads=4, ffn=96)
     with open_model(path, foreign=True) as file:
-        assert backends.choose("auto", file).name == "llamacpp"
+        assert backends.offer("auto", file).names == ("llamacpp",)
         with pytest.raises(UnsupportedModelError, match=r"72 wide.*--backend llamacpp"):
-            backends.choose("native", file)
+            backends.offer("native", file)
 
 
 @installed

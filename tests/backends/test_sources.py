@@ -18,14 +18,25 @@ KEYWORDS = {"parallel", "fastmath", "nogil", "boundscheck", "error_model", "cach
 PLACES = (
     {"cli", "__main__", "terminal", "server", "bench"},
     {"replay"},
-    {"engine", "chat", "opening", "warm_up", "__init__", "batch", "voting", "writing", "decode"}
-    | {"session", "reply", "overflow"},
+    {
+        "engine",
+        "chat",
+        "opening",
+        "warm_up",
+        "__init__",
+        "batch",
+        "voting",
+        "writing",
+        "decode",
+        "selecting",
+    }
+    | {"session", "reply", "overflow", "selecting"},
     {"control"},
     {"drafting", "verification"},
     {"backends"},
     {"memory"},
     {"jit"},
-    {"cache"},
+    {"cache", "kept"},
     {"models"},
     {"child", "errors", "version"},
 )

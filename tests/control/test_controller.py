@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edgespec.control import Controller, CostCurve
-from edgespec.control.controller import best_prefix
+from edgespec.control.controller import Controller, best_prefix
+from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting import Drafter, DraftTree, Market, StepOutcome
 
 FLAT = {1: 1.0, 4: 1.1, 8: 1.5, 16: 2.6}

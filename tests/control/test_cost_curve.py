@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgespec.control import CostCurve
+from edgespec.control.cost_curve import CostCurve
 from edgespec.errors import BackendError
 
 MEASURED = {1: 0.010, 2: 0.009, 4: 0.012, 8: 0.020}

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scripted import ScriptedTarget, decode, plain
 
-from edgespec.control import Controller, CostCurve
+from edgespec.control.controller import Controller
+from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting import DraftTree, Market, StepOutcome, SuffixAutomatonDrafter
 from edgespec.verification import SamplingParams, Verifier
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgespec.control import ReplyStats
+from edgespec.control.stats import ReplyStats
 from edgespec.drafting import DraftTree, StepOutcome
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import edgespec
-from edgespec.control import Controller, CostCurve
+from edgespec.control.controller import Controller
+from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting import Market
 from edgespec.opening import make_drafter
 from edgespec.replay.priced import PricedReplay

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.control import CostCurve
+from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting import DraftTree
 from edgespec.errors import OptionError
 from edgespec.opening import make_drafter

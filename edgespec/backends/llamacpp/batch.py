@@ -45,6 +45,10 @@ class Batch:
         """Tokens [n] one after the other from position `start` on, in sequence 0."""
         count = len(tokens)
         self._struct.n_tokens = count
+        if count == 1:  # plain decoding, every step
+            self._tokens[0], self._positions[0], self._counts[0] = tokens[0], start, 1
+            self._members[0, 0] = self._wanted[0] = 0
+            return
         self._tokens[:count] = tokens
         self._positions[:count] = np.arange(start, start + count)
         self._counts[:count] = 1
@@ -54,6 +58,8 @@ class Batch:
     def fill_tree(self, tree: TokenTree, start: int) -> list[int]:
         """A tree whose root stands at position `start`; returns the leaf of each sequence."""
         self.fill_chain(tree.tokens, start)
+        if len(tree) == 1:
+            return [0]
         parents = tree.parents.tolist()
         inner = set(parents)
         leaves = [node for node in range(len(parents)) if node not in inner]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -81,6 +82,9 @@ class LlamaTarget(Target):
         """Tokens of the last pass, whose cells are not committed yet."""
         self._parents: NDArray[np.int16] = np.zeros(0, np.int16)
         self._leaves: list[int] = []
+        self._rows: Logits = np.zeros((0, self.spec.vocab_size), np.float32)
+        self._rows_at = 0
+        """The library's logits, and the address where it placed them last."""
         self._held = [0] * plan.max_nodes
         """Committed positions that each sequence after the main one shares already."""
 
@@ -139,8 +143,16 @@ class LlamaTarget(Target):
         self._run(context)
         if not count:
             return np.zeros((0, self.spec.vocab_size), np.float32)
+        return self._logits(context, count)
+
+    def _logits(self, context: Context, count: int) -> Logits:
+        """The rows that were asked for, where the library has them."""
         place = self._api.llama_get_logits(context.handle)
-        return np.ctypeslib.as_array(place, (count, self.spec.vocab_size))
+        address = ctypes.addressof(place.contents)
+        if self._rows_at != address or len(self._rows) < count:
+            self._rows = np.ctypeslib.as_array(place, (count, self.spec.vocab_size))
+            self._rows_at = address
+        return self._rows[:count]
 
     def _run(self, context: Context) -> None:
         self._model.library.forget()

@@ -1,4 +1,4 @@
-"""What drafting keeps between runs: files in the user's data folder that only their owner reads.
+"""What is kept between runs: files in the user's data folder that only their owner reads.
 
 The folder is `EDGESPEC_DATA`, or the system's; `EDGESPEC_HISTORY=0` keeps and reads nothing. Any of
 the files can be deleted at any time.

@@ -1,0 +1,53 @@
+"""What a backend's passes cost for a model, measured in a process of its own.
+
+For choosing a backend before one is loaded: the process loads the model, computes passes of all
+sizes a few times and ends, so that nothing of it stays. It holds less than the backend's plan says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from edgespec.child import Child, PeerError, serve
+from edgespec.memory.plan import Footprint, Plan
+
+_CONTEXT = 512
+_TRIALS = 3
+
+
+def pass_seconds(path: Path, plan: Plan) -> dict[int, float] | None:
+    """Seconds of a forward pass by number of nodes, as this plan's backend computes it on this
+    machine; None when it did not come to that.
+    """
+    simple = {
+        field.name: getattr(plan, field.name)
+        for field in fields(plan)
+        if isinstance(getattr(plan, field.name), (str, int))
+    }
+    simple["context_length"] = min(plan.context_length, _CONTEXT)
+    simple["sequences"] = 1
+    try:
+        with Child(__name__, {"path": str(path), "plan": simple}, name=plan.backend) as child:
+            return {int(size): float(seconds) for size, seconds in child.greeting.items()}
+    except PeerError:
+        return None
+
+
+def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
+    from edgespec import backends
+    from edgespec.models import open_model
+
+    plan = Plan(**request["plan"], footprint=Footprint(()))
+    with open_model(Path(request["path"]), foreign=True) as file:
+        kinds = {info.type for info in file.tensors.values() if len(info.shape) > 1}
+        backends.warm_up(plan.backend, kinds, plan.kv_type)
+        with backends.open_target(file, plan) as target:
+            curve = target.cost_curve(trials=_TRIALS)
+    return {str(size): seconds for size, seconds in curve.items()}, lambda question: question
+
+
+if __name__ == "__main__":
+    serve(_start)

@@ -1,0 +1,55 @@
+"""What passes would cost where nobody measured them: from how fast this machine reads memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from edgespec.models.spec import ModelSpec, TensorInfo
+
+_SIZES = (1, 2, 4, 8, 16)
+_SHAPES: dict[str, tuple[float, tuple[float, ...]]] = {
+    "native": (0.9, (1.0, 1.02, 1.15, 1.4, 2.1)),
+}
+"""By backend: the part of the memory's speed that a plain pass reads weights with, and what passes
+over `_SIZES` nodes cost in plain passes (docs/measurements.md, the 336M file).
+"""
+_OTHERS = (0.4, (1.0, 1.15, 1.5, 2.2, 3.2))
+"""llama.cpp's, and what is believed of any other."""
+_BUFFER_BYTES = 32 << 20
+_MOST_S = 0.05
+
+
+def estimated_curve(
+    backend: str, weight_bytes: int, threads: int, max_nodes: int
+) -> dict[int, float]:
+    """Seconds of a pass by number of nodes, for weights of so many bytes."""
+    part, shape = _SHAPES.get(backend, _OTHERS)
+    plain = weight_bytes / (part * bytes_per_second(threads))
+    points = zip(_SIZES, shape, strict=True)
+    return {size: plain * factor for size, factor in points if size <= max_nodes}
+
+
+def read_bytes(spec: ModelSpec, tensors: Iterable[TensorInfo]) -> int:
+    """What a pass reads of the weights: all but an embedding that is not the output head too."""
+    return sum(
+        tensor.size_bytes
+        for tensor in tensors
+        if spec.tied_embeddings or tensor.name != "token_embd.weight"
+    )
+
+
+def bytes_per_second(threads: int) -> float:
+    """How fast so many threads together read memory, measured in a tenth of a second."""
+    parts = np.array_split(np.ones(_BUFFER_BYTES // 8, np.int64), threads)
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(np.max, parts))  # threads start, pages are there
+        best, end = 0.0, time.perf_counter() + _MOST_S
+        while not best or time.perf_counter() < end:
+            start = time.perf_counter()
+            list(pool.map(np.max, parts))
+            best = max(best, _BUFFER_BYTES / (time.perf_counter() - start))
+    return best
