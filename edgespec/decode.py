@@ -159,22 +159,28 @@ def decode_together(runs: Sequence[Run], allotment: Allotment) -> list[list[int]
     """
     start = time.perf_counter()
     bids = [run.bid for run in runs]
-    limits = [run.most_drafts for run in runs]
-    trees = [
-        _propose(run, allotment, limit, len(runs)) for run, limit in zip(runs, limits, strict=True)
-    ]
+    trees = [_propose(run, allotment, len(runs)) for run in runs]
     draft_s = time.perf_counter() - start
-    counts = allotment.choose(bids, trees, draft_s, limits)
-    trees = [tree.take(1 + count) for tree, count in zip(trees, counts, strict=True)]
+    counts = allotment.choose(bids, trees, draft_s)
+    trees = [
+        tree if len(tree) == 1 else tree.take(1 + count)
+        for tree, count in zip(trees, counts, strict=True)
+    ]
     drafted = time.perf_counter()
     rows = _forward(runs, trees)
     steps = [run.accept(tree, *own) for run, tree, own in zip(runs, trees, rows, strict=True)]
     verify_s = time.perf_counter() - drafted
+    study_s = 0.0
     for run, (outcome, new), (logits, _) in zip(runs, steps, rows, strict=True):
-        if run.request.speculation:
+        market = run.session.market
+        if run.bid.asked:
             draft_s += run.learn(outcome, new, logits)
+        elif run.request.speculation and market.wants_top and allotment.may_study:
+            study_s += run.learn(outcome, new, logits)
+        elif run.request.speculation:
+            market.extend(new)
     outcomes = [outcome for outcome, _ in steps]
-    allotment.observe(bids, outcomes, verify_s, draft_s)
+    allotment.observe(bids, outcomes, verify_s, draft_s, study_s)
     seconds, plain_s = time.perf_counter() - start, allotment.curve.seconds(len(runs))
     for run, outcome in zip(runs, outcomes, strict=True):
         run.book(outcome, seconds, plain_s, plain_s / len(runs))
@@ -197,14 +203,18 @@ def _forward(runs: Sequence[Run], trees: Sequence[DraftTree]) -> list[tuple[Logi
     return rows
 
 
-def _propose(run: Run, allotment: Allotment, limit: int, num_texts: int) -> DraftTree:
+def _propose(run: Run, allotment: Allotment, num_texts: int) -> DraftTree:
     """What a text would have verified, if its drafters are worth asking."""
-    room = allotment.draft_room(run.bid, limit, num_texts) if run.request.speculation else 0
+    bid = run.bid
+    if bid.wait:
+        bid.wait -= 1
+        return run.session.root()
+    room = allotment.draft_room(bid, run.most_drafts, num_texts)
     if room < 1:
         return run.session.root()
     start = time.perf_counter()
     tree = run.session.market.propose(room)
-    allotment.price(run.bid, time.perf_counter() - start)
+    allotment.price(bid, time.perf_counter() - start)
     return tree
 
 
