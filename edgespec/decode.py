@@ -160,7 +160,7 @@ def decode_together(runs: Sequence[Run], allotment: Allotment) -> list[list[int]
     start = time.perf_counter()
     bids = [run.bid for run in runs]
     trees = [_propose(run, allotment, len(runs)) for run in runs]
-    draft_s = time.perf_counter() - start
+    draft_s = time.perf_counter() - start if any(bid.asked for bid in bids) else 0.0
     counts = allotment.choose(bids, trees, draft_s)
     trees = [
         tree if len(tree) == 1 else tree.take(1 + count)
@@ -212,10 +212,7 @@ def _propose(run: Run, allotment: Allotment, num_texts: int) -> DraftTree:
     room = allotment.draft_room(bid, run.most_drafts, num_texts)
     if room < 1:
         return run.session.root()
-    start = time.perf_counter()
-    tree = run.session.market.propose(room)
-    allotment.price(bid, time.perf_counter() - start)
-    return tree
+    return run.session.market.propose(room)
 
 
 def _until_end(tokens: list[int], end_ids: frozenset[int]) -> tuple[list[int], bool]:

@@ -36,10 +36,8 @@ from edgespec.drafting.base import DraftTree, StepOutcome
 
 @dataclass(slots=True)
 class Bid:
-    """One text's part in the allotment: what its proposals cost, and when to ask for the next."""
+    """One text's part in the allotment: what its proposals bring, and when to ask for the next."""
 
-    draft_s: float = 0.0
-    """A typical proposal's seconds."""
     gain_s: float = 0.0
     """What asking has gained lately, its own price left out."""
     silence: int = 0
@@ -57,8 +55,8 @@ class Bid:
 class Allotment:
     """Shares the nodes of passes among texts and learns from what became of them.
 
-    Per step: for each text that does not wait `draft_room` (0: do not draft), its proposal and
-    `price`; then `choose`, verification, `observe`.
+    Per step: for each text that does not wait `draft_room` (0: do not draft) and its proposal; then
+    `choose`, verification, `observe`.
     """
 
     def __init__(self, curve: CostCurve, max_nodes: int) -> None:
@@ -68,9 +66,11 @@ class Allotment:
         self._account_s = OPENING_PASSES * curve.seconds(1)
         self._probe_s = 0.0
         """What may be spent on proposals that cannot be verified now."""
+        self._reserved_s = 0.0
+        """What was taken out of that for this step's; their bill follows."""
         self._study_s = 0.0
         self._draft_s = 0.0
-        """A typical proposal's seconds: what a new text's first is thought to take."""
+        """What asking for one text typically takes, telling the drafters what came of it too."""
         self._since_plain = 0
 
     def draft_room(self, bid: Bid, limit: int, num_texts: int) -> int:
@@ -81,12 +81,12 @@ class Allotment:
         room = min(self.max_nodes - num_texts, limit)
         if room < 1:
             return 0
-        bid.draft_s = bid.draft_s or self._draft_s
-        if self._account_s <= bid.draft_s and not self._is_cheap(bid, num_texts):
-            if self._probe_s < bid.draft_s:
+        if self._account_s <= self._draft_s and not self._drafting_is_cheap(num_texts):
+            if self._probe_s < self._draft_s:
                 bid.wait = SAMPLE
                 return 0
-            self._probe_s -= bid.draft_s
+            self._probe_s -= self._draft_s
+            self._reserved_s += self._draft_s
         bid.asked = True
         return room
 
@@ -95,14 +95,8 @@ class Allotment:
         """Whether drafters that learn from logits may look at those of texts nobody drafted for."""
         return self._study_s >= 0.0
 
-    def _is_cheap(self, bid: Bid, num_texts: int) -> bool:
-        return bid.draft_s <= CHEAP_DRAFT * self.curve.seconds(num_texts) / num_texts
-
-    def price(self, bid: Bid, seconds: float) -> None:
-        """A proposal took so long: down at once, up slowly, because the first call may compile."""
-        bill = min(seconds, LARGEST_BILL * self.curve.seconds(1))
-        bid.draft_s += (DRAFT_RATE if bill > bid.draft_s else 1.0) * (bill - bid.draft_s)
-        self._draft_s = bid.draft_s
+    def _drafting_is_cheap(self, num_texts: int) -> bool:
+        return self._draft_s <= CHEAP_DRAFT * self.curve.seconds(num_texts) / num_texts
 
     def choose(
         self,
@@ -165,7 +159,14 @@ class Allotment:
         if balance < OPENING_PASSES * plain:
             balance += ALLOWANCE * spent
         self._account_s = min(balance, CREDIT_PASSES * plain)
+        if self._reserved_s > 0.0:
+            self._probe_s += self._reserved_s - min(draft_s, LARGEST_BILL * plain)
+            self._reserved_s = 0.0
         self._probe_s = min(self._probe_s + PROBE_ALLOWANCE * spent, LARGEST_BILL * plain)
+        if num_asked := sum(bid.asked for bid in bids):
+            # Down at once, up slowly: the first call may have compiled a kernel.
+            bill = min(draft_s / num_asked, LARGEST_BILL * plain)
+            self._draft_s += (DRAFT_RATE if bill > self._draft_s else 1.0) * (bill - self._draft_s)
         self._study_s = min(self._study_s + STUDY_ALLOWANCE * spent, plain) - study_s
         share = (self.curve.seconds(num_nodes) - plain) / max(num_nodes - num_texts, 1)
         for bid, outcome in zip(bids, outcomes, strict=True):
@@ -193,7 +194,7 @@ class Allotment:
 
     def _set_silence(self, bid: Bid, was_right: bool, num_texts: int) -> None:
         """Wait twice as long after each proposal that was wrong, unless drafting pays."""
-        if was_right or self._is_cheap(bid, num_texts) or bid.draft_s <= bid.gain_s:
+        if was_right or self._drafting_is_cheap(num_texts) or self._draft_s <= bid.gain_s:
             bid.silence = 0
         else:
             bid.silence = min(max(2 * bid.silence, 1), LONGEST_SILENCE)

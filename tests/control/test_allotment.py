@@ -119,7 +119,6 @@ class Simulation:
             if room:
                 told = min(max(rate, 0.02), 0.98)  # calibrated
                 tree = DraftTree.chain(1, [RIGHT] * min(room, 8), [told] * min(room, 8), 1)
-                self.allotment.price(bid, self.draft_s)
                 draft_s += self.draft_s
             trees.append(tree)
         counts = self.allotment.choose(self.bids, trees, draft_s)
