@@ -110,7 +110,9 @@ def decode(run: Run, controller: Controller) -> Generator[list[int], None, None]
             if run.request.speculation:
                 _learn(run, controller, outcome, new, logits, verify_s, drafted - start)
             plain_s = controller.curve.seconds(1)
-            run.book(outcome, clock() - start, plain_s, plain_s)
+            # A pass that was held up would have been with one node as well.
+            held_up = verify_s / controller.curve.seconds(len(tree))
+            run.book(outcome, clock() - start, held_up * plain_s, plain_s)
             yield new
     finally:
         session.settle()
@@ -182,8 +184,9 @@ def decode_together(runs: Sequence[Run], allotment: Allotment) -> list[list[int]
     outcomes = [outcome for outcome, _ in steps]
     allotment.observe(bids, outcomes, verify_s, draft_s, study_s)
     seconds, plain_s = time.perf_counter() - start, allotment.curve.seconds(len(runs))
+    held_up = verify_s / allotment.curve.seconds(sum(map(len, trees)))
     for run, outcome in zip(runs, outcomes, strict=True):
-        run.book(outcome, seconds, plain_s, plain_s / len(runs))
+        run.book(outcome, seconds, held_up * plain_s, plain_s / len(runs))
     return [new for _, new in steps]
 
 
