@@ -61,9 +61,7 @@ def main() -> None:
     parser.add_argument("--drafters", default="all")
     parser.add_argument("--bytes", type=int, default=2 * MIB)
     asked = parser.parse_args()
-    print(
-        f"{'drafter':18}{'text':18}{'us/token':>9}{'us/draft':>10}{'worst ms':>10}{'holds':>11}"
-    )
+    print(f"{'drafter':18}{'text':18}{'us/token':>9}{'us/draft':>10}{'worst ms':>10}{'holds':>11}")
     most_bytes = 0
     for name in DRAFTERS if asked.drafters == "all" else asked.drafters.split(","):
         feed(name, np.arange(1000, dtype=np.int32) % 9, asked.bytes)  # compiles

@@ -116,9 +116,7 @@ class Allotment:
         if self._account_s <= 0.0 or self._since_plain >= YARDSTICK_STEPS:
             return counts
         nodes = [
-            (chance, text)
-            for text, tree in enumerate(trees)
-            for chance in _path_chances(tree)
+            (chance, text) for text, tree in enumerate(trees) for chance in _path_chances(tree)
         ]
         nodes.sort(key=lambda node: -node[0])  # stable: a text's nodes keep their order
         seconds = self.curve.table
