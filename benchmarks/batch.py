@@ -1,11 +1,15 @@
 """What writing several replies at once brings: the same replies one after another and in batches.
 
-    python benchmarks/batch.py [MODEL] [--tokens 64] [--rounds 3] [--sizes 2,4,8] [--plain]
+    python benchmarks/batch.py [MODEL] [--tokens 64] [--rounds 3] [--sizes 2,4,8] [--plain|--pairs]
 
 Everything has its turn in each round; tokens a second of all replies together, prompts included,
 the median of the rounds. "samples" are replies to one prompt at temperature 0.8, whose beginning is
 stored once; "prompts" are as many prompts, of different lengths. Drafters hear each other when
 `--drafters` names consensus. Texts are compared, and a difference is an error.
+
+`--pairs` asks what speculation brings to a batch: 24 greedy replies past their ends, so many at
+once, with it and without in turns; the median ratio of the times of all, prompts included, and
+between which ratios half of the pairs lie. Drafters know nothing of earlier rounds.
 """
 
 from __future__ import annotations
@@ -15,12 +19,15 @@ import statistics
 import sys
 import time
 from collections import defaultdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
+from benchmarks.equality import prompts
+from benchmarks.forgetting import forget
 from edgespec.drafting.consensus import ConsensusDrafter
 from edgespec.engine import Engine
 from edgespec.reply import Reply
@@ -45,12 +52,16 @@ def main() -> None:
     parser.add_argument("--sizes", default="2,4,8")
     parser.add_argument("--drafters", default="auto")
     parser.add_argument("--plain", action="store_true", help="without speculation only")
+    parser.add_argument("--pairs", action="store_true", help="with speculation and without")
     asked = parser.parse_args()
     sizes = [int(size) for size in asked.sizes.split(",")]
     with edgespec.load(
         asked.model, context=512, sequences=max(sizes), drafters=asked.drafters
     ) as engine:
         print("T(n), ms:", {n: round(1e3 * s, 2) for n, s in engine.cost_curve().items()})
+        if asked.pairs:
+            _pair(engine, sizes, asked.rounds, asked.tokens)
+            return
         for name in ("prompts", "samples"):
             for speculation in (False,) if asked.plain else (False, True):
                 _compare(engine, name, speculation, sizes, asked.rounds, asked.tokens)
@@ -83,6 +94,34 @@ def _compare(
         )
 
 
+def _pair(engine: Engine, sizes: list[int], rounds: int, tokens: int) -> None:
+    engine.lanes(engine.plan.sequences)
+    texts = list(islice(prompts(), 0, 24 * 12, 12))
+    options: dict[str, Any] = {"max_tokens": tokens, "temperature": 0.0, "ignore_eos": True}
+    for size in sizes:
+        ratios = []
+        for turn in range(-1, rounds):  # the first pair warms up
+            seconds = {}
+            for speculation in (True, False) if turn % 2 else (False, True):
+                forget(engine)
+                start = time.perf_counter()
+                replies = engine.generate_batch(
+                    texts, max_batch=size, speculation=speculation, **options
+                )
+                seconds[speculation] = time.perf_counter() - start
+                if speculation:
+                    stats = [reply.stats for reply in replies]
+            if turn >= 0:
+                ratios.append(seconds[False] / seconds[True])
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        per_step = sum(one.output_tokens for one in stats) / sum(one.steps for one in stats)
+        print(
+            f"{size} at once: speculation {middle:.3f}x ({low:.3f}-{high:.3f}), drafted "
+            f"{sum(one.drafted for one in stats)}, accepted {sum(one.accepted for one in stats)} "
+            f"of {len(texts) * tokens} tokens, tokens/step {per_step:.2f}"
+        )
+
+
 def _write(engine: Engine, name: str, size: int, options: dict[str, Any]) -> list[Reply]:
     """Eight replies, so many at once; one at a time is `generate`."""
     for session in engine.lanes(engine.plan.sequences):  # from nothing
@@ -91,9 +130,9 @@ def _write(engine: Engine, name: str, size: int, options: dict[str, Any]) -> lis
         for source in session.market._sources:
             if isinstance(source.drafter, ConsensusDrafter):
                 source.drafter.pool.prompt = b""  # what is remembered of it goes with the next
-    prompts = PROMPTS if name == "prompts" else PROMPTS[:1] * len(PROMPTS)
-    seeds = [1] * len(prompts) if name == "prompts" else range(1, len(prompts) + 1)
-    pairs = zip(prompts, seeds, strict=True)
+    texts = PROMPTS if name == "prompts" else PROMPTS[:1] * len(PROMPTS)
+    seeds = [1] * len(texts) if name == "prompts" else range(1, len(texts) + 1)
+    pairs = zip(texts, seeds, strict=True)
     if size == 1:
         return [engine.generate(prompt, seed=seed, **options) for prompt, seed in pairs]
     requests = [engine.request(prompt, seed=seed, **options) for prompt, seed in pairs]

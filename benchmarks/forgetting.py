@@ -10,12 +10,13 @@ def forget(engine: Engine) -> None:
 
     In place, because new tables would cost page faults that only an engine's first reply pays.
     """
-    market = engine._session.market
-    market.feed_all()  # what a drafter that was not asked would read later
-    for source in market._sources:
-        drafter = source.drafter
-        for owner in (drafter, getattr(drafter, "pool", None), getattr(drafter, "_history", None)):
-            for name in ("_rows", "_trials", "rows"):
-                table = getattr(owner, name, None)
-                if table is not None:
-                    table.fill(0)
+    for session in engine.sessions:
+        session.market.feed_all()  # what a drafter that was not asked would read later
+        for source in session.market._sources:
+            drafter = source.drafter
+            pool, history = getattr(drafter, "pool", None), getattr(drafter, "_history", None)
+            for owner in (drafter, pool, history):
+                for name in ("_rows", "_trials", "rows"):
+                    table = getattr(owner, name, None)
+                    if table is not None:
+                        table.fill(0)

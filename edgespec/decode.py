@@ -110,7 +110,9 @@ def decode(run: Run, controller: Controller) -> Generator[list[int], None, None]
             if run.request.speculation:
                 _learn(run, controller, outcome, new, logits, verify_s, drafted - start)
             plain_s = controller.curve.seconds(1)
-            run.book(outcome, clock() - start, plain_s, plain_s)
+            # A pass that was held up would have been with one node as well.
+            held_up = verify_s / controller.curve.seconds(len(tree))
+            run.book(outcome, clock() - start, held_up * plain_s, plain_s)
             yield new
     finally:
         session.settle()
@@ -159,25 +161,32 @@ def decode_together(runs: Sequence[Run], allotment: Allotment) -> list[list[int]
     """
     start = time.perf_counter()
     bids = [run.bid for run in runs]
-    limits = [run.most_drafts for run in runs]
+    trees = [_propose(run, allotment, len(runs)) for run in runs]
+    draft_s = time.perf_counter() - start if any(bid.asked for bid in bids) else 0.0
+    counts = allotment.choose(bids, trees, draft_s)
     trees = [
-        _propose(run, allotment, limit, len(runs)) for run, limit in zip(runs, limits, strict=True)
+        tree if len(tree) == 1 else tree.take(1 + count)
+        for tree, count in zip(trees, counts, strict=True)
     ]
-    draft_s = time.perf_counter() - start
-    counts = allotment.choose(bids, trees, draft_s, limits)
-    trees = [tree.take(1 + count) for tree, count in zip(trees, counts, strict=True)]
     drafted = time.perf_counter()
     rows = _forward(runs, trees)
     steps = [run.accept(tree, *own) for run, tree, own in zip(runs, trees, rows, strict=True)]
     verify_s = time.perf_counter() - drafted
+    study_s = 0.0
     for run, (outcome, new), (logits, _) in zip(runs, steps, rows, strict=True):
-        if run.request.speculation:
+        market = run.session.market
+        if run.bid.asked:
             draft_s += run.learn(outcome, new, logits)
+        elif run.request.speculation and market.wants_top and allotment.may_study:
+            study_s += run.learn(outcome, new, logits)
+        elif run.request.speculation:
+            market.extend(new)
     outcomes = [outcome for outcome, _ in steps]
-    allotment.observe(bids, outcomes, verify_s, draft_s)
+    allotment.observe(bids, outcomes, verify_s, draft_s, study_s)
     seconds, plain_s = time.perf_counter() - start, allotment.curve.seconds(len(runs))
+    held_up = verify_s / allotment.curve.seconds(sum(map(len, trees)))
     for run, outcome in zip(runs, outcomes, strict=True):
-        run.book(outcome, seconds, plain_s, plain_s / len(runs))
+        run.book(outcome, seconds, held_up * plain_s, plain_s / len(runs))
     return [new for _, new in steps]
 
 
@@ -197,15 +206,16 @@ def _forward(runs: Sequence[Run], trees: Sequence[DraftTree]) -> list[tuple[Logi
     return rows
 
 
-def _propose(run: Run, allotment: Allotment, limit: int, num_texts: int) -> DraftTree:
+def _propose(run: Run, allotment: Allotment, num_texts: int) -> DraftTree:
     """What a text would have verified, if its drafters are worth asking."""
-    room = allotment.draft_room(run.bid, limit, num_texts) if run.request.speculation else 0
+    bid = run.bid
+    if bid.wait:
+        bid.wait -= 1
+        return run.session.root()
+    room = allotment.draft_room(bid, run.most_drafts, num_texts)
     if room < 1:
         return run.session.root()
-    start = time.perf_counter()
-    tree = run.session.market.propose(room)
-    allotment.price(run.bid, time.perf_counter() - start)
-    return tree
+    return run.session.market.propose(room)
 
 
 def _until_end(tokens: list[int], end_ids: frozenset[int]) -> tuple[list[int], bool]:

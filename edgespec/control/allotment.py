@@ -20,11 +20,14 @@ from edgespec.control.controller import (
     CREDIT_PASSES,
     DEBT_PASSES,
     DRAFT_RATE,
+    GAIN_RATE,
     LARGEST_BILL,
     LONGEST_SILENCE,
     MARGIN,
     OPENING_PASSES,
     PROBE_ALLOWANCE,
+    SAMPLE,
+    STUDY_ALLOWANCE,
     YARDSTICK_STEPS,
 )
 from edgespec.control.cost_curve import CostCurve
@@ -33,12 +36,13 @@ from edgespec.drafting.base import DraftTree, StepOutcome
 
 @dataclass(slots=True)
 class Bid:
-    """One text's part in the allotment: what its proposals cost, and when to ask for the next."""
+    """One text's part in the allotment: what its proposals bring, and when to ask for the next."""
 
-    draft_s: float = 0.0
-    """A typical proposal's seconds."""
+    gain_s: float = 0.0
+    """What asking has gained lately, its own price left out."""
     silence: int = 0
     wait: int = 0
+    """Steps to come in which its drafters are not to be asked."""
     asked: bool = False
     tree: DraftTree | None = None
     """The proposal, until its outcome is known."""
@@ -51,8 +55,8 @@ class Bid:
 class Allotment:
     """Shares the nodes of passes among texts and learns from what became of them.
 
-    Per step: for each text `draft_room` (0: do not draft), its proposal and `price`; then `choose`,
-    verification, `observe`.
+    Per step: for each text that does not wait `draft_room` (0: do not draft) and its proposal; then
+    `choose`, verification, `observe`.
     """
 
     def __init__(self, curve: CostCurve, max_nodes: int) -> None:
@@ -62,6 +66,11 @@ class Allotment:
         self._account_s = OPENING_PASSES * curve.seconds(1)
         self._probe_s = 0.0
         """What may be spent on proposals that cannot be verified now."""
+        self._reserved_s = 0.0
+        """What was taken out of that for this step's; their bill follows."""
+        self._study_s = 0.0
+        self._draft_s = 0.0
+        """What asking for one text typically takes, telling the drafters what came of it too."""
         self._since_plain = 0
 
     def draft_room(self, bid: Bid, limit: int, num_texts: int) -> int:
@@ -70,46 +79,44 @@ class Allotment:
         """
         bid.asked = False
         room = min(self.max_nodes - num_texts, limit)
-        if bid.wait > 0:
-            bid.wait -= 1
-            return 0
         if room < 1:
             return 0
-        if self._account_s <= bid.draft_s and not self._is_cheap(bid, num_texts):
-            if self._probe_s < bid.draft_s:
+        if self._account_s <= self._draft_s and not self._drafting_is_cheap(num_texts):
+            if self._probe_s < self._draft_s:
+                bid.wait = SAMPLE
                 return 0
-            self._probe_s -= bid.draft_s
+            self._probe_s -= self._draft_s
+            self._reserved_s += self._draft_s
         bid.asked = True
         return room
 
-    def _is_cheap(self, bid: Bid, num_texts: int) -> bool:
-        return bid.draft_s <= CHEAP_DRAFT * self.curve.seconds(num_texts) / num_texts
+    @property
+    def may_study(self) -> bool:
+        """Whether drafters that learn from logits may look at those of texts nobody drafted for."""
+        return self._study_s >= 0.0
 
-    def price(self, bid: Bid, seconds: float) -> None:
-        """A proposal took so long: down at once, up slowly, because the first call may compile."""
-        bill = min(seconds, LARGEST_BILL * self.curve.seconds(1))
-        bid.draft_s += (DRAFT_RATE if bill > bid.draft_s else 1.0) * (bill - bid.draft_s)
+    def _drafting_is_cheap(self, num_texts: int) -> bool:
+        return self._draft_s <= CHEAP_DRAFT * self.curve.seconds(num_texts) / num_texts
 
     def choose(
         self,
         bids: Sequence[Bid],
         trees: Sequence[DraftTree],
         draft_s: float,
-        limits: Sequence[int],
     ) -> list[int]:
         """How many nodes of each tree besides the root to verify: `tree.take(1 + k)`.
 
         Nodes come surest first, with calibrated `p_accept`; `draft_s` is what all proposals took.
         """
         num_texts, counts = len(trees), [0] * len(trees)
+        if all(len(tree) == 1 for tree in trees):
+            return counts
         for bid, tree in zip(bids, trees, strict=True):
             bid.tree = tree if len(tree) > 1 else None
         if self._account_s <= 0.0 or self._since_plain >= YARDSTICK_STEPS:
             return counts
         nodes = [
-            (chance, text)
-            for text, (tree, limit) in enumerate(zip(trees, limits, strict=True))
-            for chance in _path_chances(tree, limit)
+            (chance, text) for text, tree in enumerate(trees) for chance in _path_chances(tree)
         ]
         nodes.sort(key=lambda node: -node[0])  # stable: a text's nodes keep their order
         seconds = self.curve.table
@@ -133,9 +140,10 @@ class Allotment:
         outcomes: Sequence[StepOutcome],
         seconds: float,
         draft_s: float,
+        study_s: float = 0.0,
     ) -> None:
         """Learn from a step: all trees together took `seconds` to verify, and `draft_s` to draft
-        with telling the drafters what came of it.
+        with telling the drafters what came of it; `study_s` those of texts nobody drafted for.
         """
         num_texts, num_nodes = len(outcomes), sum(len(outcome.tree) for outcome in outcomes)
         self.curve.update(num_nodes, seconds)
@@ -149,11 +157,23 @@ class Allotment:
         if balance < OPENING_PASSES * plain:
             balance += ALLOWANCE * spent
         self._account_s = min(balance, CREDIT_PASSES * plain)
+        if self._reserved_s > 0.0:
+            self._probe_s += self._reserved_s - min(draft_s, LARGEST_BILL * plain)
+            self._reserved_s = 0.0
         self._probe_s = min(self._probe_s + PROBE_ALLOWANCE * spent, LARGEST_BILL * plain)
+        if num_asked := sum(bid.asked for bid in bids):
+            # Down at once, up slowly: the first call may have compiled a kernel.
+            bill = min(draft_s / num_asked, LARGEST_BILL * plain)
+            self._draft_s += (DRAFT_RATE if bill > self._draft_s else 1.0) * (bill - self._draft_s)
+        self._study_s = min(self._study_s + STUDY_ALLOWANCE * spent, plain) - study_s
+        share = (self.curve.seconds(num_nodes) - plain) / max(num_nodes - num_texts, 1)
         for bid, outcome in zip(bids, outcomes, strict=True):
             if bid.asked:
+                gain_s = (len(outcome.path) - 1) * plain / num_texts
+                gain_s -= (len(outcome.tree) - 1) * share
+                bid.gain_s += GAIN_RATE * (gain_s - bid.gain_s)
                 self._set_silence(bid, bid.was_right(outcome), num_texts)
-            bid.tree, bid.asked = None, False
+                bid.tree, bid.asked = None, False
 
     def _settle_unverified(
         self, bids: Sequence[Bid], outcomes: Sequence[StepOutcome], plain: float
@@ -171,24 +191,23 @@ class Allotment:
             self._account_s = max(self._account_s + gain, floor)
 
     def _set_silence(self, bid: Bid, was_right: bool, num_texts: int) -> None:
-        """Wait twice as long after each proposal that was wrong, unless drafting is cheap."""
-        if was_right or self._is_cheap(bid, num_texts):
+        """Wait twice as long after each proposal that was wrong, unless drafting pays."""
+        if was_right or self._drafting_is_cheap(num_texts) or self._draft_s <= bid.gain_s:
             bid.silence = 0
         else:
             bid.silence = min(max(2 * bid.silence, 1), LONGEST_SILENCE)
         bid.wait = bid.silence
 
 
-def _path_chances(tree: DraftTree, limit: int) -> list[float]:
+def _path_chances(tree: DraftTree) -> list[float]:
     """For the nodes besides the root, in order: how likely all of their path is accepted.
 
     Never rising, as no node comes before one that is surer.
     """
-    if len(tree) == 1 or limit < 1:
+    if len(tree) == 1:
         return []
     chances, lowest = [1.0], 1.0
-    part = tree.take(1 + limit)
-    for parent, chance in zip(part.parents[1:].tolist(), part.p_accept[1:].tolist(), strict=True):
+    for parent, chance in zip(tree.parents[1:].tolist(), tree.p_accept[1:].tolist(), strict=True):
         lowest = min(lowest, chances[parent] * chance)
         chances.append(lowest)
     return chances[1:]
