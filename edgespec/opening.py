@@ -84,7 +84,8 @@ def load(
     """Open a model inside a memory budget; None is the model that ships with the package.
 
     `memory` is bytes, "2GiB", "50%" or "auto"; `kv_type` is how keys and values are kept: "f16",
-    "int8" in half the memory, or "auto": f16, unless that leaves too little context; `sequences`
+    "int8" in half the memory, "q4" in a bit over a quarter, or "auto": f16, and int8 where that
+    leaves too little context; `sequences`
     how many replies may be written at once (`Engine.generate_batch`), each in a context of its own;
     `store` is a datastore for the drafter "hierarchy".
     Raises BudgetError before loading when the model does not fit, ModelFileError when it cannot be

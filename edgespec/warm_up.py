@@ -42,7 +42,7 @@ def warm_up(
     """Have all compiled code of a backend, for these weight types and this KV, and of what decodes
     with these drafters, ready here.
 
-    `spare_bytes` is what the budget has left beside a first start's one child. What only int8 KV
+    `spare_bytes` is what the budget has left beside a first start's one child. What int8 or q4 KV
     needs is compiled here when it is first asked for: it takes a second and leaves nothing behind.
     """
     kinds = sorted(kinds, key=lambda kind: kind.type_id)

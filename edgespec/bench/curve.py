@@ -12,6 +12,7 @@ from functools import partial
 from typing import Self
 
 from edgespec.backends.base import Target, TokenTree
+from edgespec.memory.arena import BLOCK, KvLayout
 from edgespec.memory.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.spec import TensorInfo
@@ -86,13 +87,13 @@ class Work:
     @classmethod
     def of(cls, file: ModelFile, plan: Plan, context: int) -> Self:
         spec, parts = file.spec, matrices(file)
-        value_bytes = 2 if plan.kv_type == "f16" else 1
+        block_bytes = KvLayout.of(plan.kv_type, spec.head_dim).head_bytes
         counts = {info.name: math.prod(info.shape) for info in parts}
         with_floats = sum(counts[info.name] for info in parts if info.type.block_size == 1)
         total = sum(counts.values())
         return cls(
             weight_bytes=sum(info.size_bytes for info in parts),
-            kv_bytes=2 * spec.num_layers * spec.kv_dim * context * value_bytes,
+            kv_bytes=spec.num_layers * spec.num_kv_heads * block_bytes * context // BLOCK,
             multiplications=total,
             floats=2 * with_floats > total,
         )

@@ -10,10 +10,13 @@ head's keys before its values:
     int8  tiles of 16 positions, quads of 4         quads of 4 positions [head_dim, 4]
           dimensions [head_dim / 4, 16, 4]
           then f16 scales [16 tiles, blocks, 16]    then f16 scales [256]
+    q4    the same, blocks of 32 dimensions in      the same, a block's dimensions 0 .. 15 and
+          half the bytes: [blocks, 4, 16, 4]        16 .. 31 in halves of bytes [blocks, 16, 4]
 
 so that one load holds what the scoring loop multiplies by one part of a query, or the mixing loop
-by one position's weight. Bytes of int8 are the number + 128. A key has a scale for each block of 32
-dimensions, a value has one. Dimensions are padded to 16 (int8 keys: to 4).
+by one position's weight. Bytes of int8 are the number + 128, halves of bytes of q4 the number + 8,
+of a rotated head (`kernels/kv_rotation.py`). A key has a scale for each block of 32 dimensions, a
+value has one. Dimensions are padded to 16 (int8 keys: to 4, q4: to 32).
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ ALIGNMENT = 64
 TILE = 16
 """Positions in one tile of keys."""
 SCALED = 32
-"""Dimensions of an int8 key that share a scale."""
+"""Dimensions of an int8 or q4 key that share a scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +47,25 @@ class KvLayout:
     key_bytes: int
     """All keys with their scales: from the first key to the first value."""
     value_bytes: int
-    """One row of values (f16), or the rows of four positions (int8)."""
+    """One row of values (f16), or the rows of four positions."""
     value_scales: int
     """From the first value to the scales of the values."""
     head_bytes: int
 
     @classmethod
     def of(cls, kv_type: str, head_dim: int) -> Self:
-        """The layout of "f16" or "int8" heads of this width."""
+        """The layout of "f16", "int8" or "q4" heads of this width."""
         padded = -(-head_dim // 16) * 16
         if kv_type == "f16":
             keys, values = BLOCK * 2 * padded, BLOCK * 2 * padded
             return cls(TILE * 2 * padded, keys, keys, 2 * padded, values, keys + values)
-        tile = TILE * 4 * -(-head_dim // 4)
-        keys = BLOCK // TILE * tile
-        key_bytes = keys + BLOCK * 2 * -(-head_dim // SCALED)
-        values = BLOCK * padded
-        return cls(tile, keys, key_bytes, 4 * padded, values, key_bytes + values + BLOCK * 2)
+        blocks = -(-head_dim // SCALED)
+        key, value = 4 * -(-head_dim // 4), padded
+        if kv_type == "q4":
+            key = value = blocks * SCALED // 2
+        keys, values = BLOCK * key, BLOCK * value
+        key_bytes = keys + BLOCK * 2 * blocks
+        return cls(TILE * key, keys, key_bytes, 4 * value, values, key_bytes + values + BLOCK * 2)
 
 
 class Block:

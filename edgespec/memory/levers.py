@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from edgespec.memory.plan import Lever
-from edgespec.memory.settings import SMALLEST_CHUNK, SMALLEST_CONTEXT, Settings
+from edgespec.memory.settings import KV_TYPES, SMALLEST_CHUNK, SMALLEST_CONTEXT, Settings
 from edgespec.memory.sizing import Sizing
 
 
 def levers(sizing: Sizing, chosen: Settings) -> tuple[Lever, ...]:
-    """The same plan with one thing changed each: half and twice the context, the other KV type, no
+    """The same plan with one thing changed each: half and twice the context, the other KV types, no
     drafting, smaller prefill passes, one thread, the other backend.
     """
     total = sizing.total(chosen)
@@ -30,8 +30,9 @@ def _settings(sizing: Sizing, chosen: Settings) -> Iterator[tuple[str, str, int]
         if SMALLEST_CONTEXT <= context <= sizing.spec.context_length:
             yield change("context", f"--context {context}", context=context)
     if sizing.backend == "native":
-        other = "f16" if chosen.kv_type == "int8" else "int8"
-        yield change("KV type", f"--kv-type {other}", kv_type=other)
+        for other in KV_TYPES:
+            if other != chosen.kv_type:
+                yield change("KV type", f"--kv-type {other}", kv_type=other)
     if chosen.max_nodes > chosen.sequences:
         yield change("nodes", "--no-speculation", max_nodes=chosen.sequences, drafter_bytes=0)
     if chosen.prefill_chunk > SMALLEST_CHUNK:

@@ -79,15 +79,18 @@ def kv_bytes(spec: ModelSpec, positions: int, kv_type: str = "f16") -> int:
     """KV arena: blocks x (layers x kv_heads x 256 x bytes of a key and a value + 64).
 
     In f16 these are 2 x head_dim to 16 x 2 bytes. In int8 the key has head_dim to 4 bytes and an
-    f16 scale for each 32, the value head_dim to 16 and one scale. Nodes that may be rejected yet
-    lie in it too, past the committed positions.
+    f16 scale for each 32, the value head_dim to 16 and one scale. In q4 both have half of head_dim
+    to 32, and the same scales. Nodes that may be rejected yet lie in it too, past the committed
+    positions.
     """
     head_dim = round_up(spec.head_dim, 16)
     if kv_type == "f16":
         pair_bytes = 2 * head_dim * 2
     else:
-        key_bytes = round_up(spec.head_dim, 4) + 2 * -(-spec.head_dim // BLOCK)
-        pair_bytes = key_bytes + head_dim + 2
+        key_bytes, value_bytes = round_up(spec.head_dim, 4), head_dim
+        if kv_type == "q4":
+            key_bytes = value_bytes = round_up(spec.head_dim, BLOCK) // 2
+        pair_bytes = key_bytes + 2 * -(-spec.head_dim // BLOCK) + value_bytes + 2
     block_bytes = spec.num_layers * spec.num_kv_heads * KV_BLOCK * pair_bytes
     return -(-positions // KV_BLOCK) * (block_bytes + ALIGNMENT)
 
@@ -157,7 +160,7 @@ def _attention_bytes(
 
 def _query_bytes(spec: ModelSpec, rows: int, kv_type: str, sequences: int) -> int:
     """Rotated queries of all nodes, 12 rows of a key head together: f32 in head_dim to 16, or with
-    int8 KV two bytes for each dimension to 32, a step and a start for each 32.
+    int8 and q4 KV two bytes for each dimension to 32, a step and a start for each 32.
     """
     query_rows = _block_rows(rows * (spec.num_heads // spec.num_kv_heads), sequences)
     if kv_type == "f16":

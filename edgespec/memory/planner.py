@@ -112,11 +112,11 @@ def quantisation(tensors: Iterable[TensorInfo]) -> str:
 def _kv_type(asked: str, backend: str) -> str | None:
     """How keys and values must be kept; None where that may be chosen."""
     if asked not in ("auto", *KV_TYPES):
-        raise OptionError(f"no KV type is called {asked!r}; choose auto, {' or '.join(KV_TYPES)}")
-    if asked == "int8" and backend not in ("native", "llamacpp"):
+        raise OptionError(f"no KV type is called {asked!r}; choose auto, {', '.join(KV_TYPES)}")
+    if asked not in ("auto", "f16") and backend not in ("native", "llamacpp"):
         raise OptionError(
             f"the {backend} backend keeps keys and values as f16; use --kv-type f16, or the native "
-            "backend for int8"
+            f"backend for {asked}"
         )
     if asked != "auto":
         return asked

@@ -16,8 +16,8 @@ def reasons(spec: ModelSpec, limits: Limits, chosen: Settings, hardware: Hardwar
     if chosen.sequences > 1:
         each = f"each has {chosen.context} tokens"
         told.append(f"{chosen.sequences} texts at once: as asked; {each}")
-    if chosen.kv_type == "int8":
-        told.append(_int8(limits))
+    if chosen.kv_type != "f16":
+        told.append(_kv_type(limits, chosen))
     fewer = chosen.prefill_chunk < limits.wished.prefill_chunk
     told.append(_RECURRENT if spec.recurrent else _nodes(limits, chosen))
     told.append(f"prefill: {chosen.prefill_chunk} tokens a pass{', fewer, to fit' * fewer}")
@@ -41,7 +41,9 @@ def _context(spec: ModelSpec, limits: Limits, chosen: Settings) -> str:
     return f"context {chosen.context}: all the model was trained for"
 
 
-def _int8(limits: Limits) -> str:
+def _kv_type(limits: Limits, chosen: Settings) -> str:
+    if chosen.kv_type == "q4":
+        return "KV q4: as asked; a bit over a quarter of f16's memory, and the text differs"
     if "kv_type" in limits.pinned:
         return "KV int8: as asked; half the memory of f16"
     return (

@@ -16,8 +16,8 @@ from edgespec.errors import OptionError
 from edgespec.memory.size import KIB, MIB
 from edgespec.models.spec import ModelSpec
 
-KV_TYPES = ("f16", "int8")
-"""How keys and values can be kept, largest first."""
+KV_TYPES = ("f16", "int8", "q4")
+"""How keys and values can be kept, largest first; the last only where it is asked for."""
 DEFAULT_CONTEXT = 8192
 SMALLEST_CONTEXT = 256
 DEFAULT_NODES = 16
@@ -70,7 +70,7 @@ class Settings:
     max_nodes: int
     drafter_bytes: int
     kv_type: str = "f16"
-    """How keys and values are kept: "f16", or "int8" in half the memory."""
+    """How keys and values are kept: "f16", in half of that "int8", in a quarter "q4"."""
     threads: int = 1
     sequences: int = 1
     """Texts written at once; each has a context, a node of every pass and drafters of its own."""
@@ -78,7 +78,7 @@ class Settings:
     def conceding(self, lever: str, value: Any) -> Self:
         """These settings with one lever at most at `value`; a node a text drafts nothing."""
         if lever == "kv_type":
-            return replace(self, kv_type=value)
+            return replace(self, kv_type=max(value, self.kv_type, key=KV_TYPES.index))
         lowered = {lever: min(value, getattr(self, lever))}
         if lever == "max_nodes":
             lowered[lever] = max(lowered[lever], self.sequences)

@@ -97,7 +97,8 @@ class Attending:
     def put(self, first: int, keys: Floats, values: Floats) -> None:
         """Store keys and values [n, kv_heads, head_dim] from slot `first` on."""
         self.blocks.reserve(first, first + len(keys))
-        _put(self.table, self.blocks.addresses.ctypes.data, first, keys, values)
+        places = (self.blocks.addresses.ctypes.data, first)
+        _put(self.table, *places, keys.copy(), values.copy())  # heads may be turned in place
 
     def move(self, source: int, target: int) -> None:
         kv_places.move_kv(self.table, self.blocks.addresses.ctypes.data, 1, source, target)
@@ -109,7 +110,7 @@ class Attending:
         described = (self._nodes, self._extra)
         describe_tree(np.array(parents, np.int16), 0, 0, self.length, *described)
         self._words[team.COUNTER // 8] = 0
-        _ask(self.table, queries)
+        _ask(self.table, queries.copy())
         _attend(self.table, self.threads, len(parents))
         width = self.spec.num_heads * self.spec.head_dim
         rows = self.scratch.attended.floats[: len(parents), :width]
@@ -129,10 +130,42 @@ def kept(kv_type: str, numbers: Floats, *, keys: bool) -> Floats:
     if kv_type == "f16":
         return numbers.astype(np.float16).astype(np.float32)
     size = SCALED if keys else numbers.shape[-1]
+    if kv_type == "q4":
+        numbers = turned(numbers)
     parts = [
-        _as_int8(numbers[..., first : first + size]) for first in range(0, numbers.shape[-1], size)
+        (rounded_q4 if kv_type == "q4" else _as_int8)(numbers[..., first : first + size])
+        for first in range(0, numbers.shape[-1], size)
     ]
-    return np.concatenate(parts, axis=-1)
+    numbers = np.concatenate(parts, axis=-1)
+    return turned(numbers) if kv_type == "q4" else numbers
+
+
+def turned(heads: Floats) -> Floats:
+    """Heads [..., head_dim] rotated as q4 keeps them, in f32; twice is where one began."""
+    size = heads.shape[-1] & -heads.shape[-1]
+    parts = heads.reshape(-1, size).copy()
+    factor, step = np.float32(1.0) / np.sqrt(np.float32(size)), 1
+    while step < size:
+        if step == 16:
+            parts *= factor
+        pairs = parts.reshape(-1, size // (2 * step), 2, step)
+        one, two = pairs[:, :, 0].copy(), pairs[:, :, 1].copy()
+        pairs[:, :, 0], pairs[:, :, 1] = one + two, one - two
+        step *= 2
+    if size <= 16:
+        parts *= factor
+    return parts.reshape(heads.shape)
+
+
+def rounded_q4(numbers: Floats) -> Floats:
+    """Numbers that share a scale as q4 keeps them, without turning them."""
+    place = np.abs(numbers).argmax(axis=-1, keepdims=True)
+    wished = np.take_along_axis(numbers, place, axis=-1) * np.float32(-0.125)
+    scale = np.clip(wished, -65504, 65504).astype(np.float16).astype(np.float32)
+    with np.errstate(divide="ignore"):
+        inverse = np.where(scale != 0, np.float32(1.0) / scale, np.float32(0.0))
+    rounded: Floats = np.clip(np.rint(numbers * inverse), -8, 7).astype(np.float32) * scale
+    return rounded
 
 
 def _as_int8(numbers: Floats) -> Floats:

@@ -31,6 +31,8 @@ def _normal(*shape: int, seed: int) -> NDArray[np.float32]:
 
 
 _NONE = np.zeros(0, np.float16)
+OFFSETS = {"int8": 128, "q4": 8}
+"""What is added to a stored number."""
 
 
 def queries(kv_type: str, dim: int, seed: int = 1) -> Packed:
@@ -45,7 +47,7 @@ def queries(kv_type: str, dim: int, seed: int = 1) -> Packed:
     digits[:, :dim, 0] = -127
     numbers = 256 * digits[0] + digits[1]
     steps = np.abs(_normal(ROW_BLOCK, seed=seed)) / 1000
-    starts = -128 * numbers.reshape(blocks, SCALED, ROW_BLOCK).sum(axis=1)
+    starts = -OFFSETS[kv_type] * numbers.reshape(blocks, SCALED, ROW_BLOCK).sum(axis=1)
     # [digit, quad, place, row] to [quad, digit, row, place]
     bits = digits.reshape(2, -1, 4, ROW_BLOCK).transpose(1, 0, 3, 2).astype(np.int8)
     parts = (bits, steps, starts.astype(np.int32))
@@ -60,12 +62,18 @@ def keys(kv_type: str, tiles: int, dim: int, seed: int = 2) -> Packed:
         data[:, :dim] = _normal(tiles, dim, TILE, seed=seed)
         exact = data[:, :dim].transpose(0, 2, 1).reshape(-1, dim)
         return Packed(data, _NONE, exact.astype(np.float64))
-    quads, blocks = -(-dim // 4), -(-dim // SCALED)
+    quads, blocks, offset = -(-dim // 4), -(-dim // SCALED), OFFSETS[kv_type]
+    if kv_type == "q4":
+        quads = 8 * blocks
     numbers = np.zeros((tiles, quads * 4, TILE), np.int64)
-    numbers[:, :dim] = _random(tiles, dim, TILE, seed=seed)
+    numbers[:, :dim] = _random(tiles, dim, TILE, seed=seed, most=offset)
     scales = np.abs(_normal(tiles, blocks, TILE, seed=seed)).astype(np.float16)
-    octets = (numbers + 128).astype(np.uint8).reshape(tiles, quads, 4, TILE)
+    octets = (numbers + offset).astype(np.uint8).reshape(tiles, quads, 4, TILE)
     data = np.ascontiguousarray(octets.transpose(0, 1, 3, 2))
+    if kv_type == "q4":  # a block's first four quads and its last four in halves of bytes
+        halves = data.reshape(tiles, blocks, 2, 4, TILE, 4)
+        data = halves[:, :, 0] | halves[:, :, 1] << 4
+        data = data.reshape(tiles, 4 * blocks, TILE, 4)
     exact = numbers[:, :dim] * np.repeat(scales, SCALED, axis=1)[:, :dim]
     return Packed(data, scales, exact.transpose(0, 2, 1).reshape(-1, dim).astype(np.float64))
 
@@ -76,10 +84,16 @@ def values(kv_type: str, slots: int, dim: int, seed: int = 3) -> Packed:
     if kv_type == "f16":
         data = _normal(slots, padded, seed=seed).astype(np.float16)
         return Packed(data, _NONE, data.astype(np.float64))
-    numbers = _random(slots, padded, seed=seed)
+    offset = OFFSETS[kv_type]
+    numbers = _random(slots, padded, seed=seed, most=offset)
     scales = np.abs(_normal(slots, seed=seed)).astype(np.float16)
-    octets = (numbers + 128).astype(np.uint8).reshape(-1, 4, padded)
+    octets = (numbers + offset).astype(np.uint8).reshape(-1, 4, padded)
     data = np.ascontiguousarray(octets.transpose(0, 2, 1))
+    if kv_type == "q4":  # a block's first 16 dimensions and its last 16 in halves of bytes
+        data = np.concatenate([data, np.zeros((len(data), -padded % SCALED, 4), np.uint8)], axis=1)
+        halves = data.reshape(len(data), -1, 2, 16, 4)
+        data = np.ascontiguousarray(halves[:, :, 0] | halves[:, :, 1] << 4)
+        data = data.reshape(len(data), -1, 4)
     return Packed(data, scales, numbers.astype(np.float64))
 
 

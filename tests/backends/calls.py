@@ -205,21 +205,28 @@ def _record_attention(calls: Calls) -> None:
         mixed, facts = (_normal(2, 19, 32) * 1e4).astype(kind), np.abs(_normal(2, 3, 32, seed=1))
         output = np.zeros((2, 24), np.float32)
         sizes = (mixed.strides[0], calls.place(facts), facts.strides[0], 19)
-        name = f"combine_{'f16' if kind is np.float32 else 'int8'}"
-        calls.add(name, calls.place(mixed), *sizes, calls.place(output), 24, 2)
+        for kv_type in ("f16",) if kind is np.float32 else int8_kv.FORMS:
+            arguments = (calls.place(mixed), *sizes, calls.place(output), 24, 2)
+            calls.add(f"combine_{kv_type}", *arguments)
     for scale in (1.0, 1e-7, 1e6, 0.0):
         number = calls.place(_normal(40, scale=scale))
-        for name, count in {"store_key_int8": 64 * 10, "store_value_int8": 4 * 48}.items():
-            scales = calls.place(np.zeros(64, np.uint8))
-            calls.add(name, number, calls.place(np.zeros(count, np.uint8)), scales, 40)
-        calls.add("put_query_int8", number, calls.place(np.zeros(12 * 140, np.uint8)), 40)
+        for kv_type in int8_kv.FORMS:
+            for name, count in {"store_key": 64 * 10, "store_value": 4 * 64}.items():
+                scales, room = (calls.place(np.zeros(size, np.uint8)) for size in (64, count))
+                calls.add(f"{name}_{kv_type}", number, room, scales, 40)
+            room = calls.place(np.zeros(12 * 140, np.uint8))
+            calls.add(f"put_query_{kv_type}", number, room, 40)
+    for head_dim in (20, 40, 64, 96):
+        calls.add("turn_q4", calls.place(_normal(head_dim)), head_dim)
     scales = np.abs(_normal(32)).astype(np.float16)
-    calls.add("spread_int8", calls.place(scales), calls.place(np.zeros(32, np.float32)), 2)
+    for kv_type in int8_kv.FORMS:
+        room = calls.place(np.zeros(32, np.float32))
+        calls.add(f"spread_{kv_type}", calls.place(scales), room, 2)
 
 
 def _record_loops(calls: Calls, kv_type: str) -> None:
     """Scores and mixing, for the numbers of rows that all instruction sets have functions for."""
-    digits = int8_kv.DIGITS if kv_type == "int8" else 1
+    digits = int8_kv.DIGITS if kv_type in int8_kv.FORMS else 1
     queries, keys = arrays.queries(kv_type, 40), arrays.keys(kv_type, 4, 40)
     values = arrays.values(kv_type, 36, 48)
     asked, tiles, scales, rows = (
@@ -232,12 +239,12 @@ def _record_loops(calls: Calls, kv_type: str) -> None:
         calls.add(f"scores_{kv_type}_{size}", asked, tiles, *sizes, scores, tiles)
         weights, output = arrays.weights(size, 36), np.zeros((size, 48), np.float32)
         shares, mixed = calls.place(weights), calls.place(output)
-        if kv_type == "int8":
+        if kv_type in int8_kv.FORMS:
             largest = calls.place(weights.max(axis=1))
             for row in range(size):
                 share = Place(shares.offset + row * weights.strides[0])
                 step, target = Place(largest.offset + 4 * row), Place(mixed.offset + 192 * row)
-                calls.add("weigh_int8", share, 3, step, target, 3)
+                calls.add(f"weigh_{kv_type}", share, 3, step, target, 3)
         sizes = (values.data.strides[0], 36)
         calls.add(f"mix_{kv_type}_{size}", shares, rows, *sizes, mixed, 192, 3, rows)
 

@@ -37,6 +37,8 @@ class ArenaMachine(RuleBasedStateMachine):
         pair = {1: 64, 8: 64, 16: 64, 40: 192}[head_dim]
         if kv_type == "int8":  # key and its scales, value and its scale
             pair = {1: 4 + 2 + 16 + 2, 8: 8 + 2 + 16 + 2, 16: 36, 40: 40 + 4 + 48 + 2}[head_dim]
+        elif kv_type == "q4":
+            pair = 32 + 4 + 32 + 2 if head_dim == 40 else 16 + 2 + 16 + 2
         self.block_bytes = layers * heads * BLOCK * pair
         self.tables: list[tuple[BlockTable, Content]] = [(self.arena.table(), [])]
         self.copies: list[tuple[list[int], list[NDArray[np.uint8]]]] = []

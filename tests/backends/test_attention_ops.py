@@ -15,16 +15,17 @@ from edgespec.backends.native.kernels.machine_code import compile_function
 from edgespec.backends.native.kernels.spans import SCORES_STRIDE, WIDTH, row_sizes
 from edgespec.memory.settings import KV_TYPES
 from tests.backends import attention_arrays as arrays
-from tests.backends.attending import kept
+from tests.backends.attending import kept, rounded_q4, turned
 from tests.backends.tiles import call
 
 Floats = NDArray[np.float32]
 USED = isa.available()[0]
 OPERATIONS = isa.operations(USED)
 SIZES = {
-    "f16": row_sizes(OPERATIONS.lanes),
-    "int8": row_sizes(OPERATIONS.lanes, int8_kv.DIGITS),
+    kv_type: row_sizes(OPERATIONS.lanes, int8_kv.DIGITS if kv_type in int8_kv.FORMS else 1)
+    for kv_type in KV_TYPES
 }
+SCALED_TYPES = list(int8_kv.FORMS)
 CASES = [(kv_type, size) for kv_type in KV_TYPES for size in SIZES[kv_type]]
 OUT = np.float32(-np.inf)
 
@@ -81,6 +82,9 @@ def test_softmax_with_scales(scores: Floats) -> None:
     powers, scaled = _softmax(scores.astype(np.float32), scales)
     np.testing.assert_array_equal(powers, plain * scales)
     np.testing.assert_array_equal(scaled, [*facts[:2], powers.max()])
+    turned, scaled = _softmax(scores.astype(np.float32), -scales)
+    np.testing.assert_array_equal(turned, -powers)
+    assert scaled[2] == powers.max()
 
 
 def test_softmax_does_not_see_padding() -> None:
@@ -103,7 +107,7 @@ def test_combine(kv_type: str, spans: int, head_dim: int) -> None:
     maxima, sums, steps = (facts[:, part, :spans].astype(np.float64) for part in range(3))
     mixed = _normal(3, spans, wide, seed=2)
     results = mixed.astype(np.float64)
-    if kv_type == "int8":
+    if kv_type != "f16":
         mixed = (mixed * 1e6).astype(np.int32)  # type: ignore[assignment]
         results = mixed * steps[..., None]
     output = np.full((3, head_dim), np.nan, np.float32)
@@ -153,17 +157,20 @@ def test_mix(rows: int, slots: int, width: int) -> None:
 
 @pytest.mark.parametrize("rows", SIZES["int8"])
 @pytest.mark.parametrize(("slots", "width"), [(4, 16), (40, 64), (512, 80)])
-def test_weigh_and_mix(rows: int, slots: int, width: int) -> None:
+@pytest.mark.parametrize("kv_type", SCALED_TYPES)
+def test_weigh_and_mix(kv_type: str, rows: int, slots: int, width: int) -> None:
     """Weights become integers that are near them; from there on, all is exact."""
-    weights, values = arrays.weights(rows, slots), arrays.values("int8", slots, width)
-    before, steps = weights.copy(), weights.max(axis=1)
+    weights, values = arrays.weights(rows, slots), arrays.values(kv_type, slots, width)
+    if kv_type == "q4":
+        weights[:, ::3] *= -1  # a scale may be negative
+    before, steps = weights.copy(), np.abs(weights).max(axis=1)
     output = np.full((rows + 1, width + 16), 7, np.int32)
     for row in range(rows):
         places = (weights[row], -(-slots // 16), steps[row : row + 1], output[row])
-        _call("weigh_int8", *places, width // 16)
+        _call(f"weigh_{kv_type}", *places, width // 16)
     sizes = (values.data.strides[0], slots)
     places = (output, output.strides[0], width // 16, values.data, 0)
-    _call(f"mix_int8_{rows}", weights, values.data, *sizes, *places)
+    _call(f"mix_{kv_type}_{rows}", weights, values.data, *sizes, *places)
     for row in range(rows):
         integers = arrays.digits(weights[row], slots)
         error = np.abs(integers * steps[row].astype(np.float64) - before[row, :slots])
@@ -174,29 +181,32 @@ def test_weigh_and_mix(rows: int, slots: int, width: int) -> None:
     assert np.all(output[:, width:] == 7)
 
 
-def test_weights_of_nothing_are_zero() -> None:
+@pytest.mark.parametrize("kv_type", SCALED_TYPES)
+def test_weights_of_nothing_are_zero(kv_type: str) -> None:
     weights, step = np.zeros((1, WIDTH), np.float32), np.zeros(1, np.float32)
     mixed = np.full(16, 7, np.int32)
-    _call("weigh_int8", weights, 2, step, mixed, 1)
+    _call(f"weigh_{kv_type}", weights, 2, step, mixed, 1)
     assert not weights.any() and not mixed.any() and step[0] == 0.0
 
 
 @pytest.mark.parametrize("head_dim", [2, 20, 64, 80])
-def test_put_query(head_dim: int) -> None:
+@pytest.mark.parametrize("kv_type", SCALED_TYPES)
+def test_put_query(kv_type: str, head_dim: int) -> None:
     """Each row's digits and facts, where the others' are not; digits of 16 bits."""
     blocks = -(-head_dim // 32)
     data = np.full(12 * (4 + 68 * blocks), 0x55, np.uint8)
     queries = _normal(12, head_dim, scale=5.0)
     queries[3] = 0.0
     for row in range(12):
-        _call("put_query_int8", queries[row], data[4 * row :], head_dim)
+        _call(f"put_query_{kv_type}", queries[row], data[4 * row :], head_dim)
     digits = data[: 768 * blocks].view(np.int8).reshape(-1, 2, 12, 4).astype(np.int64)
     integers = (256 * digits[:, 0] + digits[:, 1]).transpose(1, 0, 2).reshape(12, -1)
     steps = data[768 * blocks :][:48].view(np.float32)
     starts = data[768 * blocks + 48 :].view(np.int32).reshape(blocks, 12)
     error = np.abs(integers[:, :head_dim] * steps[:, None].astype(np.float64) - queries)
     assert np.all(error <= 1.51 * steps[:, None])
-    np.testing.assert_array_equal(starts.T, -128 * integers.reshape(12, blocks, 32).sum(axis=2))
+    sums = integers.reshape(12, blocks, 32).sum(axis=2)
+    np.testing.assert_array_equal(starts.T, -arrays.OFFSETS[kv_type] * sums)
     assert not integers[:, head_dim:].any()
     assert digits.min() >= -127
 
@@ -218,6 +228,40 @@ def test_stored_numbers(head_dim: int, scale: float) -> None:
     stored = (value[:, 2].astype(np.int64) - 128) * factor[0]
     np.testing.assert_array_equal(stored[:head_dim], kept("int8", number, keys=False))
     assert not value[:, [0, 1, 3]].any()
+
+
+@pytest.mark.parametrize("head_dim", [1, 2, 20, 48, 64, 80, 96, 128, 256])
+def test_turned_heads(head_dim: int) -> None:
+    """Bit for bit what f32 gives, as long as before, and nothing past a head is touched."""
+    heads = _normal(3, head_dim, scale=3.0)
+    padded = np.concatenate([heads[1], np.full(16, np.float32(7))])
+    _call("turn_q4", padded, head_dim)
+    np.testing.assert_array_equal(padded[:head_dim], turned(heads)[1])
+    assert np.all(padded[head_dim:] == 7)
+    once = turned(heads).astype(np.float64)
+    np.testing.assert_allclose(once @ once.T, heads.astype(np.float64) @ heads.T, atol=1e-3)
+    np.testing.assert_allclose(turned(turned(heads)), heads, atol=1e-5)
+
+
+@pytest.mark.parametrize("head_dim", [2, 20, 64, 80])
+@pytest.mark.parametrize("scale", [1.0, 1e-6, 1e4, 1e7])
+def test_stored_q4(head_dim: int, scale: float) -> None:
+    """What is stored, turned already, is nearest to what was given; neighbours stay as they are."""
+    number, blocks = _normal(head_dim, scale=scale), -(-head_dim // 32)
+    key, scales = np.zeros((blocks, 4, 16, 4), np.uint8), np.zeros((blocks, 16), np.float16)
+    _call("store_key_q4", number, key[0, 0, 5:], scales[0, 5:], head_dim)
+    halves = np.stack([key[:, :, 5] & 15, key[:, :, 5] >> 4], axis=1).astype(np.int64) - 8
+    stored = (halves.reshape(blocks, 32) * scales[:, 5:6].astype(np.float32)).ravel()[:head_dim]
+    parts = [rounded_q4(number[first : first + 32]) for first in range(0, head_dim, 32)]
+    np.testing.assert_array_equal(stored, np.concatenate(parts))
+    key[:, :, 5], scales[:, 5] = 0, 0
+    assert not key.any() and not scales.any()
+    value, factor = np.zeros((blocks, 16, 4), np.uint8), np.zeros(2, np.float16)
+    _call("store_value_q4", number, value[0, 0, 2:], factor, head_dim)
+    halves = np.stack([value[:, :, 2] & 15, value[:, :, 2] >> 4], axis=1).astype(np.int64) - 8
+    stored = (halves.ravel() * np.float32(factor[0]))[:head_dim]
+    np.testing.assert_array_equal(stored, rounded_q4(number))
+    assert not value[:, :, [0, 1, 3]].any()
 
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)

@@ -88,7 +88,7 @@ def test_odd_widths_go_to_llamacpp(tmp_path: Path) -> None:
 
 @installed
 def test_memory_is_what_was_planned(gemma: Path) -> None:
-    for kv_type in ("f16", "int8"):
+    for kv_type in ("f16", "int8", "q4"):
         path = gemma if kv_type == "f16" else _wide_heads(gemma.parent)
         with edgespec.load(path, backend="llamacpp", threads=1, kv_type=kv_type) as engine:
             held = engine._target.allocated_bytes()  # type: ignore[attr-defined]
@@ -96,7 +96,7 @@ def test_memory_is_what_was_planned(gemma: Path) -> None:
 
 
 def _wide_heads(folder: Path) -> Path:
-    """int8 keys and values come in blocks of 32."""
+    """int8 and q4 keys and values come in blocks of 32."""
     return write_gguf(folder / "wide.gguf", dim=64, heads=2, kv_heads=1)
 
 

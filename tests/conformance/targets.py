@@ -28,6 +28,11 @@ def _native_int8(file: ModelFile, plan: Plan, progress: Progress | None = None) 
     return NativeTarget(file, replace(plan, backend="native", kv_type="int8"), progress)
 
 
+def _native_q4(file: ModelFile, plan: Plan, progress: Progress | None = None) -> Target:
+    """The native backend with 4-bit keys and values."""
+    return NativeTarget(file, replace(plan, backend="native", kv_type="q4"), progress)
+
+
 def _llamacpp(file: ModelFile, plan: Plan, progress: Progress | None = None) -> Target:
     """llama.cpp, imported only where it is installed."""
     from edgespec.backends.llamacpp.target import LlamaTarget
@@ -38,12 +43,13 @@ def _llamacpp(file: ModelFile, plan: Plan, progress: Progress | None = None) -> 
 OPENERS: dict[str, Any] = {
     "native": NativeTarget,
     "native-int8": _native_int8,
+    "native-q4": _native_q4,
     "reference": ReferenceTarget,
     "llamacpp": _llamacpp,
 }
 
 
-BATCHING = ("native", "native-int8", "reference")
+BATCHING = ("native", "native-int8", "native-q4", "reference")
 """Names of those that compute several texts in one pass."""
 
 

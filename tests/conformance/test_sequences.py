@@ -92,7 +92,7 @@ def test_a_text_in_a_batch_is_as_if_alone(backend: str, model: str, data: st.Dat
 
 
 @pytest.mark.parametrize("group", ["one head", "pairs", "eight"])
-@pytest.mark.parametrize("kv_type", ["native", "native-int8"])
+@pytest.mark.parametrize("kv_type", ["native", "native-int8", "native-q4"])
 @settings(max_examples=6, deadline=None)
 @given(data=st.data())
 def test_long_texts_of_any_shape(kv_type: str, group: str, data: st.DataObject) -> None:
@@ -143,7 +143,7 @@ def test_forks_go_their_own_ways(backend: str, model: str) -> None:
         assert_same(target, logits[2 * place : 2 * place + 2], target.forward(after).copy())
 
 
-@pytest.mark.parametrize("kv_type", ["native", "native-int8"])
+@pytest.mark.parametrize("kv_type", ["native", "native-int8", "native-q4"])
 def test_forks_share_what_they_have_in_common(kv_type: str) -> None:
     settings = {"context_length": 1000, "prefill_chunk": 250, "sequences": 3}
     with open_target(kv_type, "llama-F32", **settings) as target:

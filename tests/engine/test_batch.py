@@ -30,6 +30,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "f32": {"backend": "native"},
     "q8": {"backend": "native", "type": "Q8_0"},
     "q8-int8": {"backend": "native", "type": "Q8_0", "kv_type": "int8"},
+    "q8-q4": {"backend": "native", "type": "Q8_0", "kv_type": "q4"},
     "reference": {"backend": "reference"},
 }
 SEQUENCES = 4

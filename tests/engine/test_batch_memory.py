@@ -39,7 +39,7 @@ with edgespec.load(model, kv_type=kv_type, context=1024, sequences=8, threads=1)
 """
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "int8"])
+@pytest.mark.parametrize("kv_type", ["f16", "int8", "q4"])
 def test_full_contexts_stay_within_the_plan(kv_type: str, tmp_path: Path) -> None:
     """Keys and values of eight texts are a large part of it, so a text too many would be seen."""
     shape: dict[str, Any] = {"dim": 256, "ffn": 256, "layers": 12, "heads": 8, "kv_heads": 8}

@@ -29,7 +29,10 @@ MODELS: dict[str, dict[str, Any]] = {
 PROMPT = "the cat and the hat and the cat and the"
 
 
-KEPT = [*((name, "f16") for name in MODELS), ("llama-q8", "int8"), ("qwen3-f16", "int8")]
+KEPT = [
+    *((name, "f16") for name in MODELS),
+    *((name, kv_type) for name in ("llama-q8", "qwen3-f16") for kv_type in ("int8", "q4")),
+]
 """Models, and how their keys and values are kept."""
 
 

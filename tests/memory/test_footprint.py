@@ -65,6 +65,7 @@ def test_formulas_by_hand() -> None:
     assert fp.kv_bytes(spec, 257) == 2 * fp.kv_bytes(spec, 256)
     assert fp.kv_bytes(spec, 0) == 0
     assert fp.kv_bytes(spec, 1, "int8") == 4 * 2 * (64 + 2 * 2 + 64 + 2) * 256 + 64
+    assert fp.kv_bytes(spec, 1, "q4") == 4 * 2 * (32 + 2 * 2 + 32 + 2) * 256 + 64
     floats = 256 + 256 + 128 + 128 + 768 + 64
     inputs = sum(4 * width + width + 64 + width // 32 * 28 for width in (256, 256, 768))
     attention = 4 * (2 * 14 * (512 + 256 + 80) + 2 * 48 * (2 * 64 + 3 * 16))
@@ -74,6 +75,7 @@ def test_formulas_by_hand() -> None:
     assert fp.activation_bytes(spec, 30) == streams + 2 * 6 * 12 * 4 * 64
     queries = 2 * 6 * 12 * (4 + 2 * (64 + 4))
     assert fp.activation_bytes(spec, 30, "int8") == streams + queries
+    assert fp.activation_bytes(spec, 30, "q4") == streams + queries
     assert fp.logits_bytes(spec, 8) == 8 * (8000 + 500) * 4
     assert fp.logits_bytes(spec, 5) == 8 * (8000 + 500) * 4
     assert fp.logits_bytes(spec, 33) == 40 * (8000 + 500) * 4

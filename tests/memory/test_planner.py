@@ -121,6 +121,7 @@ def test_a_cold_start_says_that_later_ones_need_less() -> None:
         {"backend": "abacus"},
         {"kv_type": "int4"},
         {"kv_type": "int8", "backend": "reference"},
+        {"kv_type": "q4", "backend": "reference"},
     ],
     ids=str,
 )
@@ -166,7 +167,7 @@ WISHES = st.fixed_dictionaries(
         "context": st.integers(1, 4096),
         "threads": st.integers(1, 8),
         "max_nodes": st.integers(1, 256),
-        "kv_type": st.sampled_from(["auto", "f16", "int8"]),
+        "kv_type": st.sampled_from(["auto", "f16", "int8", "q4"]),
         "drafters": st.sampled_from([(), ("suffix-automaton",), ("ngram", "trigram")]),
     },
 )
@@ -192,7 +193,7 @@ def test_any_budget_is_kept_or_refused(mebibytes: int, which: Any, wishes: dict[
 
 def speed(made: Plan) -> tuple[int, ...]:
     """Every lever of a plan, more meaning faster or more comfortable."""
-    kept = ("int8", "f16").index(made.kv_type)
+    kept = ("q4", "int8", "f16").index(made.kv_type)
     return (
         made.context_length, made.prefill_chunk, made.max_nodes, made.drafter_bytes, kept,
         made.threads,
@@ -222,12 +223,14 @@ def test_what_each_lever_would_give_is_what_the_planner_says() -> None:
     made = plan("1GiB", which=BIG, context=4096)
     levers = {lever.option or lever.name: lever for lever in made.levers}
     assert set(levers) == {
-        "--context 2048", "--context 8192", "--kv-type int8", "--no-speculation", "--threads 1",
-        "--backend reference", "prefill passes of 32",
+        "--context 2048", "--context 8192", "--kv-type int8", "--kv-type q4",
+        "--no-speculation", "--threads 1", "--backend reference", "prefill passes of 32",
     }  # fmt: skip
     assert all(made.planned_bytes + x.change_bytes == x.total_bytes for x in made.levers)
     smaller = plan("1GiB", which=BIG, context=4096, kv_type="int8")
     assert levers["--kv-type int8"].total_bytes == smaller.planned_bytes
+    smallest = plan("1GiB", which=BIG, context=4096, kv_type="q4")
+    assert levers["--kv-type q4"].total_bytes == smallest.planned_bytes
     alone = plan("1GiB", which=BIG, context=4096, threads=1)
     assert levers["--threads 1"].total_bytes == alone.planned_bytes
     assert levers["--context 8192"].change_bytes > 0 > levers["--context 2048"].change_bytes
@@ -269,6 +272,20 @@ def test_a_budget_too_small_for_f16_takes_int8_unless_f16_was_asked_for() -> Non
     with pytest.raises(BudgetError) as caught:
         plan("500MiB", which=BIG, context=32768, kv_type="int8")
     assert "--kv-type" not in str(caught.value)
+
+
+def test_q4_is_chosen_only_where_it_was_asked_for() -> None:
+    usual, smaller = (plan("1GiB", which=BIG, kv_type=kind) for kind in ("f16", "q4"))
+    quarter = smaller.footprint["KV cache"] / usual.footprint["KV cache"]
+    assert 0.25 < quarter < 0.28
+    assert "KV q4: as asked" in smaller.explain()
+    assert {plan(f"{size}MiB", which=BIG).kv_type for size in range(310, 500, 10)} == {
+        "f16",
+        "int8",
+    }
+    tight = plan("320MiB", which=BIG, kv_type="q4")
+    assert tight.kv_type == "q4"
+    assert tight.context_length > plan("320MiB", which=BIG, kv_type="int8").context_length
 
 
 def test_the_reference_backend_holds_f32() -> None:

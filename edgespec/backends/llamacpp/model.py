@@ -152,6 +152,10 @@ class Context:
             self.handle = self.memory = None
 
 
+_KV_TYPES = {"f16": "GGML_TYPE_F16", "int8": "GGML_TYPE_Q8_0", "q4": "GGML_TYPE_Q4_0"}
+"""Its nearest type of keys and values for each of ours."""
+
+
 def _params(api: Any, settings: ContextSettings) -> Any:
     params = api.llama_context_default_params()
     params.n_ctx = settings.context
@@ -161,8 +165,8 @@ def _params(api: Any, settings: ContextSettings) -> Any:
     params.n_outputs_max = params.n_outputs_max_per_seq = settings.nodes
     params.n_threads = params.n_threads_batch = settings.threads
     params.offload_kqv = params.op_offload = settings.gpu_layers > 0
-    quantised = settings.kv_type == "int8"
-    params.type_k = params.type_v = api.GGML_TYPE_Q8_0 if quantised else api.GGML_TYPE_F16
+    quantised = settings.kv_type != "f16"
+    params.type_k = params.type_v = getattr(api, _KV_TYPES[settings.kv_type])
     # On processors its flash attention takes 1.3 (256 tokens) to 4 times (2,048) as long for a
     # tree as its plain attention does, but quantised values need it.
     params.flash_attn_type = (

@@ -90,7 +90,7 @@ class Scratch:
     scores: NDArray[np.float32]
     """[threads, 14, width]."""
     mixed: NDArray[np.float32]
-    """[regions of rows, spans, head_pad]: what each span of a row comes to (int8 KV: int32)."""
+    """[regions of rows, spans, head_pad]: a span of a row comes to (int32 if scaled)."""
     facts: NDArray[np.float32]
     """[regions of rows, 3, spans to 16]: maximum, sum and step of these."""
     logits: NDArray[np.float32]
@@ -207,7 +207,7 @@ def fill_shape(c: NDArray[np.int64], spec: ModelSpec, max_nodes: int, sequences:
 
 def fill_arena(c: NDArray[np.int64], arena: KvArena, head_dim: int) -> None:
     """Enter how the arena's blocks are laid out."""
-    layout, int8 = arena.layout, arena.kv_type == "int8"
+    layout, scaled = arena.layout, arena.kv_type != "f16"
     c[table.BLOCK] = BLOCK
     c[table.HEAD_BYTES] = layout.head_bytes
     c[table.KEY_BYTES] = layout.key_bytes
@@ -215,9 +215,9 @@ def fill_arena(c: NDArray[np.int64], arena: KvArena, head_dim: int) -> None:
     c[table.KEY_SCALES] = layout.key_scales
     c[table.VALUE_BYTES] = layout.value_bytes
     c[table.VALUE_SCALES] = layout.value_scales
-    c[table.KEY_STEPS] = -(-head_dim // (4 if int8 else 2))
-    c[table.KV_INT8] = int8
-    c[table.WEIGHT_BYTES] = 2 if int8 else 4
+    c[table.KEY_STEPS] = -(-head_dim // (4 if scaled else 2))
+    c[table.KV_SCALED] = scaled
+    c[table.WEIGHT_BYTES] = 2 if scaled else 4
     addresses = isa.attention_addresses(isa.chosen(), arena.kv_type)
     c[table.ATTENTION : table.ATTENTION + table.NUM_ATTENTION] = addresses
 

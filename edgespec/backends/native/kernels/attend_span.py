@@ -46,7 +46,7 @@ def _softmax(c, node, row, low, width, scales, facts):
     """Scores of `width` slots from `low` on become softmax weights of what the node sees among the
     places of the span, zero for all other slots; the span's maximum and sum go to its facts.
 
-    With int8 values the weights are multiplied by the values' scales.
+    With scaled values the weights are multiplied by the values' scales.
     """
     own = node_entry(c, node, t.RUN)
     places = min(node_entry(c, node, t.POSITION) + 1 - low, SPAN)
@@ -56,7 +56,7 @@ def _softmax(c, node, row, low, width, scales, facts):
     extra = c[t.EXTRA] + 4 * (node_entry(c, node, t.EXTRA_START) + max(low - own, 0))
     if run < places:
         _gather(extra, low, run, places, row)
-        if c[t.KV_INT8] != 0:
+        if c[t.KV_SCALED] != 0:
             for place in range(width):
                 store_float(scales + SCORES_STRIDE + 4 * place, load_float(scales + 4 * place))
             scales += SCORES_STRIDE
@@ -159,7 +159,7 @@ def _mix(c, layer, head, rows, low, high, scores, mixed, ahead):
 
 @inner_kernel
 def _spread(c, blocks, layer, head, low, high, scales):
-    """The scales of int8 values of slots low .. high - 1, as f32."""
+    """The scales of values of slots low .. high - 1, as f32."""
     for slot in range(low, high, c[t.BLOCK]):
         source = key_address(c, blocks, layer, head, slot) + c[t.KEY_BYTES] + c[t.VALUE_SCALES]
         count = (min(high - slot, c[t.BLOCK]) + 15) >> 4
@@ -168,10 +168,10 @@ def _spread(c, blocks, layer, head, low, high, scales):
 
 @inner_kernel
 def _begin(c, num_rows, width, scores, mixed, facts):
-    """Set where the sums of mixing begin; with int8 values make weights integers."""
+    """Set where the sums of mixing begin; with scaled values make weights integers."""
     for row in range(num_rows):
         target = mixed + row * c[t.MIXED_STRIDE]
-        if c[t.KV_INT8] == 0:
+        if c[t.KV_SCALED] == 0:
             _fill(target, 0, c[t.HEAD_PAD], np.float32(0.0))
             continue
         own = scores + row * SCORES_STRIDE
@@ -201,7 +201,7 @@ def attend_span(c, thread, layer, head, span, rows, ahead):
     facts = c[t.FACTS] + region * c[t.FACTS_STRIDE] + span * 4
     width, scales = (high - low + 15) & ~15, scores + ROW_BLOCK * SCORES_STRIDE
     _score(c, layer, head, rows, low, high, scores, ahead)
-    if c[t.KV_INT8] != 0:
+    if c[t.KV_SCALED] != 0:
         _spread(c, part_entry(c, part, t.BLOCKS), layer, head, low, high, scales)
     for row in range(num_rows):
         node, own = first_node + (first_row + row) // group, scores + row * SCORES_STRIDE

@@ -19,7 +19,7 @@ import numpy as np
 from edgespec.backends.native.kernels import table as t
 from edgespec.backends.native.kernels.attend_span import attend_span
 from edgespec.backends.native.kernels.intrinsics import call_row, load_float, store_float
-from edgespec.backends.native.kernels.kv_places import node_entry, part_entry
+from edgespec.backends.native.kernels.kv_places import node_entry, part_entry, turn_head
 from edgespec.backends.native.kernels.spans import ROW_BLOCK, ROWS_PER_ITEM, SPAN
 from edgespec.backends.native.kernels.team import first_unit, next_unit
 from edgespec.jit import inner_kernel, kernel
@@ -64,7 +64,8 @@ def put_query(c, head, row, query):
     """Put one query, f32 [head_dim] at an address, into row `row` of its key head."""
     place = c[t.ROTATED] + head * c[t.ROTATED_HEAD] + row // ROW_BLOCK * c[t.ROTATED_BLOCK]
     place += 4 * (row % ROW_BLOCK)
-    if c[t.KV_INT8] != 0:
+    turn_head(c, query)
+    if c[t.KV_SCALED] != 0:
         call_row(c[t.ATTENTION + t.PUT_QUERY], query, place, c[t.HEAD_DIM], 0, 0, 0, 0, 0)
         return
     for i in range(c[t.HEAD_DIM]):
@@ -78,6 +79,7 @@ def _combine(c, head, node, member, num_rows, region_row):
     """
     group = c[t.NUM_HEADS] // c[t.NUM_KV_HEADS]
     output = c[t.ATTENDED + t.FLOATS] + node * c[t.ATTENDED + t.FLOATS_STRIDE]
+    output += 4 * (head * group + member) * c[t.HEAD_DIM]
     seen = node_entry(c, node, t.POSITION) + 1
     call_row(
         c[t.ATTENTION + t.COMBINE],
@@ -86,10 +88,12 @@ def _combine(c, head, node, member, num_rows, region_row):
         c[t.FACTS] + region_row * c[t.FACTS_STRIDE],
         c[t.FACTS_STRIDE],
         (seen + SPAN - 1) // SPAN,
-        output + 4 * (head * group + member) * c[t.HEAD_DIM],
+        output,
         c[t.HEAD_DIM],
         num_rows,
     )
+    for row in range(num_rows):
+        turn_head(c, output + 4 * row * c[t.HEAD_DIM])
 
 
 @inner_kernel

@@ -2,10 +2,10 @@
 softmax, and putting spans together.
 
 `spans.py` tells what a span is, `memory/arena.py` how keys and values lie, `int8_kv.py` has the
-loops for int8. Scores and mixing are made for some numbers of rows, their sums in registers; the
-order of operations in a row is the same in all of them. These two take twelve 64-bit integers and,
-while they compute, ask for memory that is needed next: as many bytes as they read, at `ahead`,
-divided by 2**share. The others take eight. Unused ones are zero.
+loops for int8 and q4. Scores and mixing are made for some numbers of rows, their sums in
+registers; the order of operations in a row is the same in all of them. These two take twelve
+64-bit integers and, while they compute, ask for memory that is needed next: as many bytes as they
+read, at `ahead`, divided by 2**share. The others take eight. Unused ones are zero.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 
 from llvmlite import ir
 
-from edgespec.backends.native.kernels import int8_kv, int8_store
+from edgespec.backends.native.kernels import int8_kv, int8_store, kv_rotation, q4_store
 from edgespec.backends.native.kernels.emit import F32, V16F32, Emitter, Function, Value
 from edgespec.backends.native.kernels.integer_tile import Operations
 from edgespec.backends.native.kernels.machine_code import Processor, compile_named
@@ -33,12 +33,13 @@ from edgespec.backends.native.kernels.vectors import (
     floats,
     larger,
     max_lanes,
+    sizes,
     store_first,
     sum_lanes,
 )
 from edgespec.memory.arena import TILE
 
-_FIRST = ("softmax", "combine", "store_key", "store_value", "put_query", "spread", "weigh")
+_FIRST = ("softmax", "combine", "turn", "store_key", "store_value", "put_query", "spread", "weigh")
 """Functions in the order of the table, before those for rows."""
 _CHAINS = 4
 """Running maxima, so that none waits for the one before."""
@@ -127,14 +128,14 @@ def mix(num_rows: int, lanes: int) -> Function:
     return emitter.done()
 
 
-def softmax(*, scaled: bool) -> Function:
+def softmax(kv_type: str) -> Function:
     """(scores, vectors, maximum f32, sum f32, scales, largest f32): scores become
     e**(score - maximum) in place; their maximum and the sum are told.
 
-    When `scaled`, the powers are then multiplied by the scales, and the largest product is told.
-    The caller pads the last vector with minus infinity.
+    Unless KV is f16, the powers are then multiplied by the scales, and the size of the largest
+    product is told. The caller pads the last vector with minus infinity.
     """
-    emitter = start("softmax_int8" if scaled else "softmax_f16")
+    emitter, scaled = start(f"softmax_{kv_type}"), kv_type != "f16"
     builder = emitter.builder
     scores, count, maximum, total, scales, largest = emitter.arguments[:6]
     maxima, (sums, most) = emitter.running(_CHAINS, floats(float("-inf"))), emitter.running(2)
@@ -158,7 +159,7 @@ def softmax(*, scaled: bool) -> Function:
         if scaled:
             scale = emitter.load(emitter.address(scales, (index, 64)), V16F32, 4)
             value = builder.fmul(value, scale)
-            builder.store(larger(emitter, value, builder.load(most)), most)
+            builder.store(larger(emitter, sizes(emitter, value), builder.load(most)), most)
         emitter.store(value, place)
     emitter.store(highest, maximum)
     emitter.store(sum_lanes(emitter, builder.load(sums)), total)
@@ -167,14 +168,14 @@ def softmax(*, scaled: bool) -> Function:
     return emitter.done()
 
 
-def combine(*, scaled: bool) -> Function:
+def combine(kv_type: str) -> Function:
     """(mixed [rows, spans, head_dim to 16], row stride, facts f32 [rows, 3, spans to 16], row
     stride, spans, output f32 [rows, head_dim], head_dim, rows): the spans' results together.
 
-    Facts are a span's maximum, sum and, when `scaled`, what its integers are multiplied by. They
+    Facts are a span's maximum, sum and, unless KV is f16, what its integers are multiplied by. They
     are overwritten with each span's share.
     """
-    emitter = start("combine_int8" if scaled else "combine_f16")
+    emitter, scaled = start(f"combine_{kv_type}"), kv_type != "f16"
     builder = emitter.builder
     mixed, mixed_stride, facts, facts_stride, spans, output, head_dim, rows = emitter.arguments
     vectors, wide = emitter.groups(spans, 16), emitter.groups(head_dim, 16)
@@ -223,31 +224,30 @@ def combine(*, scaled: bool) -> Function:
 
 
 def functions(kv_type: str, operations: Operations) -> dict[str, Callable[[], Function]]:
-    """What emits each function of attention over "f16" or "int8" KV, by the function's name; those
+    """What emits each function of attention over KV of a type, by the function's name; those
     for rows end in how many they take.
     """
+    lanes = operations.lanes
+    made: dict[str, Callable[[], Function]] = {
+        f"softmax_{kv_type}": partial(softmax, kv_type),
+        f"combine_{kv_type}": partial(combine, kv_type),
+    }
     if kv_type == "f16":
-        lanes = operations.lanes
-        made: dict[str, Callable[[], Function]] = {
-            "softmax_f16": partial(softmax, scaled=False),
-            "combine_f16": partial(combine, scaled=False),
-        }
         for size in row_sizes(lanes):
             made[f"scores_f16_{size}"] = partial(scores, size, lanes)
             made[f"mix_f16_{size}"] = partial(mix, size, lanes)
         return made
-    made = {
-        "softmax_int8": partial(softmax, scaled=True),
-        "combine_int8": partial(combine, scaled=True),
-        "store_key_int8": int8_store.store_key,
-        "store_value_int8": int8_store.store_value,
-        "put_query_int8": int8_kv.put_query,
-        "spread_int8": int8_kv.spread,
-        "weigh_int8": partial(int8_kv.weigh, operations),
-    }
-    for size in row_sizes(operations.lanes, int8_kv.DIGITS):
-        made[f"scores_int8_{size}"] = partial(int8_kv.scores, size, operations)
-        made[f"mix_int8_{size}"] = partial(int8_kv.mix, size, operations)
+    form, store = int8_kv.FORMS[kv_type], q4_store if kv_type == "q4" else int8_store
+    made[f"store_key_{kv_type}"] = store.store_key
+    made[f"store_value_{kv_type}"] = store.store_value
+    made[f"put_query_{kv_type}"] = partial(int8_kv.put_query, form)
+    made[f"spread_{kv_type}"] = partial(int8_kv.spread, form)
+    made[f"weigh_{kv_type}"] = partial(int8_kv.weigh, form, operations)
+    if kv_type == "q4":
+        made["turn_q4"] = kv_rotation.turn
+    for size in row_sizes(lanes, int8_kv.DIGITS):
+        made[f"scores_{kv_type}_{size}"] = partial(int8_kv.scores, form, size, operations)
+        made[f"mix_{kv_type}_{size}"] = partial(int8_kv.mix, form, size, operations)
     return made
 
 

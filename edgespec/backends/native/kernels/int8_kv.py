@@ -1,12 +1,13 @@
-"""Attention over int8 keys and values: everything is multiplied as integers.
+"""Attention over int8 and q4 keys and values: everything is multiplied as integers.
 
-What is stored is 8 bits; what meets it, queries and softmax weights, is 16: two signed digits of 8
-bits, value = step * (256 * high + low), each multiplied by itself with the instruction set's dot
-product. Integer sums are exact, so they are the same in any order, and an int8 cache costs the
+What is stored is 8 or 4 bits; what meets it, queries and softmax weights, is 16: two signed digits
+of 8 bits, value = step * (256 * high + low), each multiplied by itself with the instruction set's
+dot product. Integer sums are exact, so they are the same in any order, and such a cache costs the
 accuracy of what it stores and no more.
 
-Bytes are stored as number + 128. Sums therefore start at -128 * the sum of the other side, unless
-the instruction set takes the 128 out itself.
+Numbers are stored with an offset of 128 or 8. Sums therefore start at -offset * the sum of the
+other side, unless the instruction set takes the 128 out itself. Halves of bytes become bytes in
+registers.
 
     queries  [quads of dimensions, 2 digits, 12 rows, 4] int8, then f32 steps [12], then int32
              starts [blocks of 32 dimensions, 12]
@@ -14,6 +15,8 @@ the instruction set takes the 128 out itself.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -53,6 +56,46 @@ _QUAD = 4 * ROW_BLOCK * DIGITS
 _IN_BLOCK = SCALED // 4
 """Quads in a block of dimensions."""
 _BLOCK_BYTES = _IN_BLOCK * _QUAD
+_APART = (0, 4 * ROW_BLOCK)
+"""Bytes from the first digits of a row's quad to its digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How numbers of a KV type are stored."""
+
+    name: str
+    bits: int
+
+    @property
+    def offset(self) -> int:
+        """Stored is the number plus this."""
+        return 1 << (self.bits - 1)
+
+    @property
+    def in_byte(self) -> int:
+        """Quads of dimensions, or vectors of values, that share their bytes."""
+        return 8 // self.bits
+
+    @property
+    def largest(self) -> int:
+        """The largest number a byte becomes."""
+        return (1 << self.bits) - 1
+
+    def starts(self, operations: Operations) -> bool:
+        """Whether sums start at the offset's share: not where 128 is taken out for us."""
+        return not (operations.signed and self.offset == 128)
+
+    def part(self, emitter: Emitter, raw: Value, index: Value) -> Value:
+        """The bytes of one of the quads, by its index, that lie in these."""
+        if self.in_byte == 1:
+            return raw
+        builder = emitter.builder
+        shift = emitter.splat(builder.trunc(builder.mul(index, emitter.integer(self.bits)), I32))
+        return builder.and_(builder.lshr(raw, shift), emitter.constant(0x0F0F0F0F))
+
+
+FORMS = {form.name: form for form in (Form("int8", 8), Form("q4", 4))}
 
 
 def _inverse(emitter: Emitter, most: float, largest: Value) -> Value:
@@ -88,9 +131,9 @@ def _digits(emitter: Emitter, numbers: Value) -> Value:
     return builder.bitcast(builder.shuffle_vector(*both, order), ir.VectorType(I32, 8))
 
 
-def put_query() -> Function:
+def put_query(form: Form) -> Function:
     """(query f32, target, head_dim): one row of the queries; the target is its first digits."""
-    emitter = start("put_query_int8")
+    emitter = start(f"put_query_{form.name}")
     builder = emitter.builder
     source, target, head_dim = emitter.arguments[:3]
     largest = largest_size(emitter, source, head_dim)
@@ -111,20 +154,23 @@ def put_query() -> Function:
             for i in range(4 * DIGITS):
                 four = builder.extract_element(digits, ir.Constant(I32, i))
                 emitter.store(four, emitter.address(place, i * 4 * ROW_BLOCK))
-        first = builder.mul(sum_lanes(emitter, total), ir.Constant(I32, -128))
+        first = builder.mul(sum_lanes(emitter, total), ir.Constant(I32, -form.offset))
         emitter.store(first, emitter.address(facts, (block, 4 * ROW_BLOCK), 4 * ROW_BLOCK))
     return emitter.done()
 
 
-def scores(num_rows: int, operations: Operations) -> Function:
+def scores(form: Form, num_rows: int, operations: Operations) -> Function:
     """(queries, keys, bytes of a tile, tiles, quads of dimensions, keys' scales, scores, ahead,
     share): each row's dot products with the 16 keys of each tile, block after block.
     """
     lanes = operations.lanes
-    emitter = Emitter(f"scores_int8_{num_rows}", NUM_LOOP_ARGUMENTS, lanes)
+    emitter = Emitter(f"scores_{form.name}_{num_rows}", NUM_LOOP_ARGUMENTS, lanes)
     queries, keys, tile_bytes, tiles, quads, scales, target, ahead, share = emitter.arguments[:9]
     builder, width = emitter.builder, at_once(num_rows, lanes, DIGITS)
     blocks = emitter.groups(quads, _IN_BLOCK)
+    vectors = quads
+    if form.in_byte > 1:  # these fill their blocks
+        vectors = builder.mul(blocks, emitter.integer(_IN_BLOCK // form.in_byte))
     facts = emitter.address(queries, (blocks, _BLOCK_BYTES))
     with emitter.loop(emitter.groups(tiles, width)) as group:
         tile = [emitter.address(emitter.integer(i), (group, width)) for i in range(width)]
@@ -135,23 +181,28 @@ def scores(num_rows: int, operations: Operations) -> Function:
                     [emitter.running(DIGITS, emitter.constant(0)) for _ in range(width)]
                     for _ in range(num_rows)
                 ]
-                done = builder.mul(block, emitter.integer(_IN_BLOCK))
-                left = builder.sub(quads, done)
-                few = builder.icmp_signed("<", left, emitter.integer(_IN_BLOCK))
-                with emitter.loop(builder.select(few, left, emitter.integer(_IN_BLOCK))) as index:
-                    quad = builder.add(done, index)
-                    columns = [
+                most = _IN_BLOCK // form.in_byte
+                done = builder.mul(block, emitter.integer(most))
+                left = builder.sub(vectors, done)
+                few = builder.icmp_signed("<", left, emitter.integer(most))
+                with emitter.loop(builder.select(few, left, emitter.integer(most))) as index:
+                    vector = builder.add(done, index)
+                    raw = [
                         emitter.load(
-                            emitter.address(keys, (one, tile_bytes), (quad, 64), 4 * first),
+                            emitter.address(keys, (one, tile_bytes), (vector, 64), 4 * first),
                             emitter.i32,
                         )
                         for one in tile
                     ]
-                    for row, slots in enumerate(sums):
-                        place = emitter.address(queries, (quad, _QUAD), 4 * row)
-                        _multiply(emitter, operations, columns, place, 4 * ROW_BLOCK, slots)
+                    for part in range(form.in_byte):
+                        columns = [form.part(emitter, each, emitter.integer(part)) for each in raw]
+                        quad = emitter.address(index, (block, _IN_BLOCK), most * part)
+                        for row, slots in enumerate(sums):
+                            place = emitter.address(queries, (quad, _QUAD), 4 * row)
+                            digits = [builder.add(place, emitter.integer(at)) for at in _APART]
+                            _multiply(emitter, form, operations, columns, digits, slots)
                     if first == 0:
-                        step = emitter.address(quad, (group, quads))
+                        step = emitter.address(vector, (group, vectors))
                         emitter.prefetch_share(ahead, step, 64 * width, share)
                 steps = [
                     emitter.half_vector(
@@ -165,7 +216,7 @@ def scores(num_rows: int, operations: Operations) -> Function:
                 ]
                 for row, slots in enumerate(sums):
                     place = emitter.address(facts, (block, 4 * ROW_BLOCK), 4 * ROW_BLOCK + 4 * row)
-                    begin = None if operations.signed else emitter.splat_load(place, I32)
+                    begin = emitter.splat_load(place, I32) if form.starts(operations) else None
                     for i, pair in enumerate(slots):
                         whole = _join(emitter, pair, begin)
                         value = builder.sitofp(whole, emitter.f32)
@@ -184,18 +235,20 @@ def scores(num_rows: int, operations: Operations) -> Function:
 
 def _multiply(
     emitter: Emitter,
+    form: Form,
     operations: Operations,
     columns: list[Value],
-    row: Value,
-    digit_bytes: int,
+    digits: list[Value],
     slots: list[list[Value]],
 ) -> None:
-    """Add the products of one quad of a row, both digits, with the same quad of each column."""
+    """Add the products of one quad of a row, at both digits' addresses, with the same quad of each
+    column.
+    """
     builder = emitter.builder
-    for digit in range(DIGITS):
-        place = emitter.address(row, digit * digit_bytes)
+    for digit, place in enumerate(digits):
         for column, pair in zip(columns, slots, strict=True):
-            (value,) = operations.dot(emitter, [builder.load(pair[digit])], [column], [place], 255)
+            before = [builder.load(pair[digit])]
+            (value,) = operations.dot(emitter, before, [column], [place], form.largest)
             builder.store(value, pair[digit])
 
 
@@ -207,9 +260,9 @@ def _join(emitter: Emitter, pair: list[Value], begin: Value | None) -> Value:
     return whole if begin is None else builder.add(whole, begin)
 
 
-def spread() -> Function:
+def spread(form: Form) -> Function:
     """(f16, output f32, vectors): the values' scales as f32."""
-    emitter = start("spread_int8")
+    emitter = start(f"spread_{form.name}")
     source, target, count = emitter.arguments[:3]
     with emitter.loop(count) as index:
         value = emitter.half_vector(emitter.address(source, (index, 32)))
@@ -217,12 +270,12 @@ def spread() -> Function:
     return emitter.done()
 
 
-def weigh(operations: Operations) -> Function:
+def weigh(form: Form, operations: Operations) -> Function:
     """(weights f32, vectors, largest weight and then step f32, mixed int32, vectors of that):
     weights become digits, in place; tells their step where it found the largest, and fills `mixed`
     with where its sums begin.
     """
-    emitter = start("weigh_int8")
+    emitter = start(f"weigh_{form.name}")
     builder = emitter.builder
     weights, count, step, mixed, wide = emitter.arguments[:5]
     (total,) = emitter.running(1, emitter.constant(0))
@@ -234,26 +287,40 @@ def weigh(operations: Operations) -> Function:
         builder.store(builder.add(numbers, builder.load(total)), total)
         emitter.store(_digits(emitter, numbers), emitter.address(weights, (index, 32)))
     emitter.store(builder.fmul(largest, ir.Constant(F32, 1.0 / _MOST)), step)
-    if operations.signed:
-        begin = emitter.constant(0)
-    else:
+    if form.starts(operations):
         whole = sum_lanes(emitter, builder.load(total))
-        begin = emitter.splat(builder.mul(whole, ir.Constant(I32, -128)))
+        begin = emitter.splat(builder.mul(whole, ir.Constant(I32, -form.offset)))
+    else:
+        begin = emitter.constant(0)
     with emitter.loop(wide) as index:
         emitter.store(begin, emitter.address(mixed, (index, 64)))
     return emitter.done()
 
 
-def mix(num_rows: int, operations: Operations) -> Function:
+def mix(form: Form, num_rows: int, operations: Operations) -> Function:
     """(weights, values, bytes of a quad of values, slots, output int32, output stride, vectors of
     16 in a row, ahead, share): add weight[row, slot] * value[slot] to the output.
     """
     lanes = operations.lanes
-    emitter = Emitter(f"mix_int8_{num_rows}", NUM_LOOP_ARGUMENTS, lanes)
+    emitter = Emitter(f"mix_{form.name}_{num_rows}", NUM_LOOP_ARGUMENTS, lanes)
     weights, values, quad_bytes, slots = emitter.arguments[:4]
     output, stride, vectors, ahead, share = emitter.arguments[4:9]
     builder = emitter.builder
     quads = emitter.groups(slots, 4)
+    thin = builder.add(share, emitter.integer(form.in_byte - 1))  # parts of bytes are read twice
+
+    def vector(index: Value) -> tuple[Value, Value]:
+        """Where a vector of a quad's values is, and which part of these bytes."""
+        first = builder.mul(index, emitter.integer(lanes))
+        if form.in_byte == 1:
+            return builder.mul(first, emitter.integer(4)), emitter.integer(0)
+        block, part = (
+            builder.lshr(first, emitter.integer(5)),
+            builder.lshr(first, emitter.integer(4)),
+        )
+        within = builder.and_(first, emitter.integer(15))
+        place = emitter.address(0, (block, 2 * SCALED), (within, 4))
+        return place, builder.and_(part, emitter.integer(1))
 
     def some(width: int, first: Value) -> None:
         """`width` vectors of each row, from vector `first` on."""
@@ -262,17 +329,19 @@ def mix(num_rows: int, operations: Operations) -> Function:
             for _ in range(num_rows)
         ]
         offset = builder.mul(first, emitter.integer(4 * lanes))
-        begin = emitter.address(ahead, builder.lshr(builder.mul(offset, quads), share))
+        begin = emitter.address(ahead, builder.lshr(builder.mul(offset, quads), thin))
+        places = [vector(builder.add(first, emitter.integer(i))) for i in range(width)]
         with emitter.loop(quads) as quad:
-            value = emitter.address(values, (quad, quad_bytes), offset)
+            value = emitter.address(values, (quad, quad_bytes))
             columns = [
-                emitter.load(emitter.address(value, 4 * lanes * i), emitter.i32)
-                for i in range(width)
+                form.part(emitter, emitter.load(emitter.address(value, at), emitter.i32), part)
+                for at, part in places
             ]
             for row, pairs in enumerate(sums):
                 place = emitter.address(weights, (quad, 4 * DIGITS), row * SCORES_STRIDE)
-                _multiply(emitter, operations, columns, place, 4, pairs)
-            emitter.prefetch_share(begin, quad, 4 * lanes * width, share)
+                digits = [place, builder.add(place, emitter.integer(4))]
+                _multiply(emitter, form, operations, columns, digits, pairs)
+            emitter.prefetch_share(begin, quad, 4 * lanes * width, thin)
         for row, pairs in enumerate(sums):
             for i, pair in enumerate(pairs):
                 place = emitter.address(output, (row, stride), offset, 4 * lanes * i)

@@ -54,14 +54,21 @@ def _half(value):
 
 
 @inner_kernel
+def turn_head(c, row):
+    """Rotate one head, f32 [head_dim], where keys and values are kept so; twice is not at all."""
+    if c[t.ATTENTION + t.TURN] != 0:
+        call_row(c[t.ATTENTION + t.TURN], row, c[t.HEAD_DIM], 0, 0, 0, 0, 0, 0)
+
+
+@inner_kernel
 def store_kv(c, blocks, layer, head, slot, key, value):
-    """Write one position's key and value, f32 [head_dim] at two addresses."""
+    """Write one position's key and value, f32 [head_dim] at two addresses, which may be rotated."""
     place = key_address(c, blocks, layer, head, slot)
     tile, column = slot % c[t.BLOCK] >> 4, slot & 15
     keys = place + tile * c[t.KEY_TILE_BYTES]
     values = place + c[t.KEY_BYTES]
     within = slot % c[t.BLOCK]
-    if c[t.KV_INT8] == 0:
+    if c[t.KV_SCALED] == 0:
         for i in range(c[t.HEAD_DIM]):
             store_short(keys + 2 * column + 32 * i, _half(load_float(key + 4 * i)))
             store_short(
@@ -70,6 +77,8 @@ def store_kv(c, blocks, layer, head, slot, key, value):
         return
     scale = place + c[t.KEY_SCALES] + tile * 32 * ((c[t.HEAD_DIM] + 31) >> 5) + 2 * column
     dim = c[t.HEAD_DIM]
+    turn_head(c, key)
+    turn_head(c, value)
     call_row(c[t.ATTENTION + t.STORE_KEY], key, keys + 4 * column, scale, dim, 0, 0, 0, 0)
     row = values + (within >> 2) * c[t.VALUE_BYTES] + (within & 3)
     scale = values + c[t.VALUE_SCALES] + 2 * within
@@ -87,14 +96,13 @@ def _copy(source, target, count, stride, size):
 @inner_kernel
 def _move_head(c, old, new, source, target):
     """Copy a position's key and value of one head; `old` and `new` are where its part starts."""
-    size = 4 if c[t.KV_INT8] != 0 else 2
-    steps = c[t.KEY_STEPS] if c[t.KV_INT8] != 0 else c[t.HEAD_DIM]
+    size = 4 if c[t.KV_SCALED] != 0 else 2
     one, two = source % c[t.BLOCK], target % c[t.BLOCK]
     key = old + (one >> 4) * c[t.KEY_TILE_BYTES] + size * (one & 15)
     place = new + (two >> 4) * c[t.KEY_TILE_BYTES] + size * (two & 15)
-    _copy(key, place, steps, 16 * size, size)
+    _copy(key, place, c[t.KEY_TILE_BYTES] // (16 * size), 16 * size, size)
     value, room = old + c[t.KEY_BYTES], new + c[t.KEY_BYTES]
-    if c[t.KV_INT8] == 0:
+    if c[t.KV_SCALED] == 0:
         _copy(value + one * c[t.VALUE_BYTES], room + two * c[t.VALUE_BYTES], c[t.HEAD_DIM], 2, 2)
         return
     blocks = (c[t.HEAD_DIM] + 31) >> 5
@@ -103,7 +111,7 @@ def _move_head(c, old, new, source, target):
     _copy(key, place, blocks, 32, 2)
     row = value + (one >> 2) * c[t.VALUE_BYTES] + (one & 3)
     place = room + (two >> 2) * c[t.VALUE_BYTES] + (two & 3)
-    _copy(row, place, c[t.HEAD_DIM], 4, 1)
+    _copy(row, place, c[t.VALUE_BYTES] >> 2, 4, 1)
     _copy(value + c[t.VALUE_SCALES] + 2 * one, room + c[t.VALUE_SCALES] + 2 * two, 1, 2, 2)
 
 

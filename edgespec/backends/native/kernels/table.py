@@ -20,9 +20,9 @@ from edgespec.backends.native.kernels.tile import FORMATS
 NODES, EXTRA, PARTS, NUM_PARTS = range(12, 16)
 
 # The KV arena: positions in a block, then one head's part of it (`memory/arena.py`), steps of the
-# scoring loop, whether it is int8, bytes of a softmax weight.
+# scoring loop, whether it is integers with scales, bytes of a softmax weight.
 (BLOCK, HEAD_BYTES, KEY_BYTES, KEY_TILE_BYTES, KEY_SCALES, VALUE_BYTES, VALUE_SCALES,
- KEY_STEPS, KV_INT8, WEIGHT_BYTES) = range(18, 28)
+ KEY_STEPS, KV_SCALED, WEIGHT_BYTES) = range(18, 28)
 
 # Weights: int64 [layers, 7, 8] (columns below), one such row for the head, and small f32 vectors.
 MATRICES, HEAD_MATRIX, NORMS, LAST_NORM_WEIGHT, HEAD_NORMS, BIASES, FREQUENCIES = range(28, 35)
@@ -52,9 +52,9 @@ OPS = 95
 NORM, QUANTISE, GATE, ROTATE, TILE_MAXIMA = range(5)
 NUM_OPS, NUM_TYPES = 5, len(FORMATS)
 ATTENTION = OPS + NUM_OPS
-SOFTMAX, COMBINE, STORE_KEY, STORE_VALUE, PUT_QUERY, SPREAD, WEIGH, MOST_ROWS, SCORE, MIX = (
-    *range(9), 8 + 12)
-NUM_ATTENTION = 8 + 2 * 12
+(SOFTMAX, COMBINE, TURN, STORE_KEY, STORE_VALUE, PUT_QUERY, SPREAD, WEIGH, MOST_ROWS, SCORE,
+ MIX) = (*range(10), 9 + 12)
+NUM_ATTENTION = 9 + 2 * 12
 TILES = ATTENTION + NUM_ATTENTION
 SIZES = TILES + NUM_TYPES
 NUM_ENTRIES = SIZES + NUM_TYPES

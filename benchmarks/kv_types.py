@@ -1,11 +1,11 @@
-"""What int8 keys and values change: the same text through f16 and int8 caches.
+"""What int8 and q4 keys and values change: the same text through all caches.
 
-    python benchmarks/int8_kv.py [MODEL...] --text FILE [--tokens 4000] [--window 1024]
+    python benchmarks/kv_types.py [MODEL...] --text FILE [--tokens 4000] [--window 1024]
 
 Windows of the text start afresh. Over all their tokens: perplexity with both, cosine of both logits
 (mean and worst), how often both have one favourite, and the Kullback-Leibler divergence of the
 second distribution from the first, in nats. `--exact` compares each with the reference backend,
-too, which is slow: it tells what rounding activations to int8 costs in both.
+too, which is slow: it tells what rounding activations to int8 costs in all.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.parity import matrix_types, open_target
 from edgespec.backends.base import Target, TokenTree
+from edgespec.memory.settings import KV_TYPES
 from edgespec.models import ModelFile, open_model, resolve
 
 _NODES = 64
-SIDES = {"f16": ("native", "f16"), "int8": ("native", "int8"), "exact": ("reference", "f32")}
+SIDES = {kind: ("native", kind) for kind in KV_TYPES} | {"exact": ("reference", "f32")}
 """Backend and KV type by the names they have in the table."""
 Logits = NDArray[np.float64]
 
@@ -106,10 +107,11 @@ def main() -> None:
                 if backend == "native" or options.exact
             }
             name = f"{path.name} ({matrix_types(file)})"
-            for left, right in (("f16", "int8"), ("exact", "f16"), ("exact", "int8")):
-                if left in targets:
-                    line = compare(targets[left], targets[right], parts)
-                    print(f"{name:<34} {f'{left}, {right}':<13}{line}", flush=True)
+            pairs = [("f16", kind) for kind in KV_TYPES[1:]]
+            pairs += [("exact", kind) for kind in KV_TYPES if options.exact]
+            for left, right in pairs:
+                line = compare(targets[left], targets[right], parts)
+                print(f"{name:<34} {f'{left}, {right}':<13}{line}", flush=True)
 
 
 if __name__ == "__main__":
