@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
+import time
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
 from edgespec.control.allotment import Allotment
@@ -18,11 +21,13 @@ from edgespec.errors import BudgetError, EdgeSpecError
 from edgespec.memory.monitor import release_free_memory
 from edgespec.memory.plan import Plan
 from edgespec.memory.size import format_size
+from edgespec.memory.spill import spill_folder
 from edgespec.memory.watch import Watch
 from edgespec.models.file import ModelFile
 from edgespec.overflow import Overflow, policy
-from edgespec.reply import DEFAULT_MAX_TOKENS, Reply, Request
-from edgespec.session import Session
+from edgespec.reply import DEFAULT_MAX_TOKENS, KvTraffic, Reply, Request
+from edgespec.session import Session, Text
+from edgespec.shelf import Shelf
 from edgespec.verification.sampling import SamplingParams, random_seed
 from edgespec.writing import Writer, Writing, fit_prompt
 
@@ -43,7 +48,7 @@ class Engine:
 
     Made by `edgespec.load`. One stream or batch at a time: starting a second before the first
     ended is an EdgeSpecError. Prompts that begin like a text already in the cache are prefilled
-    only from where they differ.
+    only from where they differ; each chat's text stays there while others are written.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class Engine:
         self._session = Session(target.own, make_market())
         self.sessions = [self._session]
         """Of all texts that were written at a time; they keep what they hold."""
+        self._shelf = Shelf(target, spill_folder(), cache(self._kv_kind))
         self._watch = Watch(plan, self._shrink)
         self._repeating = RepeatingShare.of(file.fingerprint)
         self._closed = False
@@ -99,8 +105,30 @@ class Engine:
         and errors are those of `request`; ContextOverflowError when the prompt does not fit and
         nothing may be dropped, BudgetError when the process comes to hold more than its budget.
         """
-        overflow = policy(on_overflow)
-        return ReplyStream(self, Writing(self.request(prompt, **options), overflow))
+        return self.stream_for(None, prompt, policy(on_overflow), options)
+
+    def stream_for(
+        self,
+        owner: Hashable,
+        prompt: str | Sequence[int],
+        overflow: Overflow,
+        options: dict[str, Any],
+    ) -> ReplyStream:
+        """A reply that goes on with the text of an owner, such as a chat, until `forget`."""
+        writing = Writing(self.request(prompt, **options), overflow, owner)
+        return ReplyStream(self, writing)
+
+    def forget(self, owner: Hashable) -> None:
+        """Give back what is kept of an owner's text: now, or when the reply that is being written
+        ends.
+        """
+        self._shelf.discard(owner)
+        if self._busy.acquire(blocking=False):
+            try:
+                if not self._closed:
+                    self._shelf.sweep(self._session)
+            finally:
+                self._busy.release()
 
     def generate_batch(self, prompts: Prompts, **options: Any) -> list[Reply]:
         """Write the replies to several prompts, as many at once as `load` had `sequences`; see
@@ -217,6 +245,7 @@ class Engine:
         """Give back the model's memory and file; using the engine afterwards is an error."""
         if not self._closed:
             self._closed = True
+            self._shelf.close()
             for session in self.sessions:
                 session.market.close()
                 session.sequence.close()
@@ -234,8 +263,10 @@ class Engine:
     def _run(self, writing: Writing) -> Iterator[str]:
         """The life of one request: prefill what is new, decode, account."""
         with self._alone():
+            start = time.perf_counter()
             fit_prompt(writing, self.plan, self.file.spec.context_length)
-            writer = self.writer(writing, self._session)
+            self._shelf.switch(self._session, writing.owner, writing.seen_ids)
+            writer = self.writer(writing, self._session, start)
             steps = self._steps(writer)
             try:
                 for tokens in steps:
@@ -264,6 +295,7 @@ class Engine:
     def _run_batch(self, batch: Batch) -> Generator[list[tuple[int, str]], None, None]:
         """The life of a batch, step by step."""
         with self._alone():
+            self._shelf.switch(self._session, None, ())
             try:
                 while not batch.is_over():
                     yield batch.step()
@@ -281,6 +313,7 @@ class Engine:
                 "another reply of this engine is still being written; finish or close that stream"
             )
         try:
+            self._shelf.traffic = KvTraffic()
             with self._watch:
                 yield
         except MemoryError:
@@ -291,11 +324,23 @@ class Engine:
                 "--memory"
             ) from None
         finally:
+            self._shelf.sweep(self._session)
             self._busy.release()
 
-    def writer(self, writing: Writing, session: Session, others: Sequence[Session] = ()) -> Writer:
-        """A reply begun in a session: its prompt is prefilled when this returns."""
-        return Writer(writing, session, self.file, self.plan, others, self._prefilled)
+    def writer(self, writing: Writing, session: Session, start: float | None = None) -> Writer:
+        """A reply begun in a session, at `start` if not now: its prompt is prefilled when this
+        returns, as far as no text in memory begins like it.
+        """
+        return Writer(
+            writing,
+            session,
+            self.file,
+            self.plan,
+            self.texts_besides(session),
+            self._prefilled,
+            self._shelf.traffic,
+            start,
+        )
 
     def _prefilled(self, done: int, total: int) -> None:
         self._watch.check()
@@ -303,7 +348,24 @@ class Engine:
             self._progress("prefill", done, total)
 
     def _shrink(self) -> int:
-        return sum(session.market.shrink() for session in self.sessions)
+        """Spill idle conversations, and where that is not enough let drafters shrink their stores;
+        returns how many bytes that gave back.
+        """
+        freed = self._shelf.spill()
+        if freed:
+            release_free_memory()
+        if not freed or self._watch.is_over():
+            freed += sum(session.market.shrink() for session in self.sessions)
+        return freed
+
+    def _kv_kind(self) -> bytes:
+        told = (self.file.content_fingerprint(), self._target.kv_kind)
+        return hashlib.blake2b(repr(told).encode(), digest_size=32).digest()
+
+    def texts_besides(self, session: Session) -> list[Text]:
+        """Every other text that is in memory, for a prompt to begin like."""
+        others = [other for other in self.sessions if other is not session]
+        return [*others, *self._shelf.texts()]
 
     def lanes(self, count: int) -> list[Session]:
         """Sessions for so many texts at once, the engine's own first; they keep their texts."""
