@@ -22,7 +22,10 @@ class Chat:
     A reply that is interrupted stays in the conversation as far as it was written.
     """
 
-    def __init__(self, engine: Engine, system: str | None = None) -> None:
+    def __init__(
+        self, engine: Engine, system: str | None = None, prefix: str | None = None
+    ) -> None:
+        """`prefix` names the saved prefix that holds the system message."""
         template = engine.file.chat_template
         if template is None:
             raise TemplateError(
@@ -37,6 +40,7 @@ class Chat:
             self.messages.append({"role": "system", "content": system})
         self._text = ""
         self._ids: list[int] = []
+        self._prefix = prefix
         self._owner = object()
         """Stands for this conversation with the engine, which must not keep it alive."""
         self._end = weakref.finalize(self, engine.forget, self._owner)
@@ -61,6 +65,7 @@ class Chat:
         told = Told(turns, self.render(turns))
         ids = self._encode(told.text)
         overflow = self._policy(on_overflow, told)
+        options = {"prefix": self._prefix, **options}
         stream = self._engine.stream_for(self._owner, ids, overflow, options)
         return ChatStream(self, told, stream)
 

@@ -7,9 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
+from edgespec import prefixes, prompts
 from edgespec.control.allotment import Allotment
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
@@ -17,7 +21,8 @@ from edgespec.control.curve_cache import measured_curve
 from edgespec.control.expected_speed import RepeatingShare
 from edgespec.decode import decode
 from edgespec.drafting import Market
-from edgespec.errors import BudgetError, EdgeSpecError
+from edgespec.errors import BackendError, BudgetError, EdgeSpecError, OptionError
+from edgespec.memory.kv_file import KvHeader
 from edgespec.memory.monitor import release_free_memory
 from edgespec.memory.plan import Plan
 from edgespec.memory.size import format_size
@@ -29,7 +34,7 @@ from edgespec.reply import DEFAULT_MAX_TOKENS, KvTraffic, Reply, Request
 from edgespec.session import Session, Text
 from edgespec.shelf import Shelf
 from edgespec.verification.sampling import SamplingParams, random_seed
-from edgespec.writing import Writer, Writing, fit_prompt
+from edgespec.writing import Writer, Writing, check_prompt, fit_prompt
 
 if TYPE_CHECKING:
     from edgespec.backends.base import Target
@@ -208,13 +213,16 @@ class Engine:
         ignore_eos: bool = False,
         accept: str = "exact",
         raw: bool = False,
+        prefix: str | None = None,
     ) -> Request:
         """A reply to be written, checked.
 
         A text prompt becomes one user turn of the model's chat template, unless `raw` is set or the
-        model has none; token ids are taken as they are. `accept="typical"` is lossy: drafts that
-        the model finds likely enough stay, and the text is another than without them. Raises
-        OptionError for values that mean nothing.
+        model has none; token ids are taken as they are. `prefix` is the name of a saved prefix that
+        comes before a text prompt (`save_prefix`), and that token ids may begin with.
+        `accept="typical"` is lossy: drafts that the model finds likely enough stay, and the text is
+        another than without them. Raises OptionError for values that mean nothing, KvFileError for
+        a prefix that there is not.
         """
         sampling = SamplingParams(
             temperature=temperature,
@@ -224,22 +232,60 @@ class Engine:
             repetition_penalty=repetition_penalty,
             seed=random_seed() if seed is None else seed,
         )
-        ids = self.encode(prompt, raw=raw) if isinstance(prompt, str) else list(prompt)
-        return Request(tuple(ids), sampling, max_tokens, speculation, max_nodes, ignore_eos, accept)
+        if isinstance(prompt, str):
+            ids = self.encode(prompt, raw=raw, prefix=prefix)
+        else:
+            ids = list(prompt)
+        return Request(
+            tuple(ids), sampling, max_tokens, speculation, max_nodes, ignore_eos, accept, prefix
+        )
 
-    def encode(self, prompt: str, *, raw: bool = False) -> list[int]:
-        """Token ids of a prompt, in the model's chat template unless `raw` is set."""
-        template = None if raw else self.file.chat_template
-        if template is None:
-            return self.tokenizer.encode(prompt)
-        text = template.render([{"role": "user", "content": self.tokenizer.shield(prompt)}])
-        return self.tokenizer.encode(text, parse_special=True)
+    def encode(self, prompt: str, *, raw: bool = False, prefix: str | None = None) -> list[int]:
+        """Token ids of a prompt, in the model's chat template unless `raw` is set, after a saved
+        prefix if one is named.
+        """
+        return prompts.encode(self.file, prompt, raw=raw, prefix=prefix)
 
-    def chat(self, system: str | None = None) -> Chat:
-        """A conversation with this model; raises TemplateError when it has no chat template."""
+    def chat(self, system: str | None = None, *, prefix: str | None = None) -> Chat:
+        """A conversation with this model, after a system message or the saved prefix that holds it;
+        raises TemplateError when the model has no chat template, KvFileError when there is no such
+        prefix.
+        """
         from edgespec.chat import Chat
 
-        return Chat(self, system)
+        if prefix is not None:
+            if system is not None:
+                raise OptionError("a chat takes a system message or a saved prefix, and got both")
+            system = prompts.prefix_text(self.file, prefix, raw=False)
+        return Chat(self, system, prefix)
+
+    def save_prefix(self, name: str, text: str, *, raw: bool = False) -> prefixes.Prefix:
+        """Compute a system message, or with `raw` the beginning of a text, and save it with its
+        keys and values under a name, which `prefix=` takes; returns what was saved.
+
+        Raises OptionError for a name that cannot be one, ContextOverflowError when the context does
+        not hold the text, BackendError for a backend that keeps keys and values to itself,
+        KvFileError when the file cannot be written.
+        """
+        prefixes.check_name(name)
+        arena, raw = self._target.arena, raw or self.file.chat_template is None
+        if arena is None:
+            raise BackendError(
+                f"the {self.plan.backend} backend keeps keys and values to itself, so a prefix "
+                "cannot be saved; load with backend native"
+            )
+        ids = prompts.prefix_ids(self.file, text, raw=raw)
+        prompt = [*ids, *ids[-1:]]  # the last token of a prompt is left to be computed
+        check_prompt(self.request(prompt), self.plan, self.file.spec.context_length)
+        with self._alone():
+            self._shelf.switch(self._session, None, prompt)
+            self._session.begin(prompt, self.texts_besides(self._session), self._prefilled)
+            self._shelf.drop_saved(name)
+            header = KvHeader(self._kv_kind(), arena.block_bytes, np.asarray(ids, np.int32))
+            model = self.file.spec.name or self.file.path.name
+            prefix = prefixes.Prefix(name, text, raw, model, header, 0)
+            contents = self._session.sequence.state.contents(len(ids))
+            return replace(prefix, size_bytes=prefixes.save(prefix, contents))
 
     def close(self) -> None:
         """Give back the model's memory and file; using the engine afterwards is an error."""
@@ -331,6 +377,11 @@ class Engine:
         """A reply begun in a session, at `start` if not now: its prompt is prefilled when this
         returns, as far as no text in memory begins like it.
         """
+        prefix = writing.request.prefix
+        if prefix is not None:
+            ids = writing.seen_ids
+            session.sequence.truncate(session.common(ids))
+            self._shelf.offer(prefixes.read(prefix), ids, session.sequence.length)
         return Writer(
             writing,
             session,

@@ -30,6 +30,8 @@ class Request:
     ignore_eos: bool = False
     accept: str = "exact"
     """One of ACCEPT_RULES."""
+    prefix: str | None = None
+    """Name of a saved prefix that the prompt begins with, and whose keys and values are used."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:

@@ -18,12 +18,15 @@ import numpy as np
 
 from edgespec.backends.base import Target
 from edgespec.backends.sequence import KvSequence
-from edgespec.errors import EdgeSpecError
+from edgespec.errors import EdgeSpecError, KvFileError
 from edgespec.memory.arena import BLOCK
 from edgespec.memory.kv_file import KvHeader
 from edgespec.memory.spill import SpillFolder
+from edgespec.prefixes import Prefix, blocks
 from edgespec.reply import KvTraffic
 from edgespec.session import Session, num_common
+
+_KEEPS_NONE = "this backend keeps keys and values itself"
 
 
 @dataclass(slots=True)
@@ -32,6 +35,8 @@ class IdleText:
 
     ids: list[int]
     sequence: KvSequence
+    is_saved: bool = False
+    """A saved prefix: the blocks are its file's pages, and nobody's loss."""
     path: Path | None = None
     num_spilled: int = 0
     """Positions in the file."""
@@ -97,6 +102,40 @@ class Shelf:
             self._texts[session.owner] = IdleText(list(session.ids), idle)
         session.ids.clear()
 
+    def offer(self, prefix: Prefix, prompt_ids: Sequence[int], known: int) -> None:
+        """Let a prompt begin like a saved prefix, if that is more than the `known` positions that
+        its session has, or another text in memory.
+        """
+        arena = self.target.arena
+        if arena is None:
+            self.traffic.note(f"the prefix {prefix.name} was computed: {_KEEPS_NONE}")
+            return
+        ids = prefix.header.ids[: self.target.context_length].tolist()
+        known = max((text.common(prompt_ids) for text in self.texts()), default=known)
+        if num_common(ids, prompt_ids, len(ids)) <= known:
+            return
+        self.drop_saved(prefix.name)
+        idle = self.target.idle_sequence()
+        try:
+            if prefix.header.kind != self.kind() or prefix.header.block_bytes != arena.block_bytes:
+                raise KvFileError(
+                    f"it was saved with {prefix.model} in another form: another file of that name, "
+                    "KV type, processor or version"
+                )
+            for content in blocks(prefix, -(-len(ids) // BLOCK)):
+                idle.state.append(content)
+            idle.filled(len(ids))
+            self._texts[_saved(prefix.name)] = IdleText(ids, idle, is_saved=True)
+        except EdgeSpecError as error:
+            idle.close()
+            self.traffic.note(f"the prefix {prefix.name} was computed again: {error}")
+
+    def drop_saved(self, name: str) -> None:
+        """Close a prefix's file."""
+        text = self._texts.pop(_saved(name), None)
+        if text is not None:
+            self._remove(text)
+
     def make_room(self) -> bool:
         """Spill or forget the text idle longest; False when none is in memory."""
         for owner, text in self._texts.items():
@@ -118,7 +157,7 @@ class Shelf:
     def _give_up(self, owner: Hashable, text: IdleText) -> None:
         length = text.sequence.length
         try:
-            if owner is not None and self.folder is not None:
+            if owner is not None and not text.is_saved and self.folder is not None:
                 blocks = text.sequence.state.contents(length)
                 text.path = self.folder.write(self._header(text.ids[:length]), blocks)
                 text.num_spilled = length
@@ -127,7 +166,7 @@ class Shelf:
             self.traffic.note(f"an idle conversation could not be spilled: {error}")
         text.sequence.truncate(0)
         if text.path is None:
-            self.traffic.forgotten_tokens += length
+            self.traffic.forgotten_tokens += 0 if text.is_saved else length
             del self._texts[owner]
 
     def _restore(self, kept: IdleText, session: Session, prompt_ids: Sequence[int]) -> None:
@@ -185,3 +224,8 @@ class Shelf:
         text.sequence.close()
         if text.path is not None and self.folder is not None:
             self.folder.remove(text.path)
+
+
+def _saved(name: str) -> Hashable:
+    """The owner that a saved prefix is kept under."""
+    return ("prefix", name)

@@ -123,15 +123,26 @@ class KvArena:
         Raises BudgetError when all that were planned are in use, MemoryError when the system has
         no memory left and no text is idle.
         """
+        self._find_room()
+        block = self._allocated()
+        self.num_blocks += 1
+        return block
+
+    def lend(self, content: NDArray[np.uint8]) -> Block:
+        """A block with one owner around content that is somewhere else, from a multiple of 64
+        bytes on, such as a mapped file's pages; it counts like others. Errors as `allocate`.
+        """
+        self._find_room()
+        self.num_blocks += 1
+        return Block(content, self.block_bytes)
+
+    def _find_room(self) -> None:
         while self.num_blocks >= self.most_blocks:
             if not self.make_room():
                 raise BudgetError(
                     f"all {self.most_blocks} blocks of {BLOCK} positions that were planned for "
                     "keys and values are in use; end a reply, or load with a larger --context"
                 )
-        block = self._allocated()
-        self.num_blocks += 1
-        return block
 
     def _allocated(self) -> Block:
         while True:
@@ -143,14 +154,18 @@ class KvArena:
                     raise
 
     def owned(self, block: Block) -> Block:
-        """A block that one table holds, for that table: itself, or a copy. Errors as `allocate`."""
+        """What a table may write to instead of a block it holds: itself, or a copy where other
+        tables hold it or it is somewhere else. Errors as `allocate`.
+        """
         while block.num_owners > 1 and self.num_blocks >= self.most_blocks and self.make_room():
             pass  # perhaps it was the other owner that made room
-        if block.num_owners == 1:
+        is_shared = block.num_owners > 1
+        if not is_shared and block.content.flags.writeable:
             return block
-        copy = self.allocate()
+        copy = self.allocate() if is_shared else self._allocated()  # or takes its place
         copy.content[:] = block.content
-        self.free(block)
+        if is_shared:
+            self.free(block)
         return copy
 
     def free(self, block: Block) -> int:
@@ -184,6 +199,13 @@ class BlockTable:
         while len(self._blocks) * BLOCK < last:
             self._blocks.append(block := self._arena.allocate())
             self.addresses[len(self._blocks) - 1] = block.address
+
+    def append(self, content: NDArray[np.uint8]) -> None:
+        """Go on with a block that is somewhere else (`KvArena.lend`); read-only, it is copied
+        before it is written to.
+        """
+        self._blocks.append(block := self._arena.lend(content))
+        self.addresses[len(self._blocks) - 1] = block.address
 
     def release(self, positions: int) -> int:
         """Give back whole blocks past this many positions; returns how many bytes were freed."""

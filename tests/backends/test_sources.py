@@ -19,7 +19,7 @@ PLACES = (
     {"cli", "__main__", "terminal", "server", "bench"},
     {"replay"},
     {"engine", "chat", "opening", "warm_up", "__init__", "batch", "voting", "writing", "decode"}
-    | {"session", "shelf", "reply", "overflow", "selecting"},
+    | {"session", "shelf", "prefixes", "prompts", "reply", "overflow", "selecting"},
     {"control"},
     {"drafting", "verification"},
     {"backends"},
