@@ -122,9 +122,8 @@ class Batch:
             index = self._waiting.popleft()
             writing = self.writings[index]
             session = max(free, key=lambda lane: lane.common(writing.request.prompt_ids))
-            others = [other for other in self._engine.sessions if other is not session]
             try:
-                self._running[index] = self._engine.writer(writing, session, others)
+                self._running[index] = self._engine.writer(writing, session)
             except BaseException:
                 self._waiting.appendleft(index)
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -17,10 +18,14 @@ if TYPE_CHECKING:
 class Chat:
     """One conversation; a context manager.
 
+    Its keys and values stay with the engine while others talk, until it is closed.
     A reply that is interrupted stays in the conversation as far as it was written.
     """
 
-    def __init__(self, engine: Engine, system: str | None = None) -> None:
+    def __init__(
+        self, engine: Engine, system: str | None = None, prefix: str | None = None
+    ) -> None:
+        """`prefix` names the saved prefix that holds the system message."""
         template = engine.file.chat_template
         if template is None:
             raise TemplateError(
@@ -35,6 +40,11 @@ class Chat:
             self.messages.append({"role": "system", "content": system})
         self._text = ""
         self._ids: list[int] = []
+        self._prefix = prefix
+        self._owner = object()
+        """Stands for this conversation with the engine, which must not keep it alive."""
+        self._end = weakref.finalize(self, engine.forget, self._owner)
+        self._end.atexit = False
 
     def send(self, text: str, **options: Any) -> Reply:
         """Add a turn and return the whole reply; options as for `Engine.generate`."""
@@ -55,7 +65,9 @@ class Chat:
         told = Told(turns, self.render(turns))
         ids = self._encode(told.text)
         overflow = self._policy(on_overflow, told)
-        return ChatStream(self, told, self._engine.stream(ids, on_overflow=overflow, **options))
+        options = {"prefix": self._prefix, **options}
+        stream = self._engine.stream_for(self._owner, ids, overflow, options)
+        return ChatStream(self, told, stream)
 
     def render(self, turns: Sequence[Mapping[str, str]], *, reply_next: bool = True) -> str:
         """The turns as the model's template writes them; texts cannot pretend to be its marks."""
@@ -103,8 +115,9 @@ class Chat:
         self._text, self._ids = "", []
 
     def close(self) -> None:
-        """End the conversation; the engine stays open."""
+        """End the conversation and give its memory back; the engine stays open."""
         self.reset()
+        self._engine.forget(self._owner)
 
     def __enter__(self) -> Self:
         return self

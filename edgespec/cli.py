@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from edgespec.errors import EdgeSpecError, OptionError
 from edgespec.terminal import bench, replay, stores
+from edgespec.terminal import prefix as prefixes
 from edgespec.terminal.options import LoadOptions, ReplyOptions, check_vram, one_model
 from edgespec.terminal.text import printable, read_prompt, tolerate_any_encoding
 from edgespec.version import __version__
@@ -53,6 +54,7 @@ app = typer.Typer(
 
 
 app.add_typer(stores.app, name="store")
+app.add_typer(prefixes.app, name="prefix")
 
 
 def main() -> None:
@@ -170,6 +172,12 @@ NoSpeculation = Annotated[
     bool,
     typer.Option("--no-speculation", help="One token at a time; the text is the same, only later."),
 ]
+PrefixName = Annotated[
+    str | None,
+    typer.Option(
+        "--prefix", metavar="NAME", help="Begin with what `edgespec prefix save NAME` computed."
+    ),
+]
 System = Annotated[
     str | None, typer.Option("--system", "-s", metavar="TEXT", help="A system message.")
 ]
@@ -253,6 +261,7 @@ def run(
     store: Store = None,
     no_speculation: NoSpeculation = False,
     system: System = None,
+    prefix: PrefixName = None,
     raw: Raw = False,
     ignore_eos: IgnoreEos = False,
     accept: Accept = "exact",
@@ -266,6 +275,8 @@ def run(
     """
     from edgespec.terminal.replies import run_once
 
+    if prefix is not None and system is not None:
+        raise OptionError("--prefix brings a system message of its own; drop it or --system")
     if raw and system is not None:
         raise OptionError(
             "--system needs the chat template that --raw leaves out; drop one of them"
@@ -278,7 +289,7 @@ def run(
     text = read_prompt(prompt, sys.stdin.buffer, stdin_is_terminal=sys.stdin.isatty())
     chosen = "none" if no_speculation else drafters
     load = LoadOptions(model, memory, backend, threads, context, chosen, kv_type, store)
-    run_once(text, load, reply, system=system, raw=raw, stats=stats, as_json=as_json)
+    run_once(text, load, reply, system=system, prefix=prefix, raw=raw, stats=stats, as_json=as_json)
 
 
 @app.command()
@@ -302,6 +313,7 @@ def chat(
     store: Store = None,
     no_speculation: NoSpeculation = False,
     system: System = None,
+    prefix: PrefixName = None,
     raw: Raw = False,
     ignore_eos: IgnoreEos = False,
     accept: Accept = "exact",
@@ -314,6 +326,8 @@ def chat(
     """
     from edgespec.terminal.replies import hold_chat
 
+    if prefix is not None and system is not None:
+        raise OptionError("--prefix brings a system message of its own; drop it or --system")
     if raw:
         raise OptionError(
             "a chat needs the chat template; continue a text with `edgespec run --raw`"
@@ -325,7 +339,7 @@ def chat(
     )  # fmt: skip
     chosen = "none" if no_speculation else drafters
     load = LoadOptions(model, memory, backend, threads, context, chosen, kv_type, store)
-    if not hold_chat(prompt, load, reply, system=system, as_json=as_json):
+    if not hold_chat(prompt, load, reply, system=system, prefix=prefix, as_json=as_json):
         raise typer.Exit(1)
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
+import time
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
+from edgespec import prefixes, prompts
 from edgespec.control.allotment import Allotment
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
@@ -14,17 +21,20 @@ from edgespec.control.curve_cache import measured_curve
 from edgespec.control.expected_speed import RepeatingShare
 from edgespec.decode import decode
 from edgespec.drafting import Market
-from edgespec.errors import BudgetError, EdgeSpecError
+from edgespec.errors import BackendError, BudgetError, EdgeSpecError, OptionError
+from edgespec.memory.kv_file import KvHeader
 from edgespec.memory.monitor import release_free_memory
 from edgespec.memory.plan import Plan
 from edgespec.memory.size import format_size
+from edgespec.memory.spill import spill_folder
 from edgespec.memory.watch import Watch
 from edgespec.models.file import ModelFile
 from edgespec.overflow import Overflow, policy
-from edgespec.reply import DEFAULT_MAX_TOKENS, Reply, Request
-from edgespec.session import Session
+from edgespec.reply import DEFAULT_MAX_TOKENS, KvTraffic, Reply, Request
+from edgespec.session import Session, Text
+from edgespec.shelf import Shelf
 from edgespec.verification.sampling import SamplingParams, random_seed
-from edgespec.writing import Writer, Writing, fit_prompt
+from edgespec.writing import Writer, Writing, check_prompt, fit_prompt
 
 if TYPE_CHECKING:
     from edgespec.backends.base import Target
@@ -43,7 +53,7 @@ class Engine:
 
     Made by `edgespec.load`. One stream or batch at a time: starting a second before the first
     ended is an EdgeSpecError. Prompts that begin like a text already in the cache are prefilled
-    only from where they differ.
+    only from where they differ; each chat's text stays there while others are written.
     """
 
     def __init__(
@@ -66,6 +76,7 @@ class Engine:
         self._session = Session(target.own, make_market())
         self.sessions = [self._session]
         """Of all texts that were written at a time; they keep what they hold."""
+        self._shelf = Shelf(target, spill_folder(), cache(self._kv_kind))
         self._watch = Watch(plan, self._shrink)
         self._repeating = RepeatingShare.of(file.fingerprint)
         self._closed = False
@@ -99,8 +110,30 @@ class Engine:
         and errors are those of `request`; ContextOverflowError when the prompt does not fit and
         nothing may be dropped, BudgetError when the process comes to hold more than its budget.
         """
-        overflow = policy(on_overflow)
-        return ReplyStream(self, Writing(self.request(prompt, **options), overflow))
+        return self.stream_for(None, prompt, policy(on_overflow), options)
+
+    def stream_for(
+        self,
+        owner: Hashable,
+        prompt: str | Sequence[int],
+        overflow: Overflow,
+        options: dict[str, Any],
+    ) -> ReplyStream:
+        """A reply that goes on with the text of an owner, such as a chat, until `forget`."""
+        writing = Writing(self.request(prompt, **options), overflow, owner)
+        return ReplyStream(self, writing)
+
+    def forget(self, owner: Hashable) -> None:
+        """Give back what is kept of an owner's text: now, or when the reply that is being written
+        ends.
+        """
+        self._shelf.discard(owner)
+        if self._busy.acquire(blocking=False):
+            try:
+                if not self._closed:
+                    self._shelf.sweep(self._session)
+            finally:
+                self._busy.release()
 
     def generate_batch(self, prompts: Prompts, **options: Any) -> list[Reply]:
         """Write the replies to several prompts, as many at once as `load` had `sequences`; see
@@ -180,13 +213,16 @@ class Engine:
         ignore_eos: bool = False,
         accept: str = "exact",
         raw: bool = False,
+        prefix: str | None = None,
     ) -> Request:
         """A reply to be written, checked.
 
         A text prompt becomes one user turn of the model's chat template, unless `raw` is set or the
-        model has none; token ids are taken as they are. `accept="typical"` is lossy: drafts that
-        the model finds likely enough stay, and the text is another than without them. Raises
-        OptionError for values that mean nothing.
+        model has none; token ids are taken as they are. `prefix` is the name of a saved prefix that
+        comes before a text prompt (`save_prefix`), and that token ids may begin with.
+        `accept="typical"` is lossy: drafts that the model finds likely enough stay, and the text is
+        another than without them. Raises OptionError for values that mean nothing, KvFileError for
+        a prefix that there is not.
         """
         sampling = SamplingParams(
             temperature=temperature,
@@ -196,27 +232,66 @@ class Engine:
             repetition_penalty=repetition_penalty,
             seed=random_seed() if seed is None else seed,
         )
-        ids = self.encode(prompt, raw=raw) if isinstance(prompt, str) else list(prompt)
-        return Request(tuple(ids), sampling, max_tokens, speculation, max_nodes, ignore_eos, accept)
+        if isinstance(prompt, str):
+            ids = self.encode(prompt, raw=raw, prefix=prefix)
+        else:
+            ids = list(prompt)
+        return Request(
+            tuple(ids), sampling, max_tokens, speculation, max_nodes, ignore_eos, accept, prefix
+        )
 
-    def encode(self, prompt: str, *, raw: bool = False) -> list[int]:
-        """Token ids of a prompt, in the model's chat template unless `raw` is set."""
-        template = None if raw else self.file.chat_template
-        if template is None:
-            return self.tokenizer.encode(prompt)
-        text = template.render([{"role": "user", "content": self.tokenizer.shield(prompt)}])
-        return self.tokenizer.encode(text, parse_special=True)
+    def encode(self, prompt: str, *, raw: bool = False, prefix: str | None = None) -> list[int]:
+        """Token ids of a prompt, in the model's chat template unless `raw` is set, after a saved
+        prefix if one is named.
+        """
+        return prompts.encode(self.file, prompt, raw=raw, prefix=prefix)
 
-    def chat(self, system: str | None = None) -> Chat:
-        """A conversation with this model; raises TemplateError when it has no chat template."""
+    def chat(self, system: str | None = None, *, prefix: str | None = None) -> Chat:
+        """A conversation with this model, after a system message or the saved prefix that holds it;
+        raises TemplateError when the model has no chat template, KvFileError when there is no such
+        prefix.
+        """
         from edgespec.chat import Chat
 
-        return Chat(self, system)
+        if prefix is not None:
+            if system is not None:
+                raise OptionError("a chat takes a system message or a saved prefix, and got both")
+            system = prompts.prefix_text(self.file, prefix, raw=False)
+        return Chat(self, system, prefix)
+
+    def save_prefix(self, name: str, text: str, *, raw: bool = False) -> prefixes.Prefix:
+        """Compute a system message, or with `raw` the beginning of a text, and save it with its
+        keys and values under a name, which `prefix=` takes; returns what was saved.
+
+        Raises OptionError for a name that cannot be one, ContextOverflowError when the context does
+        not hold the text, BackendError for a backend that keeps keys and values to itself,
+        KvFileError when the file cannot be written.
+        """
+        prefixes.check_name(name)
+        arena, raw = self._target.arena, raw or self.file.chat_template is None
+        if arena is None:
+            raise BackendError(
+                f"the {self.plan.backend} backend keeps keys and values to itself, so a prefix "
+                "cannot be saved; load with backend native"
+            )
+        ids = prompts.prefix_ids(self.file, text, raw=raw)
+        prompt = [*ids, *ids[-1:]]  # the last token of a prompt is left to be computed
+        check_prompt(self.request(prompt), self.plan, self.file.spec.context_length)
+        with self._alone():
+            self._shelf.switch(self._session, None, prompt)
+            self._session.begin(prompt, self.texts_besides(self._session), self._prefilled)
+            self._shelf.drop_saved(name)
+            header = KvHeader(self._kv_kind(), arena.block_bytes, np.asarray(ids, np.int32))
+            model = self.file.spec.name or self.file.path.name
+            prefix = prefixes.Prefix(name, text, raw, model, header, 0)
+            contents = self._session.sequence.state.contents(len(ids))
+            return replace(prefix, size_bytes=prefixes.save(prefix, contents))
 
     def close(self) -> None:
         """Give back the model's memory and file; using the engine afterwards is an error."""
         if not self._closed:
             self._closed = True
+            self._shelf.close()
             for session in self.sessions:
                 session.market.close()
                 session.sequence.close()
@@ -234,8 +309,10 @@ class Engine:
     def _run(self, writing: Writing) -> Iterator[str]:
         """The life of one request: prefill what is new, decode, account."""
         with self._alone():
+            start = time.perf_counter()
             fit_prompt(writing, self.plan, self.file.spec.context_length)
-            writer = self.writer(writing, self._session)
+            self._shelf.switch(self._session, writing.owner, writing.seen_ids)
+            writer = self.writer(writing, self._session, start)
             steps = self._steps(writer)
             try:
                 for tokens in steps:
@@ -264,6 +341,7 @@ class Engine:
     def _run_batch(self, batch: Batch) -> Generator[list[tuple[int, str]], None, None]:
         """The life of a batch, step by step."""
         with self._alone():
+            self._shelf.switch(self._session, None, ())
             try:
                 while not batch.is_over():
                     yield batch.step()
@@ -281,6 +359,7 @@ class Engine:
                 "another reply of this engine is still being written; finish or close that stream"
             )
         try:
+            self._shelf.traffic = KvTraffic()
             with self._watch:
                 yield
         except MemoryError:
@@ -291,11 +370,28 @@ class Engine:
                 "--memory"
             ) from None
         finally:
+            self._shelf.sweep(self._session)
             self._busy.release()
 
-    def writer(self, writing: Writing, session: Session, others: Sequence[Session] = ()) -> Writer:
-        """A reply begun in a session: its prompt is prefilled when this returns."""
-        return Writer(writing, session, self.file, self.plan, others, self._prefilled)
+    def writer(self, writing: Writing, session: Session, start: float | None = None) -> Writer:
+        """A reply begun in a session, at `start` if not now: its prompt is prefilled when this
+        returns, as far as no text in memory begins like it.
+        """
+        prefix = writing.request.prefix
+        if prefix is not None:
+            ids = writing.seen_ids
+            session.sequence.truncate(session.common(ids))
+            self._shelf.offer(prefixes.read(prefix), ids, session.sequence.length)
+        return Writer(
+            writing,
+            session,
+            self.file,
+            self.plan,
+            self.texts_besides(session),
+            self._prefilled,
+            self._shelf.traffic,
+            start,
+        )
 
     def _prefilled(self, done: int, total: int) -> None:
         self._watch.check()
@@ -303,7 +399,24 @@ class Engine:
             self._progress("prefill", done, total)
 
     def _shrink(self) -> int:
-        return sum(session.market.shrink() for session in self.sessions)
+        """Spill idle conversations, and where that is not enough let drafters shrink their stores;
+        returns how many bytes that gave back.
+        """
+        freed = self._shelf.spill()
+        if freed:
+            release_free_memory()
+        if not freed or self._watch.is_over():
+            freed += sum(session.market.shrink() for session in self.sessions)
+        return freed
+
+    def _kv_kind(self) -> bytes:
+        told = (self.file.content_fingerprint(), self._target.kv_kind)
+        return hashlib.blake2b(repr(told).encode(), digest_size=32).digest()
+
+    def texts_besides(self, session: Session) -> list[Text]:
+        """Every other text that is in memory, for a prompt to begin like."""
+        others = [other for other in self.sessions if other is not session]
+        return [*others, *self._shelf.texts()]
 
     def lanes(self, count: int) -> list[Session]:
         """Sessions for so many texts at once, the engine's own first; they keep their texts."""

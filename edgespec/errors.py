@@ -7,6 +7,7 @@ EdgeSpecError
 ├── ContextOverflowError      the prompt (plus one token) is longer than the context
 ├── TemplateError             the file's chat template is broken or unsafe
 ├── StoreError                a datastore is missing, damaged, or made for another vocabulary
+├── KvFileError               saved keys and values are missing, damaged, or another model's
 ├── TranscriptError           a log of replies is missing, damaged, or for another vocabulary
 ├── BackendError              a backend cannot be opened or failed while running
 └── OptionError               an argument has a value that means nothing (exit code 2 on the CLI)
@@ -45,6 +46,10 @@ class TemplateError(EdgeSpecError):
 
 class StoreError(EdgeSpecError):
     """A datastore file is missing, damaged, or made for another vocabulary."""
+
+
+class KvFileError(EdgeSpecError):
+    """A file of keys and values is missing, damaged, or made by another model."""
 
 
 class TranscriptError(EdgeSpecError):

@@ -18,6 +18,11 @@ def data_folder() -> Path | None:
     """Where to keep what outlives a run; None when the user wants nothing kept."""
     if os.environ.get("EDGESPEC_HISTORY", "") in ("0", "off", "no"):
         return None
+    return user_folder()
+
+
+def user_folder() -> Path:
+    """The user's data folder."""
     override = os.environ.get("EDGESPEC_DATA")
     return Path(override) if override else user_data_path("edgespec", appauthor=False)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from edgespec.errors import OptionError
@@ -30,6 +30,8 @@ class Request:
     ignore_eos: bool = False
     accept: str = "exact"
     """One of ACCEPT_RULES."""
+    prefix: str | None = None
+    """Name of a saved prefix that the prompt begins with, and whose keys and values are used."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -51,6 +53,21 @@ class Request:
     def lossy(self) -> bool:
         """Whether speculation may change the text: only if asked for, and not when greedy."""
         return self.accept == "typical" and self.speculation and not self.sampling.greedy
+
+
+@dataclass(slots=True)
+class KvTraffic:
+    """What became of idle conversations' keys and values while a reply was written."""
+
+    spilled_tokens: int = 0
+    restored_tokens: int = 0
+    forgotten_tokens: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, sentence: str) -> None:
+        """Keep what went wrong, once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +101,14 @@ class Stats:
     dropped_tokens: int = 0
     lossy: bool = False
     """Speculation may have changed the text, because `accept="typical"` was asked for."""
+    restored_tokens: int = 0
+    """Cached tokens whose keys and values were read back from a file."""
+    spilled_tokens: int = 0
+    """Tokens of idle conversations whose keys and values went to a file to make room."""
+    forgotten_tokens: int = 0
+    """The same, but they are to be computed again."""
+    notes: tuple[str, ...] = ()
+    """What went wrong on the way and cost time alone."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

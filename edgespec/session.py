@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from edgespec.backends.base import Progress
 from edgespec.backends.sequence import KvSequence
 from edgespec.drafting import DraftTree, Market
 from edgespec.reply import FinishReason
+
+
+class Text(Protocol):
+    """A text that others may begin like."""
+
+    @property
+    def sequence(self) -> KvSequence: ...
+
+    def common(self, prompt_ids: Sequence[int]) -> int:
+        """How many committed positions a prompt, but for its last token, begins with."""
 
 
 @dataclass(slots=True)
@@ -28,6 +39,8 @@ class Session:
     """Seconds; a target that computes nothing moves it on by what its passes would have taken."""
     shift: int = 0
     """Tokens dropped since the prompt: noise goes on where it was, and never repeats."""
+    owner: Hashable = None
+    """Whose text this is: a conversation's, or nobody's."""
     _root: DraftTree = field(default_factory=lambda: DraftTree.root(0))
 
     def root(self) -> DraftTree:
@@ -38,22 +51,22 @@ class Session:
     def begin(
         self,
         prompt_ids: Sequence[int],
-        others: Sequence[Session] = (),
+        others: Iterable[Text] = (),
         progress: Progress | None = None,
     ) -> int:
         """Commit all of a prompt but its last token; returns how many positions were there already,
         in this session or in one of the others, whose memory is then shared.
         """
         sequence = self.sequence
-        cached, source = self.common(prompt_ids), self
+        cached, source = self.common(prompt_ids), sequence
         for other in others:
             common = other.common(prompt_ids)
             if common > cached:
-                cached, source = common, other
-        if source is self:
+                cached, source = common, other.sequence
+        if source is sequence:
             sequence.truncate(cached)
         else:
-            sequence.begin_like(source.sequence, cached)
+            sequence.begin_like(source, cached)
         self.ids[:] = prompt_ids[: cached + 1]
         rest = prompt_ids[cached:-1]
         if rest:
@@ -68,17 +81,22 @@ class Session:
 
     def common(self, prompt_ids: Sequence[int]) -> int:
         """How many committed positions a prompt, but for its last token, begins with."""
-        low, high = 0, min(self.sequence.length, len(prompt_ids) - 1, len(self.ids))
-        if self.ids[:high] == list(prompt_ids[:high]):
-            return high
-        while low < high:  # slices compare faster than a loop
-            middle = (low + high + 1) // 2
-            if self.ids[low:middle] == list(prompt_ids[low:middle]):
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return num_common(self.ids, prompt_ids, self.sequence.length)
 
     def settle(self) -> None:
         """Drop what an interrupted step committed beyond the text."""
         self.sequence.truncate(min(self.sequence.length, max(len(self.ids) - 1, 0)))
+
+
+def num_common(ids: Sequence[int], prompt_ids: Sequence[int], length: int) -> int:
+    """How many tokens a prompt, but for its last, begins with of the first `length` ids."""
+    low, high = 0, min(length, len(prompt_ids) - 1, len(ids))
+    if ids[:high] == list(prompt_ids[:high]):
+        return high
+    while low < high:  # slices compare faster than a loop
+        middle = (low + high + 1) // 2
+        if ids[low:middle] == list(prompt_ids[low:middle]):
+            low = middle
+        else:
+            high = middle - 1
+    return low

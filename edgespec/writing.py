@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 from edgespec.backends.base import Progress
@@ -14,8 +14,8 @@ from edgespec.memory.monitor import peak_resident_bytes
 from edgespec.memory.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.overflow import Overflow, Stop
-from edgespec.reply import FinishReason, Reply, Request, Stats
-from edgespec.session import Session
+from edgespec.reply import FinishReason, KvTraffic, Reply, Request, Stats
+from edgespec.session import Session, Text
 from edgespec.verification.acceptance import Verifier
 
 
@@ -29,6 +29,8 @@ class Writing:
     request: Request
     overflow: Overflow = field(default_factory=Stop)
     """What becomes of a text that outgrows the context."""
+    owner: Hashable = None
+    """Whose text this goes on with: a conversation's, or nobody's."""
     seen_ids: list[int] = field(default_factory=list)
     """What the model has before it: prompt and reply, less what was dropped."""
     text: str = ""
@@ -56,18 +58,25 @@ class Writer:
         session: Session,
         file: ModelFile,
         plan: Plan,
-        others: Sequence[Session] = (),
+        others: Iterable[Text] = (),
         progress: Progress | None = None,
+        traffic: KvTraffic | None = None,
+        start: float | None = None,
     ) -> None:
-        """Prefill the prompt as far as neither this session nor the others have it already."""
+        """Prefill the prompt as far as neither this session nor the others have it already.
+
+        `traffic` is what comes and goes meanwhile, `start` when the request came, if not now.
+        """
         self.writing = writing
+        self._traffic = traffic
         self._plan = plan
         self._progress = progress
-        self._start = time.perf_counter()
+        begun = time.perf_counter()
+        self._start = begun if start is None else start
         request = writing.request
         self._num_prompt = len(writing.seen_ids)
         self._cached = session.begin(writing.seen_ids, others, progress)
-        self._prefill_s = time.perf_counter() - self._start
+        self._prefill_s = time.perf_counter() - begun
         session.shift = 0
         if request.speculation:
             session.market.begin(request.sampling)
@@ -134,6 +143,7 @@ class Writer:
             cached_tokens=self._cached,
             prefill_tokens_per_second=computed / self._prefill_s if computed else 0.0,
             time_to_first_token_s=self._first_s,
+            traffic=self._traffic,
         )
 
 
@@ -156,8 +166,10 @@ def stats(
     cached_tokens: int = 0,
     prefill_tokens_per_second: float = 0.0,
     time_to_first_token_s: float = 0.0,
+    traffic: KvTraffic | None = None,
 ) -> Stats:
     """The numbers of a reply, or of one that was never begun."""
+    moved = traffic or KvTraffic()
     return Stats(
         prompt_tokens=len(request.prompt_ids) if prompt_tokens is None else prompt_tokens,
         dropped_turns=dropped_turns,
@@ -170,6 +182,10 @@ def stats(
         backend=plan.backend,
         seed=request.sampling.seed,
         lossy=request.lossy,
+        restored_tokens=moved.restored_tokens,
+        spilled_tokens=moved.spilled_tokens,
+        forgotten_tokens=moved.forgotten_tokens,
+        notes=tuple(moved.notes),
         **counts.as_dict(),
     )
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, ContextOverflowError
+from edgespec.memory.arena import KvArena
 from edgespec.models.spec import ModelSpec
 
 _CURVE_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -75,6 +76,8 @@ class Target(ABC):
     """
 
     capabilities: Capabilities
+    arena: KvArena | None = None
+    """Where keys and values are, when each sequence's `state` is a table of its blocks."""
 
     def __init__(
         self, spec: ModelSpec, context_length: int, max_nodes: int, max_sequences: int = 1
@@ -101,6 +104,11 @@ class Target(ABC):
         self._check_open()
         return self.adopt(self._open_sequence(), 0)
 
+    def idle_sequence(self) -> KvSequence:
+        """An empty text that takes part in no pass, and does not count: to set others aside in."""
+        self._check_open()
+        return KvSequence(self, self._open_sequence(), idle=True)
+
     def adopt(self, state: Any, length: int) -> KvSequence:
         """A new sequence around what the backend made for it."""
         sequence = KvSequence(self, state, length)
@@ -115,7 +123,7 @@ class Target(ABC):
 
     def release(self, sequence: KvSequence) -> None:
         """Give a sequence's memory back; `KvSequence.close` calls this once."""
-        self._num_sequences -= 1
+        self._num_sequences -= not sequence.idle
         self._truncate(sequence, 0)
 
     @property
@@ -181,6 +189,13 @@ class Target(ABC):
         logits are. None from a backend that does not find them.
         """
         return None
+
+    @property
+    def kv_kind(self) -> str:
+        """What must be equal for keys and values to be the same bytes, beside the model: how they
+        are computed and laid out. "" where there is no arena.
+        """
+        return ""
 
     def commit(self, path: Sequence[int]) -> None:
         """`KvSequence.commit` of the target's own text."""
@@ -252,6 +267,8 @@ class Target(ABC):
         self._check_open()
         if sequence.target is not self or sequence.closed:
             raise BackendError("this sequence was closed, or is another target's")
+        if sequence.idle:
+            raise BackendError("this sequence was set aside; swap it with one that is at work")
         small = tokens.tolist() if len(tokens) <= TILE else [tokens.min(), tokens.max()]
         if small and not 0 <= min(small) <= max(small) < self.spec.vocab_size:
             raise BackendError(f"token ids must lie in 0..{self.spec.vocab_size - 1}")

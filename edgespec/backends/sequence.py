@@ -25,14 +25,16 @@ class KvSequence:
     Made by `Target.open_sequence` and `fork`; to be closed, which gives its memory back.
     """
 
-    __slots__ = ("_parents", "_pending", "_target", "closed", "length", "state")
+    __slots__ = ("_parents", "_pending", "_target", "closed", "idle", "length", "state")
 
-    def __init__(self, target: Target, state: Any, length: int = 0) -> None:
+    def __init__(self, target: Target, state: Any, length: int = 0, *, idle: bool = False) -> None:
         # Weak, so that a target nobody holds any more, whose own text this may be, ends at once.
         self._target = weakref.ref(target)
         self.state = state
         """What the backend keeps of it."""
         self.length = length
+        self.idle = idle
+        """Holds a text that was set aside; takes part in no pass."""
         self.closed = False
         self._pending = 0
         self._parents: NDArray[np.int16] = np.zeros(0, np.int16)
@@ -124,6 +126,19 @@ class KvSequence:
         state = self.target._fork(other, length)
         self.truncate(0)
         self.state, self.length = state, length
+
+    def swap(self, other: KvSequence) -> None:
+        """Exchange texts with another sequence of the same target."""
+        if other.target is not self.target:
+            raise BackendError("two sequences of different targets cannot exchange their texts")
+        self.state, other.state = other.state, self.state
+        self.length, other.length = other.length, self.length
+        self._pending = other._pending = 0
+
+    def filled(self, length: int) -> None:
+        """`length` positions are committed, because its blocks were written from elsewhere."""
+        self.length = length
+        self._pending = 0
 
     def close(self) -> None:
         """Give its memory back; using it afterwards is an error."""

@@ -2,7 +2,8 @@
 
 A block holds 256 positions of all layers and heads, so growing copies nothing. Every text has a
 table of blocks. Texts that begin alike share the blocks of what they have in common; whoever writes
-into a shared block gets a copy of it first. In a block, each layer's heads follow each other, a
+into a shared block gets a copy of it first. When all blocks that were planned are taken, whoever
+keeps idle texts is asked to give one up. In a block, each layer's heads follow each other, a
 head's keys before its values:
 
           keys                                      values
@@ -21,11 +22,14 @@ value has one. Dimensions are padded to 16 (int8 keys: to 4, q4: to 32).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from edgespec.errors import BudgetError
 
 BLOCK = 256
 """Positions in one block."""
@@ -71,22 +75,23 @@ class KvLayout:
 class Block:
     """256 positions, and how many tables hold them."""
 
-    __slots__ = ("address", "data", "num_owners")
+    __slots__ = ("_memory", "address", "content", "num_owners")
 
-    def __init__(self, size_bytes: int) -> None:
-        self.data = np.zeros(size_bytes + ALIGNMENT, dtype=np.uint8)
-        self.address = -(-self.data.ctypes.data // ALIGNMENT) * ALIGNMENT
+    def __init__(self, memory: NDArray[np.uint8], size_bytes: int) -> None:
+        """`memory` has room for the block behind the first multiple of 64 bytes."""
+        start = -memory.ctypes.data % ALIGNMENT
+        self._memory = memory
+        self.content = memory[start : start + size_bytes]
+        self.address = memory.ctypes.data + start
         """Where it starts, on a cache line."""
         self.num_owners = 1
 
-    def view(self) -> NDArray[np.uint8]:
-        """The bytes from the address on."""
-        start = self.address - self.data.ctypes.data
-        return self.data[start : start + len(self.data) - ALIGNMENT]
-
 
 class KvArena:
-    """All blocks of one model; `table` makes a text's table, of up to `max_positions`."""
+    """All blocks of one model; `table` makes a text's table, of up to `max_positions`.
+
+    At most as many blocks are allocated as `num_texts` such texts fill.
+    """
 
     def __init__(
         self,
@@ -95,13 +100,18 @@ class KvArena:
         head_dim: int,
         max_positions: int,
         kv_type: str = "f16",
+        num_texts: int = 1,
     ) -> None:
         self.kv_type = kv_type
         self.layout = KvLayout.of(kv_type, head_dim)
         self.block_bytes = num_layers * num_kv_heads * self.layout.head_bytes
         self.max_blocks = -(-max_positions // BLOCK)
+        """Of one text."""
+        self.most_blocks = num_texts * self.max_blocks
         self.num_blocks = 0
         """Allocated now; one that is shared counts once."""
+        self.make_room: Callable[[], bool] = lambda: False
+        """Gives up an idle text's blocks; False when there is none."""
 
     def table(self) -> BlockTable:
         """An empty table."""
@@ -113,10 +123,55 @@ class KvArena:
         return self.num_blocks * (self.block_bytes + ALIGNMENT)
 
     def allocate(self) -> Block:
-        """A block of zeros with one owner."""
-        block = Block(self.block_bytes)
+        """A block of zeros with one owner.
+
+        Raises BudgetError when all that were planned are in use, MemoryError when the system has
+        no memory left and no text is idle.
+        """
+        self._find_room()
+        block = self._allocated()
         self.num_blocks += 1
         return block
+
+    def lend(self, content: NDArray[np.uint8]) -> Block:
+        """A block with one owner around content that is somewhere else, from a multiple of 64
+        bytes on, such as a mapped file's pages; it counts like others. Errors as `allocate`.
+        """
+        self._find_room()
+        self.num_blocks += 1
+        return Block(content, self.block_bytes)
+
+    def _find_room(self) -> None:
+        while self.num_blocks >= self.most_blocks:
+            if not self.make_room():
+                raise BudgetError(
+                    f"all {self.most_blocks} blocks of {BLOCK} positions that were planned for "
+                    "keys and values are in use; end a reply, or load with a larger --context"
+                )
+
+    def _allocated(self) -> Block:
+        while True:
+            try:
+                memory = np.zeros(self.block_bytes + ALIGNMENT, dtype=np.uint8)
+                return Block(memory, self.block_bytes)
+            except MemoryError:
+                if not self.make_room():
+                    raise
+
+    def owned(self, block: Block) -> Block:
+        """What a table may write to instead of a block it holds: itself, or a copy where other
+        tables hold it or it is somewhere else. Errors as `allocate`.
+        """
+        while block.num_owners > 1 and self.num_blocks >= self.most_blocks and self.make_room():
+            pass  # perhaps it was the other owner that made room
+        is_shared = block.num_owners > 1
+        if not is_shared and block.content.flags.writeable:
+            return block
+        copy = self.allocate() if is_shared else self._allocated()  # or takes its place
+        copy.content[:] = block.content
+        if is_shared:
+            self.free(block)
+        return copy
 
     def free(self, block: Block) -> int:
         """One owner fewer; returns how many bytes that gave back."""
@@ -124,7 +179,7 @@ class KvArena:
         if block.num_owners:
             return 0
         self.num_blocks -= 1
-        return block.data.nbytes
+        return self.block_bytes + ALIGNMENT
 
 
 class BlockTable:
@@ -144,15 +199,18 @@ class BlockTable:
         Blocks that are missing are allocated, shared ones copied; the rest stay where they are.
         """
         for index in range(first // BLOCK, min(-(-last // BLOCK), len(self._blocks))):
-            shared = self._blocks[index]
-            if shared.num_owners > 1:
-                own = self._arena.allocate()
-                own.view()[:] = shared.view()
-                self._put(index, own)
-                self._arena.free(shared)
+            own = self._blocks[index] = self._arena.owned(self._blocks[index])
+            self.addresses[index] = own.address
         while len(self._blocks) * BLOCK < last:
             self._blocks.append(block := self._arena.allocate())
             self.addresses[len(self._blocks) - 1] = block.address
+
+    def append(self, content: NDArray[np.uint8]) -> None:
+        """Go on with a block that is somewhere else (`KvArena.lend`); read-only, it is copied
+        before it is written to.
+        """
+        self._blocks.append(block := self._arena.lend(content))
+        self.addresses[len(self._blocks) - 1] = block.address
 
     def release(self, positions: int) -> int:
         """Give back whole blocks past this many positions; returns how many bytes were freed."""
@@ -171,16 +229,11 @@ class BlockTable:
             other.addresses[index] = block.address
         return other
 
-    def copy_blocks(self, positions: int) -> list[NDArray[np.uint8]]:
-        """Copies of the blocks that hold the first `positions` positions."""
-        return [block.view().copy() for block in self._blocks[: -(-positions // BLOCK)]]
+    def contents(self, positions: int) -> list[NDArray[np.uint8]]:
+        """The blocks that hold the first `positions` positions, in place."""
+        return [block.content for block in self._blocks[: -(-positions // BLOCK)]]
 
-    def load_blocks(self, blocks: list[NDArray[np.uint8]]) -> None:
-        """Overwrite the first blocks with copies taken earlier."""
-        self.reserve(0, len(blocks) * BLOCK)
-        for block, data in zip(self._blocks, blocks, strict=False):
-            block.view()[:] = data
-
-    def _put(self, index: int, block: Block) -> None:
-        self._blocks[index] = block
-        self.addresses[index] = block.address
+    def own_contents(self, first: int, last: int) -> list[NDArray[np.uint8]]:
+        """The blocks that hold positions `first` .. `last - 1`, in place and this table's own."""
+        self.reserve(first, last)
+        return self.contents(last)[first // BLOCK :]

@@ -1,9 +1,10 @@
 """Watching over the budget while a reply is written: samples in the background, two lines.
 
-The soft line lies halfway from the plan to the budget: past it, stores shrink and what is not
-needed goes back to the system. The hard line is the budget: what is still above it after that ends
-the request with an error that carries the numbers, and the process lives on. The thread only
-measures; whoever writes the reply acts, between two steps, where nothing is half done.
+The soft line lies halfway from the plan to the budget: past it, idle conversations are spilled,
+stores shrink and what is not needed goes back to the system. The hard line is the budget: what is
+still above it after that ends the request with an error that carries the numbers, and the process
+lives on. The thread only measures; whoever writes the reply acts, between two steps, where nothing
+is half done.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Watch:
     """Samples what this process holds while it is entered; `check` acts on it."""
 
     def __init__(self, plan: Plan, shrink: Callable[[], int], interval_s: float = INTERVAL_S):
-        """`shrink` makes the stores smaller and returns how many bytes that gave back."""
+        """`shrink` gives up what can be spared and returns how many bytes that gave back."""
         self._plan = plan
         self._shrink = shrink
         self._interval_s = interval_s
@@ -77,15 +78,18 @@ class Watch:
         if resident_bytes() > self.soft_bytes:
             self.relieve()
 
+    def is_over(self) -> bool:
+        """Whether more than the soft line is held now, or the control group is full."""
+        return resident_bytes() > self.soft_bytes or _group_is_full()
+
     def relieve(self) -> None:
         """Give back what can be spared if more than the soft line is held now.
 
         Raises BudgetError when the hard line is passed all the same.
         """
-        held = resident_bytes()
-        full = _group_is_full()
-        if held <= self.soft_bytes and not full:
+        if not self.is_over():
             return
+        held, full = resident_bytes(), _group_is_full()
         if held > self._relieved_at or held > self.hard_bytes or full:
             self._shrink()
             release_free_memory()

@@ -24,6 +24,7 @@ def run_once(
     options: ReplyOptions,
     *,
     system: str | None,
+    prefix: str | None,
     raw: bool,
     stats: bool | None,
     as_json: bool,
@@ -31,7 +32,7 @@ def run_once(
     """Write one reply to stdout, and its numbers to stderr: None if that is a terminal."""
     options.check()
     with ProgressLine() as progress, load.load(progress) as engine:
-        with _stream(engine, prompt, options, system, raw) as stream:
+        with _stream(engine, prompt, options, system, prefix, raw) as stream:
             if as_json:
                 for _ in stream:
                     pass
@@ -62,12 +63,13 @@ def hold_chat(
     options: ReplyOptions,
     *,
     system: str | None,
+    prefix: str | None,
     as_json: bool,
 ) -> bool:
     """Talk until the user leaves or the pipe ends; False when a turn of a pipe failed."""
     options.check()
     with ProgressLine() as progress, load.load(progress) as engine:
-        talk = Talk(engine.chat(system), options, progress, as_json)
+        talk = Talk(engine.chat(system, prefix=prefix), options, progress, as_json)
         if not sys.stdin.isatty():
             talk.piped(first)
             return not talk.failed
@@ -86,12 +88,17 @@ def hold_chat(
 
 @contextlib.contextmanager
 def _stream(
-    engine: Engine, prompt: str, options: ReplyOptions, system: str | None, raw: bool
+    engine: Engine,
+    prompt: str,
+    options: ReplyOptions,
+    system: str | None,
+    prefix: str | None,
+    raw: bool,
 ) -> Iterator[ReplyStream | ChatStream]:
     """The reply's pieces, closed whatever happens; with a system message it is a chat's."""
     stream: ReplyStream | ChatStream
     if system is None:
-        stream = engine.stream(prompt, raw=raw, **options.as_arguments())
+        stream = engine.stream(prompt, raw=raw, prefix=prefix, **options.as_arguments())
     else:
         stream = engine.chat(system).stream(prompt, **options.as_arguments())
     try:

@@ -7,11 +7,13 @@ from __future__ import annotations
 import ctypes
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from numpy.typing import NDArray
 
+from edgespec.errors import BudgetError
 from edgespec.memory.arena import BLOCK, BlockTable, KvArena
 from edgespec.memory.settings import KV_TYPES
 
@@ -33,7 +35,7 @@ class ArenaMachine(RuleBasedStateMachine):
         kv_type=st.sampled_from(KV_TYPES),
     )
     def open(self, layers: int, heads: int, head_dim: int, kv_type: str) -> None:
-        self.arena = KvArena(layers, heads, head_dim, MOST, kv_type)
+        self.arena = KvArena(layers, heads, head_dim, MOST, kv_type, MOST_TABLES)
         pair = {1: 64, 8: 64, 16: 64, 40: 192}[head_dim]
         if kv_type == "int8":  # key and its scales, value and its scale
             pair = {1: 4 + 2 + 16 + 2, 8: 8 + 2 + 16 + 2, 16: 36, 40: 40 + 4 + 48 + 2}[head_dim]
@@ -106,7 +108,7 @@ class ArenaMachine(RuleBasedStateMachine):
     def copy(self, data: st.DataObject) -> None:
         table, cells = self._draw(data)
         positions = data.draw(st.integers(0, len(cells) * BLOCK))
-        copies = table.copy_blocks(positions)
+        copies = [content.copy() for content in table.contents(positions)]
         count = -(-positions // BLOCK)
         assert [block.nbytes for block in copies] == [self.block_bytes] * count
         self.copies.append(([cell[0] for cell in cells[:count]], copies))
@@ -116,7 +118,9 @@ class ArenaMachine(RuleBasedStateMachine):
     def load(self, data: st.DataObject) -> None:
         table, cells = self._draw(data)
         values, copies = data.draw(st.sampled_from(self.copies))
-        table.load_blocks(copies)
+        own = table.own_contents(0, len(copies) * BLOCK)
+        for content, saved in zip(own, copies, strict=True):
+            content[:] = saved
         self._make_own(cells, 0, len(values) * BLOCK)
         for cell, value in zip(cells, values, strict=False):
             cell[0] = value
@@ -140,3 +144,55 @@ class ArenaMachine(RuleBasedStateMachine):
 
 TestArena = ArenaMachine.TestCase
 TestArena.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+def full_arena() -> tuple[KvArena, BlockTable, BlockTable]:
+    """Two blocks of two, one of them in both tables."""
+    arena = KvArena(1, 1, 16, BLOCK, "f16", num_texts=2)
+    one = arena.table()
+    one.reserve(0, BLOCK)
+    arena.table().reserve(0, BLOCK)
+    return arena, one, one.fork(BLOCK)
+
+
+def test_no_more_blocks_than_planned() -> None:
+    arena, one, fork = full_arena()
+    for ask in (lambda: arena.table().reserve(0, 1), lambda: fork.reserve(0, 1)):
+        with pytest.raises(BudgetError, match="all 2 blocks of 256 positions"):
+            ask()
+    assert arena.num_blocks == 2 and fork.addresses[0] == one.addresses[0]
+
+
+def test_room_is_made_by_who_keeps_idle_texts() -> None:
+    """An owner that gives up what it shared spares the other a copy."""
+    arena, one, fork = full_arena()
+    place = int(fork.addresses[0])
+    arena.make_room = lambda: one.release(0) == 0
+    fork.reserve(0, 1)
+    assert (arena.num_blocks, int(fork.addresses[0])) == (2, place)
+    arena.make_room = lambda: fork.release(0) > 0
+    arena.table().reserve(0, 1)
+    assert arena.num_blocks == 2
+
+
+def test_memory_refused_by_the_system_is_taken_from_idle_texts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arena, one, _ = full_arena()
+    arena.most_blocks = 4
+    real, refusals = np.zeros, iter([True, False])
+
+    def zeros(*arguments: object, **options: object) -> object:
+        if next(refusals, False):
+            raise MemoryError
+        return real(*arguments, **options)  # type: ignore[call-overload]
+
+    table = arena.table()
+    monkeypatch.setattr(np, "zeros", zeros)
+    arena.make_room = lambda: one.release(0) == 0
+    table.reserve(0, 1)
+    refusals = iter([True, True])
+    arena.make_room = lambda: False
+    with pytest.raises(MemoryError):
+        arena.allocate()
+    assert arena.num_blocks == 3

@@ -18,19 +18,8 @@ KEYWORDS = {"parallel", "fastmath", "nogil", "boundscheck", "error_model", "cach
 PLACES = (
     {"cli", "__main__", "terminal", "server", "bench"},
     {"replay"},
-    {
-        "engine",
-        "chat",
-        "opening",
-        "warm_up",
-        "__init__",
-        "batch",
-        "voting",
-        "writing",
-        "decode",
-        "selecting",
-    }
-    | {"session", "reply", "overflow", "selecting"},
+    {"engine", "chat", "opening", "warm_up", "__init__", "batch", "voting", "writing", "decode"}
+    | {"session", "shelf", "prefixes", "prompts", "reply", "overflow", "selecting"},
     {"control"},
     {"drafting", "verification"},
     {"backends"},

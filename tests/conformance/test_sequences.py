@@ -183,6 +183,30 @@ def test_a_text_is_not_spoiled_by_others_passes(backend: str) -> None:
     other.close()
 
 
+@pytest.mark.parametrize("backend", BATCHING)
+def test_texts_are_set_aside_and_come_back(backend: str) -> None:
+    """Besides those that count, and untouched by what is computed meanwhile."""
+    target = _open(backend, "llama-Q8_0")
+    idle = [target.idle_sequence() for _ in range(2 * MOST)]
+    for seed, other in enumerate(idle):
+        target.truncate(0)
+        target.prefill(tokens(20, seed))
+        target.own.swap(other)
+        assert (target.length, other.length) == (0, 20)
+    after = TokenTree.chain(tokens(3, 9))
+    for seed, other in enumerate(idle):
+        target.own.swap(other)
+        found = target.forward(after).copy()
+        target.truncate(0)
+        target.prefill(tokens(20, seed))
+        assert_same(target, found, target.forward(after).copy())
+    with pytest.raises(BackendError, match="set aside"):
+        target.forward_batch([(idle[0], after)])
+    for other in idle:
+        other.close()
+    target.open_sequence().close()
+
+
 WRONG_USE: dict[str, Callable[[Target, KvSequence], object]] = {
     "no parts": lambda t, s: t.forward_batch([]),
     "an empty tree": lambda t, s: t.forward_batch([(s, TokenTree.chain([]))]),

@@ -28,4 +28,5 @@ def shared_engine(model: Path) -> Iterator[Engine]:
 def engine(shared_engine: Engine) -> Engine:
     """An engine whose cache is empty."""
     shared_engine._target.truncate(0)
+    shared_engine._shelf.close()
     return shared_engine

@@ -20,6 +20,7 @@ from edgespec.backends.native.pace import Pace
 from edgespec.backends.native.team import Team
 from edgespec.backends.native.weights import TYPE_CODES, Weights
 from edgespec.backends.sequence import KvSequence
+from edgespec.cache import code_key
 from edgespec.errors import BackendError, UnsupportedModelError
 from edgespec.memory.arena import BlockTable, KvArena
 from edgespec.memory.plan import Plan
@@ -44,8 +45,13 @@ class NativeTarget(Target):
         why_not = refusal(spec, file.tensors.values())
         if why_not:
             raise UnsupportedModelError(why_not)
-        self._arena = KvArena(
-            spec.num_layers, spec.num_kv_heads, spec.head_dim, plan.context_length, plan.kv_type
+        self.arena = self._arena = KvArena(
+            spec.num_layers,
+            spec.num_kv_heads,
+            spec.head_dim,
+            plan.context_length,
+            plan.kv_type,
+            plan.sequences,
         )
         super().__init__(spec, plan.context_length, plan.max_nodes, plan.sequences)
         self._isa = isa.chosen()
@@ -78,6 +84,11 @@ class NativeTarget(Target):
     @property
     def prefill_chunk(self) -> int:
         return self._chunk
+
+    @property
+    def kv_kind(self) -> str:
+        arena = self._arena
+        return repr((code_key(), self._isa, arena.kv_type, arena.layout, arena.block_bytes))
 
     def allocated_bytes(self) -> dict[str, int]:
         """What this target has allocated, by the names of the plan's footprint."""
@@ -153,11 +164,13 @@ class NativeTarget(Target):
         del self._weights, self._scratch, self._tiles, self._nodes
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(self.length, self.own.state.copy_blocks(self.length))
+        blocks = [content.copy() for content in self.own.state.contents(self.length)]
+        return Snapshot(self.length, blocks)
 
     def restore(self, snapshot: Any) -> None:
         if not isinstance(snapshot, Snapshot):
             raise BackendError(f"a native target cannot restore a {type(snapshot).__name__}")
-        self.own.state.load_blocks(snapshot.blocks)
-        self.own.length = snapshot.length
-        self.own.expect(None)
+        own = self.own.state.own_contents(0, snapshot.length)
+        for content, saved in zip(own, snapshot.blocks, strict=True):
+            content[:] = saved
+        self.own.filled(snapshot.length)
