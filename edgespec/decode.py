@@ -125,7 +125,7 @@ def _draft(run: Run, controller: Controller) -> DraftTree:
     room = controller.draft_room(limit)
     if room < 1:
         return session.root()
-    tree = session.market.propose(room)
+    tree = _fitting(session, session.market.propose(room))
     draft_s = session.clock() - start
     num_nodes = controller.choose(tree, draft_s, limit)
     return tree.take(1 + num_nodes) if num_nodes else session.root()
@@ -149,6 +149,11 @@ def _learn(
     else:
         market.extend(new)
         controller.rest(verify_s)
+
+
+def _fitting(session: Session, tree: DraftTree) -> DraftTree:
+    """What the target can score of a proposal."""
+    return tree if session.sequence.target.capabilities.trees else tree.best_chain()
 
 
 def decode_together(runs: Sequence[Run], allotment: Allotment) -> list[list[int]]:
@@ -203,7 +208,7 @@ def _propose(run: Run, allotment: Allotment, limit: int, num_texts: int) -> Draf
     if room < 1:
         return run.session.root()
     start = time.perf_counter()
-    tree = run.session.market.propose(room)
+    tree = _fitting(run.session, run.session.market.propose(room))
     allotment.price(run.bid, time.perf_counter() - start)
     return tree
 

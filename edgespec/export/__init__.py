@@ -161,7 +161,9 @@ def _write(
         partial.unlink(missing_ok=True)
     (folder / GRAPH).write_bytes(model.SerializeToString())
     for name, values in described.items():
-        text = json.dumps(values, indent=None if name == "tokenizer.json" else 2, ensure_ascii=False)
+        text = json.dumps(
+            values, indent=None if name == "tokenizer.json" else 2, ensure_ascii=False
+        )
         (folder / name).write_text(text, encoding="utf-8")
 
 

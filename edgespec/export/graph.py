@@ -137,7 +137,7 @@ class GraphWriter:
         caches = ["cos_cache", "sin_cache"]
         interleaved = int(spec.rope_layout == "interleaved")
         if self._fused_rotation:
-            settings = {"do_rotary": 1, "rotary_interleaved": interleaved}
+            settings: dict[str, Any] = {"do_rotary": 1, "rotary_interleaved": interleaved}
         else:
             for index, heads in ((0, spec.num_heads), (1, spec.num_kv_heads)):
                 parts[index] = self._rotated(layer, "qk"[index], parts[index], heads, interleaved)
@@ -161,9 +161,7 @@ class GraphWriter:
             self._product(normed, f"blk.{layer}.ffn_{part}.weight") for part in ("gate", "up")
         )
         gated = self._node("QuickGelu", [gate], domain=_FUSED, alpha=1.0)
-        return self._product(
-            self._node("Mul", [gated, up]), f"blk.{layer}.ffn_down.weight"
-        )
+        return self._product(self._node("Mul", [gated, up]), f"blk.{layer}.ffn_down.weight")
 
     def _project(self, layer: int, part: str, normed: str) -> str:
         made = self._product(normed, f"blk.{layer}.{part}.weight")
@@ -177,11 +175,18 @@ class GraphWriter:
         a part of each head is rotated.
         """
         spec = self._spec
-        settings = {"num_heads": heads, "interleaved": interleaved, "domain": _FUSED}
+        settings: dict[str, Any] = {
+            "num_heads": heads,
+            "interleaved": interleaved,
+            "domain": _FUSED,
+        }
         if spec.rope_dim < spec.head_dim:
             settings["rotary_embedding_dim"] = spec.rope_dim
         return self._node(
-            "RotaryEmbedding", [values, "position_ids", "cos_cache", "sin_cache"], **settings
+            "RotaryEmbedding",
+            [values, "position_ids", "cos_cache", "sin_cache"],
+            domain=_FUSED,
+            **settings,
         )
 
     def _norm_heads(self, layer: int, part: str, values: str, heads: int) -> str:
@@ -255,9 +260,7 @@ class GraphWriter:
         if written is None:
             self._constants += [
                 self._data.add(quantised, "UINT8", shape, quantised_rows(self._file, name, bits)),
-                self._data.add(
-                    scales, "FLOAT", (rows, blocks), scale_rows(self._file, name, bits)
-                ),
+                self._data.add(scales, "FLOAT", (rows, blocks), scale_rows(self._file, name, bits)),
             ]
         elif tuple(written.dims) != shape:
             quantised += ".blocks"

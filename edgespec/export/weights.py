@@ -97,18 +97,22 @@ def quantised_rows(file: ModelFile, name: str, bits: int) -> Iterator[NDArray[np
     """Unsigned weights [rows, columns * bits / 8]; the middle of their range means 0."""
     info = file.tensors[name]
     for raw in _steps(file, info):
-        yield _copied(raw, info.type, bits, _weights) if _exact(info, bits) else _rounded(
-            dequantise(raw, info.type), bits
-        )[0]
+        yield (
+            _copied(raw, info.type, bits, _weights)
+            if _exact(info, bits)
+            else _rounded(dequantise(raw, info.type), bits)[0]
+        )
 
 
 def scale_rows(file: ModelFile, name: str, bits: int) -> Iterator[NDArray[np.float32]]:
     """Scales [rows, columns / 32] f32 of `quantised_rows`."""
     info = file.tensors[name]
     for raw in _steps(file, info):
-        yield _copied(raw, info.type, bits, _scales) if _exact(info, bits) else _rounded(
-            dequantise(raw, info.type), bits
-        )[1]
+        yield (
+            _copied(raw, info.type, bits, _scales)
+            if _exact(info, bits)
+            else _rounded(dequantise(raw, info.type), bits)[1]
+        )
 
 
 def _steps(file: ModelFile, info: TensorInfo) -> Iterator[NDArray[np.uint8]]:

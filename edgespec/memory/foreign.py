@@ -79,9 +79,7 @@ def foreign_footprint(
         FootprintItem("vocabulary", engine.vocabulary, f"{engine.name}'s, measured"),
         FootprintItem("tokenizer", tokenizer_bytes(spec.vocab_size), f"{spec.vocab_size} tokens"),
         FootprintItem("weights", weights, "one copy", exact=True),
-        FootprintItem(
-            "KV cache", engine.cache, f"{settings.context} positions, {kv_type}", True
-        ),
+        FootprintItem("KV cache", engine.cache, f"{settings.context} positions, {kv_type}", True),
         FootprintItem("activations", engine.compute, f"{engine.name}'s compute buffer", True),
         FootprintItem(
             "logits", 4 * spec.vocab_size * settings.max_nodes, f"{settings.max_nodes} rows"

@@ -8,26 +8,40 @@ Optimum and the onnx-community (`config.json`, perhaps in the folder above `onnx
 from __future__ import annotations
 
 import hashlib
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from edgespec.errors import ModelFileError, UnsupportedModelError
 from edgespec.models.file import ModelFile
 from edgespec.models.gguf import GgufHeader
 from edgespec.models.hf_tokenizer import HfTokenizer, read_json, vocabulary_facts
 from edgespec.models.keys import Keys
-from edgespec.models.onnx_graph import Graph, Port, Tensor, read_graph
+from edgespec.models.onnx_graph import (
+    BFLOAT16,
+    FLOAT,
+    FLOAT16,
+    INT64,
+    Graph,
+    Port,
+    read_graph,
+)
 from edgespec.models.source import FileSource
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 from edgespec.models.tokenizer import Tokenizer
 
 PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
+_QUANTISED: dict[str, Callable[[tuple[str, ...]], tuple[str, ...]]] = {
+    "MatMulNBits": lambda names: names[1:4],
+    "GatherBlockQuantized": lambda names: (*names[:1], *names[2:4]),
+}
+"""Operators with quantised matrices: which of their inputs are weights, scales and zero points."""
 _FINGERPRINT_BYTES = 1 << 20
-_TYPES = {1: TensorType.F32, 10: TensorType.F16, 16: TensorType.BF16, 6: TensorType.I32, 7: TensorType.I64}  # fmt: skip
+_TYPES = {
+    FLOAT: TensorType.F32, FLOAT16: TensorType.F16, BFLOAT16: TensorType.BF16, INT64: TensorType.I64
+}  # fmt: skip
 
 
 def open_onnx(path: Path) -> OnnxFile:
@@ -64,7 +78,8 @@ class OnnxFile(ModelFile):
     @property
     def fingerprint(self) -> bytes:
         digest = hashlib.blake2b(repr((self.spec, self.size_bytes)).encode(), digest_size=16)
-        digest.update(self._source.read(0, min(_FINGERPRINT_BYTES, self._source.size_bytes)))
+        size = min(_FINGERPRINT_BYTES, self._source.size_bytes)
+        digest.update(self._source.read(0, size).tobytes())
         return digest.digest()
 
     @property
@@ -189,8 +204,8 @@ class _Facts:
             return file.read_text(encoding="utf-8", errors="replace")
         found = self._tokenizer.get("chat_template")
         if isinstance(found, list):  # several, by name
-            named = {part.get("name"): part.get("template") for part in found if isinstance(part, dict)}
-            found = named.get("default")
+            named = [part for part in found if isinstance(part, dict)]
+            found = next((p.get("template") for p in named if p.get("name") == "default"), "")
         return found if isinstance(found, str) else ""
 
 
@@ -232,7 +247,7 @@ def _spec(path: Path, graph: Graph, facts: _Facts) -> ModelSpec:
         rope_base=0.0,
         rope_dim=0,
         rope_layout="halves",
-        num_parameters=sum(int(np.prod(info.shape)) for info in _tensors(graph).values()),
+        num_parameters=sum(math.prod(info.shape) for info in _tensors(graph).values()),
         refusal=f"{path} is an ONNX model, which the onnx backend runs",
     )
 
@@ -250,22 +265,19 @@ def _tensors(graph: Graph) -> dict[str, TensorInfo]:
     """The graph's constants: quantised matrices as what they stand for, with their scales."""
     made, parts = {}, set[str]()
     for node in graph.nodes:
-        held = [graph.constants[name] for name in node.inputs[1:4] if name in graph.constants]
-        if node.operator != "MatMulNBits" or not held:
+        names = _QUANTISED[node.operator](node.inputs) if node.operator in _QUANTISED else ()
+        held = [graph.constants[name] for name in names if name in graph.constants]
+        if not held or not held[0].shape:
             continue
-        shape = (node.settings.get("N", 0), node.settings.get("K", 0))
-        kind = TensorType.Q4_0 if node.settings.get("bits", 4) == 4 else TensorType.Q8_0
+        bits = max(1, node.settings.get("bits", 4))
+        rows, columns = held[0].shape[0], 8 * math.prod(held[0].shape[1:]) // bits
+        kind = TensorType.Q4_0 if bits == 4 else TensorType.Q8_0
         size = sum(tensor.size_bytes for tensor in held)
-        made[held[0].name] = TensorInfo(held[0].name, shape, kind, held[0].offset, size)
+        made[held[0].name] = TensorInfo(held[0].name, (rows, columns), kind, held[0].offset, size)
         parts |= {tensor.name for tensor in held}
     for name, tensor in graph.constants.items():
         if name not in parts:
-            made[name] = _info(tensor)
+            kind = _TYPES.get(tensor.kind, TensorType.I8)
+            shape = tensor.shape or (1,)
+            made[name] = TensorInfo(name, shape, kind, tensor.offset, tensor.size_bytes)
     return made
-
-
-def _info(tensor: Tensor) -> TensorInfo:
-    kind = _TYPES.get(tensor.kind, TensorType.I8)
-    return TensorInfo(
-        tensor.name, tensor.shape or (1,), kind, tensor.offset, tensor.size_bytes
-    )

@@ -100,7 +100,9 @@ def _damaged(path: Path, why: str) -> ModelFileError:
 def _check_external(path: Path, tensor: Tensor) -> None:
     place = PurePosixPath(tensor.location), PureWindowsPath(tensor.location)
     if any(kind.is_absolute() or ".." in kind.parts for kind in place) or place[1].drive:
-        raise _damaged(path, f"its weights would be read from outside its folder: {tensor.location}")
+        raise _damaged(
+            path, f"its weights would be read from outside its folder: {tensor.location}"
+        )
     file = path.parent / tensor.location
     if not file.is_file():
         raise ModelFileError(
@@ -153,7 +155,8 @@ def _function(message: Buffer, graph: Graph, depth: int) -> None:
 
 
 def _node(message: Buffer, graph: Graph, depth: int) -> Node:
-    inputs, outputs, operator, settings = [], [], "", {}
+    inputs, outputs, operator = [], [], ""
+    settings: dict[str, int] = {}
     for number, value in _known(message, (1, 2, 4, 5)):
         data = _bytes(value)
         if number == 1:

@@ -5,10 +5,11 @@ Every length is checked against what is there. Source: "Encoding", protobuf.dev.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from typing import TypeAlias
 
-Buffer: TypeAlias = "bytes | memoryview"
+Buffer: TypeAlias = "bytes | memoryview | mmap.mmap"
 Value: TypeAlias = "int | memoryview"
 VARINT, FIXED_64, BYTES, FIXED_32 = 0, 1, 2, 5
 _WIDTHS = {FIXED_64: 8, FIXED_32: 4}

@@ -31,6 +31,9 @@ PLACES = (
         "selecting",
     }
     | {"session", "reply", "overflow", "selecting"},
+    {"export"},
+    {"engine", "chat", "opening", "warm_up", "__init__", "batch", "voting", "writing", "decode"}
+    | {"session", "reply", "overflow"},
     {"control"},
     {"drafting", "verification"},
     {"backends"},

@@ -77,9 +77,7 @@ def layout_of(file: OnnxFile) -> Layout:
 
 def _can_be_patched(file: OnnxFile, graph: Graph, rotates: bool) -> bool:
     """Positions must be each row's own, and masks not taken already."""
-    free = all(
-        not any(node.inputs[9:11]) for node in graph.nodes if node.operator == _ATTENTION
-    )
+    free = all(not any(node.inputs[9:11]) for node in graph.nodes if node.operator == _ATTENTION)
     windows = any(node.settings.get("local_window_size", -1) > 0 for node in graph.nodes)
     small = file.path.stat().st_size <= _MOST_PATCHED
     return free and small and not windows and (rotates or POSITIONS in graph.inputs)

@@ -74,9 +74,7 @@ def settings(module: Any, threads: int, folder: str) -> Any:
     options.log_severity_level = _FATAL
     options.enable_cpu_mem_arena = options.enable_mem_pattern = False  # no slower, and no growth
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    options.add_session_config_entry(
-        "session.model_external_initializers_file_folder_path", folder
-    )
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     return options
 
 

@@ -46,9 +46,10 @@ def _graph(graph: Buffer, half: bool, rotates: bool, add_positions: bool) -> byt
 
 def _node(node: Buffer, rotates: bool) -> bytes:
     parts = list(fields(node))
-    if not any(number == _OPERATOR and value == ATTENTION for number, _, value in parts):
+    texts = [(number, bytes(value)) for number, _, value in parts if not isinstance(value, int)]
+    if (_OPERATOR, ATTENTION) not in texts:
         return bytes(node)
-    names = [bytes(value) for number, _, value in parts if number == _NODE_INPUT]  # type: ignore[arg-type]
+    names = [text for number, text in texts if number == _NODE_INPUT]
     names += [b""] * (_BIAS_PLACE + 1 - len(names))
     if rotates:
         names[_POSITIONS_PLACE] = POSITIONS.encode()
@@ -60,8 +61,7 @@ def _node(node: Buffer, rotates: bool) -> bytes:
 def _tensor(name: str, kind: int, shape: list[int | str]) -> bytes:
     """A ValueInfoProto."""
     dims = b"".join(
-        field(1, field(1, dim) if isinstance(dim, int) else field(2, dim.encode()))
-        for dim in shape
+        field(1, field(1, dim) if isinstance(dim, int) else field(2, dim.encode())) for dim in shape
     )
     return field(1, name.encode()) + field(2, field(1, field(1, kind) + field(2, dims)))
 

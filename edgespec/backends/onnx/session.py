@@ -50,7 +50,9 @@ class Pass:
         self._mask = np.ones(context, np.int64)
         self._kept = np.zeros(1, np.int64)
         self._branch = np.ones(1, np.bool_)
-        self._no_bias: NDArray[Any] = np.zeros(rows * context if layout.trees else 0, layout.kv_type)
+        self._no_bias: NDArray[Any] = np.zeros(
+            rows * context if layout.trees else 0, layout.kv_type
+        )
         self._bias: NDArray[Any] = np.zeros(nodes * context if layout.trees else 0, layout.kv_type)
         self._logits: NDArray[Any] = np.zeros((nodes, vocab_size), layout.logits_type)
         self._options = library().RunOptions()
@@ -61,9 +63,7 @@ class Pass:
 
     @property
     def size_bytes(self) -> int:
-        return sum(
-            array.nbytes for array in (self._mask, self._no_bias, self._bias, self._logits)
-        )
+        return sum(array.nbytes for array in (self._mask, self._no_bias, self._bias, self._logits))
 
     def run(
         self,
