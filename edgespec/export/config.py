@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from edgespec.export.graph import fuses_rotation
 from edgespec.models.file import ModelFile
 
 
@@ -20,7 +21,7 @@ def genai_config(file: ModelFile, graph: str, context: int) -> dict[str, Any]:
         "inputs": {
             "input_ids": "input_ids",
             "attention_mask": "attention_mask",
-            **({} if spec.head_dim % 16 == 0 else {"position_ids": "position_ids"}),
+            **({} if fuses_rotation(spec) else {"position_ids": "position_ids"}),
             "past_key_names": "past_key_values.%d.key",
             "past_value_names": "past_key_values.%d.value",
         },

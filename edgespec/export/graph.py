@@ -22,11 +22,19 @@ from edgespec.export.weights import (
     scale_rows,
 )
 from edgespec.models.file import ModelFile
+from edgespec.models.spec import ModelSpec
 
 _FUSED = "com.microsoft"
 _OPSET, _IR_VERSION = 17, 8
 _INTEGERS_ACCURACY = 4
 """Activations are rounded to 8 bits for a product with quantised weights, as elsewhere here."""
+
+
+def fuses_rotation(spec: ModelSpec) -> bool:
+    """Whether GroupQueryAttention can rotate heads of this width itself; if not, the graph asks for
+    `position_ids`.
+    """
+    return spec.head_dim % 16 == 0 and spec.rope_dim % 16 == 0
 
 
 class GraphWriter:
@@ -35,7 +43,7 @@ class GraphWriter:
     def __init__(self, file: ModelFile, data: DataFile, bits: int | None, context: int) -> None:
         self._file, self._data, self._bits = file, data, bits
         self._spec, self._context = file.spec, context
-        self._fused_rotation = file.spec.head_dim % 16 == 0  # GroupQueryAttention takes no other
+        self._fused_rotation = fuses_rotation(file.spec)
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
         self._inputs: list[Any] = []
@@ -135,12 +143,14 @@ class GraphWriter:
             for index, heads in ((0, spec.num_heads), (1, spec.num_kv_heads)):
                 parts[index] = self._norm_heads(layer, "qk"[index], parts[index], heads)
         caches = ["cos_cache", "sin_cache"]
-        interleaved = int(spec.rope_layout == "interleaved")
         if self._fused_rotation:
-            settings: dict[str, Any] = {"do_rotary": 1, "rotary_interleaved": interleaved}
+            settings: dict[str, Any] = {
+                "do_rotary": 1,
+                "rotary_interleaved": int(spec.rope_layout == "interleaved"),
+            }
         else:
             for index, heads in ((0, spec.num_heads), (1, spec.num_kv_heads)):
-                parts[index] = self._rotated(layer, "qk"[index], parts[index], heads, interleaved)
+                parts[index] = self._rotated(parts[index], heads)
             settings, caches = {"do_rotary": 0}, []
         past = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
         mixed = f"blk.{layer}.mixed"
@@ -170,24 +180,14 @@ class GraphWriter:
             return made
         return self._node("Add", [made, self._vector(bias)])
 
-    def _rotated(self, layer: int, part: str, values: str, heads: int, interleaved: int) -> str:
-        """Queries or keys rotated by an operator of its own, which wants heads before rows if only
-        a part of each head is rotated.
-        """
+    def _rotated(self, values: str, heads: int) -> str:
+        """Queries or keys rotated by an operator of its own."""
         spec = self._spec
-        settings: dict[str, Any] = {
-            "num_heads": heads,
-            "interleaved": interleaved,
-            "domain": _FUSED,
-        }
+        settings: dict[str, Any] = {"interleaved": int(spec.rope_layout == "interleaved")}
         if spec.rope_dim < spec.head_dim:
             settings["rotary_embedding_dim"] = spec.rope_dim
-        return self._node(
-            "RotaryEmbedding",
-            [values, "position_ids", "cos_cache", "sin_cache"],
-            domain=_FUSED,
-            **settings,
-        )
+        inputs = [values, "position_ids", "cos_cache", "sin_cache"]
+        return self._node("RotaryEmbedding", inputs, domain=_FUSED, num_heads=heads, **settings)
 
     def _norm_heads(self, layer: int, part: str, values: str, heads: int) -> str:
         """Each head normed by itself."""

@@ -35,7 +35,7 @@ class GrowingGraph(GraphWriter):
         self._node("Where", [behind, "barred", "free"], out="mask")
 
     def _attention(self, layer: int, normed: str) -> str:
-        spec, interleaved = self._spec, int(self._spec.rope_layout == "interleaved")
+        spec = self._spec
         query, key, value = (self._project(layer, f"attn_{part}", normed) for part in "qkv")
         heads = (spec.num_heads, spec.num_kv_heads)
         if spec.qk_norm:
@@ -44,8 +44,7 @@ class GrowingGraph(GraphWriter):
                 for part, values, count in zip("qk", (query, key), heads, strict=True)
             )
         query, key = (
-            self._rotated(layer, part, values, count, interleaved)
-            for part, values, count in zip("qk", (query, key), heads, strict=True)
+            self._rotated(values, count) for values, count in zip((query, key), heads, strict=True)
         )
         query = self._split(layer, query, spec.num_heads)
         joined = []
