@@ -8,6 +8,7 @@ EdgeSpecError
 ├── TemplateError             the file's chat template is broken or unsafe
 ├── StoreError                a datastore is missing, damaged, or made for another vocabulary
 ├── TranscriptError           a log of replies is missing, damaged, or for another vocabulary
+├── ExportError               a model cannot be written in another format
 ├── BackendError              a backend cannot be opened or failed while running
 └── OptionError               an argument has a value that means nothing (exit code 2 on the CLI)
 
@@ -49,6 +50,10 @@ class StoreError(EdgeSpecError):
 
 class TranscriptError(EdgeSpecError):
     """A log of replies is missing, damaged, or made for another vocabulary."""
+
+
+class ExportError(EdgeSpecError):
+    """A model cannot be written in another format."""
 
 
 class BackendError(EdgeSpecError):

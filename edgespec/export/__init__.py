@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from edgespec.errors import EdgeSpecError, OptionError, UnsupportedModelError
+from edgespec.errors import ExportError, OptionError, UnsupportedModelError
 from edgespec.models import ModelFile, open_model, resolve
 
 FORMATS = ("onnx",)
@@ -19,10 +19,6 @@ GRAPH, DATA = "model.onnx", "model.onnx.data"
 MOST_CONTEXT = 32_768
 """Positions whose rotation is written out, unless fewer or more are asked for."""
 _LAST_LAYER = "blk.{}."
-
-
-class ExportError(EdgeSpecError):
-    """A model cannot be written."""
 
 
 @dataclass(frozen=True, slots=True)

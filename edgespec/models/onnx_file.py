@@ -38,6 +38,8 @@ _QUANTISED: dict[str, Callable[[tuple[str, ...]], tuple[str, ...]]] = {
     "GatherBlockQuantized": lambda names: (*names[:1], *names[2:4]),
 }
 """Operators with quantised matrices: which of their inputs are weights, scales and zero points."""
+_MOST_HEADS = 1 << 16
+"""Heads, and dimensions of one: far above any real model."""
 _FINGERPRINT_BYTES = 1 << 20
 _TYPES = {
     FLOAT: TensorType.F32, FLOAT16: TensorType.F16, BFLOAT16: TensorType.BF16, INT64: TensorType.I64
@@ -254,7 +256,7 @@ def _spec(path: Path, graph: Graph, facts: _Facts) -> ModelSpec:
 
 def _size(port: Port, place: int) -> int:
     found = port.shape[place] if len(port.shape) == 4 else 0
-    return found if isinstance(found, int) and found > 0 else 0
+    return found if isinstance(found, int) and 0 < found <= _MOST_HEADS else 0
 
 
 def _attribute(graph: Graph, operator: str, name: str) -> int:

@@ -39,15 +39,15 @@ def _llamacpp(file: ModelFile, plan: Plan, progress: Progress | None = None) -> 
 
 def _onnx(file: ModelFile, plan: Plan, progress: Progress | None = None) -> Target:
     """ONNX Runtime on what `edgespec export` makes of a file."""
-    return _open_exported(_exported(file.path), plan, progress)
+    return _openexported(exported(file.path), plan, progress)
 
 
 def _onnx_growing(file: ModelFile, plan: Plan, progress: Progress | None = None) -> Target:
     """The same of plain operators, as Optimum writes them: chains only."""
-    return _open_exported(_exported(file.path, growing=True), plan, progress)
+    return _openexported(exported(file.path, growing=True), plan, progress)
 
 
-def _open_exported(path: Path, plan: Plan, progress: Progress | None) -> Target:
+def _openexported(path: Path, plan: Plan, progress: Progress | None) -> Target:
     from edgespec.backends.onnx.target import OnnxTarget
 
     with open_model(path, foreign=True) as exported:
@@ -55,7 +55,7 @@ def _open_exported(path: Path, plan: Plan, progress: Progress | None) -> Target:
 
 
 @cache
-def _exported(path: Path, growing: bool = False) -> Path:
+def exported(path: Path, growing: bool = False) -> Path:
     """The folder with a model's ONNX graph, written once per run."""
     from edgespec.export import export
     from tests.conformance.growing import write_growing

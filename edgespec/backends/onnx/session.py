@@ -30,7 +30,9 @@ def open_session(file: OnnxFile, layout: Layout, threads: int) -> Any:
             has_positions=POSITIONS in layout.takes,
         )
     try:
-        return module.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return module.InferenceSession(  # without a fallback, whose failures it prints
+            model, options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
     except Exception as error:  # the library's own hierarchy is not public
         raise ModelFileError(
             f"ONNX Runtime cannot open {file.path}: {words(error)}; export the model anew, or "
