@@ -50,7 +50,7 @@ def offer(name: str, file: ModelFile) -> Offer:
     if name == "onnx" or file.format == "onnx":
         from edgespec.backends.onnx.planning import choose_onnx
 
-        return Choice("onnx", (choose_onnx(name, file),))
+        return Offer(("onnx",), {}, (choose_onnx(name, file),))
     from edgespec.backends.llamacpp.library import missing
 
     absent = missing()
@@ -118,7 +118,7 @@ def notes(name: str) -> tuple[str, ...]:
 
 def of_several_texts(name: str) -> bool:
     """Whether a backend computes several texts in one pass, told without importing it."""
-    return name != "llamacpp"
+    return name not in ("llamacpp", "onnx")
 
 
 def compiles(name: str) -> bool:

@@ -18,6 +18,7 @@ KEYWORDS = {"parallel", "fastmath", "nogil", "boundscheck", "error_model", "cach
 PLACES = (
     {"cli", "__main__", "terminal", "server", "bench"},
     {"replay"},
+    {"export"},
     {
         "engine",
         "chat",
@@ -31,9 +32,6 @@ PLACES = (
         "selecting",
     }
     | {"session", "reply", "overflow", "selecting"},
-    {"export"},
-    {"engine", "chat", "opening", "warm_up", "__init__", "batch", "voting", "writing", "decode"}
-    | {"session", "reply", "overflow"},
     {"control"},
     {"drafting", "verification"},
     {"backends"},
