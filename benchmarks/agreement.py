@@ -14,6 +14,7 @@ import json
 import sys
 from itertools import combinations
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from edgespec import backends
 from edgespec.backends.base import TokenTree
 from edgespec.backends.llamacpp import library
 from edgespec.errors import EdgeSpecError
+from edgespec.export import export
 from edgespec.memory.plan import Footprint, Plan
 from edgespec.models import ModelFile, open_model
 
@@ -62,6 +64,16 @@ def rows_of(file: ModelFile, backend: str, prompts: list[list[int]], tokens: int
     return np.concatenate(found)
 
 
+def _rows(file: ModelFile, backend: str, prompts: list[list[int]], tokens: int) -> Rows:
+    """The same, of what is exported where a backend reads another format."""
+    if backend != "onnx":
+        return rows_of(file, backend, prompts, tokens)
+    with TemporaryDirectory(prefix="edgespec-agreement-") as folder:
+        made = export(file.path, folder, check=False)
+        with open_model(made.path, foreign=True) as exported:
+            return rows_of(exported, backend, prompts, tokens)
+
+
 def cosines(left: Rows, right: Rows) -> NDArray[np.float64]:
     """Cosine of each row with the other's."""
     one, two = left.astype(np.float64), right.astype(np.float64)
@@ -74,7 +86,7 @@ def compare(path: Path, names: list[str], tokens: int, num_prompts: int) -> dict
     """Worst and mean cosine, and equal best tokens, of every pair of backends."""
     with open_model(path) as file:
         prompts = [file.tokenizer.encode(text) or [1] for text in TEXTS[:num_prompts]]
-        rows = {name: rows_of(file, name, prompts, tokens) for name in names}
+        rows = {name: _rows(file, name, prompts, tokens) for name in names}
         types = matrix_types(file)
     pairs = {}
     for one, two in combinations(names, 2):
@@ -94,7 +106,7 @@ def main() -> int:
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL")
     parser.add_argument("--tokens", type=int, default=16, help="single tokens after each tree")
     parser.add_argument("--prompts", type=int, default=4)
-    parser.add_argument("--backends", default="reference,native,llamacpp")
+    parser.add_argument("--backends", default="reference,native,llamacpp,onnx")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     names, good, results = options.backends.split(","), True, []

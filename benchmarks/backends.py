@@ -2,6 +2,8 @@
 
     python benchmarks/backends.py MODEL... [--backends LIST] [--tokens N] [--rounds N] [--json]
 
+A GGUF model is exported for the onnx backend first, to a folder that is deleted at the end.
+
 Each backend writes a greedy reply to a prompt that repeats itself, with and without speculation, in
 a process of its own; backends take turns. Medians of the rounds. Exit code 1: a peak over the
 budget.
@@ -15,11 +17,13 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
+from edgespec.export import export
 from edgespec.memory.size import MIB
 
 SIZES = (1, 2, 4, 8, 16)
@@ -66,9 +70,12 @@ def _child(model: str, backend: str, tokens: int) -> dict[str, Any]:
 def measure(model: str, names: list[str], tokens: int, rounds: int) -> dict[str, dict[str, Any]]:
     """Medians for each backend; all take their turn in every round."""
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for _ in range(rounds):
-        for name in names:
-            runs[name].append(_child(model, name, tokens))
+    with TemporaryDirectory(prefix="edgespec-backends-") as folder:
+        if "onnx" in names:
+            export(model, folder, check=False)
+        for _ in range(rounds):
+            for name in names:
+                runs[name].append(_child(folder if name == "onnx" else model, name, tokens))
     found = {}
     for name, rows in runs.items():
         failed = next((row for row in rows if "error" in row), None)
@@ -100,7 +107,7 @@ def main() -> int:
         return 0
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("models", nargs="+", metavar="MODEL")
-    parser.add_argument("--backends", default="native,llamacpp")
+    parser.add_argument("--backends", default="native,llamacpp,onnx")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json", action="store_true")

@@ -97,7 +97,10 @@ _SIZE = "2GiB, 512MiB, 50% or auto"
 Model = Annotated[
     str | None,
     typer.Option(
-        "--model", "-m", metavar="PATH_OR_NAME", help="A .gguf file; the bundled model if left out."
+        "--model",
+        "-m",
+        metavar="PATH_OR_NAME",
+        help="A .gguf file, or an ONNX model; the bundled model if left out.",
     ),
 ]
 ModelArgument = Annotated[
@@ -222,6 +225,25 @@ Out = Annotated[
 MaxBatch = Annotated[
     int, typer.Option("--max-batch", metavar="N", help="Most replies written at once.")
 ]
+Format = Annotated[str, typer.Option("--format", metavar="onnx", help="What to write.")]
+Bits = Annotated[
+    int | None,
+    typer.Option(
+        "--bits", metavar="4|8|16|32", help="Of each weight; nearest to the file's if left out."
+    ),
+]
+ExitLayer = Annotated[
+    int | None,
+    typer.Option("--exit-layer", metavar="E", help="Keep the first E layers only, to draft with."),
+]
+Positions = Annotated[
+    int | None,
+    typer.Option(
+        "--context", metavar="N", help="Positions it will take, at most 32768 by default."
+    ),
+]
+Source = Annotated[str, typer.Argument(metavar="MODEL", help="A .gguf file, or a bundled name.")]
+Folder = Annotated[str, typer.Argument(metavar="OUT", help="A folder for what is written.")]
 Tensors = Annotated[bool, typer.Option("--tensors", help="List every tensor too.")]
 Version = Annotated[
     bool,
@@ -431,6 +453,28 @@ def show(
     from edgespec.terminal.tables import print_about
 
     print_about(facts)
+
+
+@app.command()
+def export(
+    source: Source,
+    out: Folder,
+    format: Format = "onnx",
+    bits: Bits = None,
+    exit_layer: ExitLayer = None,
+    context: Positions = None,
+    as_json: Json = False,
+) -> None:
+    """Write a model in another format.
+
+    OUT becomes a folder with an ONNX graph, its weights, tokenizer and chat template, as
+    onnxruntime-genai lays them out; `--model OUT` runs it. Its logits are compared with MODEL's.
+    """
+    from edgespec.terminal.exports import export_model
+
+    facts = export_model(source, out, format, bits, exit_layer, context, quiet=as_json)
+    if as_json:
+        _print_json(facts)
 
 
 @app.command()

@@ -127,7 +127,7 @@ def _draft(run: Run, controller: Controller) -> DraftTree:
     room = controller.draft_room(limit)
     if room < 1:
         return session.root()
-    tree = session.market.propose(room)
+    tree = _fitting(session, session.market.propose(room))
     draft_s = session.clock() - start
     num_nodes = controller.choose(tree, draft_s, limit)
     return tree.take(1 + num_nodes) if num_nodes else session.root()
@@ -151,6 +151,11 @@ def _learn(
     else:
         market.extend(new)
         controller.rest(verify_s)
+
+
+def _fitting(session: Session, tree: DraftTree) -> DraftTree:
+    """What the target can score of a proposal."""
+    return tree if session.sequence.target.capabilities.trees else tree.best_chain()
 
 
 def decode_together(runs: Sequence[Run], allotment: Allotment) -> list[list[int]]:
@@ -215,7 +220,7 @@ def _propose(run: Run, allotment: Allotment, num_texts: int) -> DraftTree:
     room = allotment.draft_room(bid, run.most_drafts, num_texts)
     if room < 1:
         return run.session.root()
-    return run.session.market.propose(room)
+    return _fitting(run.session, run.session.market.propose(room))
 
 
 def _until_end(tokens: list[int], end_ids: frozenset[int]) -> tuple[list[int], bool]:

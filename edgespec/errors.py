@@ -9,6 +9,7 @@ EdgeSpecError
 ├── StoreError                a datastore is missing, damaged, or made for another vocabulary
 ├── KvFileError               saved keys and values are missing, damaged, or another model's
 ├── TranscriptError           a log of replies is missing, damaged, or for another vocabulary
+├── ExportError               a model cannot be written in another format
 ├── BackendError              a backend cannot be opened or failed while running
 └── OptionError               an argument has a value that means nothing (exit code 2 on the CLI)
 
@@ -54,6 +55,10 @@ class KvFileError(EdgeSpecError):
 
 class TranscriptError(EdgeSpecError):
     """A log of replies is missing, damaged, or made for another vocabulary."""
+
+
+class ExportError(EdgeSpecError):
+    """A model cannot be written in another format."""
 
 
 class BackendError(EdgeSpecError):

@@ -147,7 +147,6 @@ WRONG_USAGE: dict[str, tuple[list[Any], list[str]]] = {
     "context": (["--context", 0], ["context"]),
     "threads": (["--threads", 100000], ["threads", "100000"]),
     "backend": (["--backend", "magic"], ["magic", "native"]),
-    "a backend to come": (["--backend", "onnx"], ["onnx", "native"]),
     "drafters": (["--drafters", "psychic"], ["psychic", "suffix-automaton"]),
     "vram": (["--vram", "4GiB"], ["--vram", "GPU"]),
     "system without template": (["--raw", "--system", "Be brief."], ["--system", "--raw"]),

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from edgespec.models.file import ModelFile
     from edgespec.models.spec import TensorType
 
-NAMES = ("native", "llamacpp", "reference")
-PLANNED = ("onnx",)
-"""Names that are reserved: they will come, and are refused with a sentence until then."""
+NAMES = ("native", "llamacpp", "onnx", "reference")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +45,12 @@ def offer(name: str, file: ModelFile) -> Offer:
     Raises OptionError for a name that means nothing, UnsupportedModelError for a model that the
     backend cannot run, BackendError for a backend that is not installed.
     """
-    if name in PLANNED:
-        raise OptionError(
-            f"the {name} backend is not part of this version; use --backend native (GGUF models of "
-            "the llama, qwen2 and qwen3 architectures) or --backend llamacpp (any GGUF model)"
-        )
     if name not in ("auto", *NAMES):
         raise OptionError(f"no backend is called {name!r}; choose auto, {', '.join(NAMES)}")
+    if name == "onnx" or file.format == "onnx":
+        from edgespec.backends.onnx.planning import choose_onnx
+
+        return Offer(("onnx",), {}, (choose_onnx(name, file),))
     from edgespec.backends.llamacpp.library import missing
 
     absent = missing()
@@ -97,13 +94,17 @@ def survey(name: str, file: ModelFile) -> Iterator[Ask | None]:
 
     Raises ModelFileError for a file that its engine refuses, BackendError when it does not run.
     """
-    if name != "llamacpp":
-        yield None
-        return
-    from edgespec.backends.llamacpp.planning import ask_engine
+    if name == "llamacpp":
+        from edgespec.backends.llamacpp.planning import ask_engine
 
-    with ask_engine(file.path) as ask:
-        yield ask
+        with ask_engine(file.path) as ask:
+            yield ask
+    elif name == "onnx":
+        from edgespec.backends.onnx.planning import ask_onnx
+
+        yield ask_onnx(file)
+    else:
+        yield None
 
 
 def notes(name: str) -> tuple[str, ...]:
@@ -117,7 +118,7 @@ def notes(name: str) -> tuple[str, ...]:
 
 def of_several_texts(name: str) -> bool:
     """Whether a backend computes several texts in one pass, told without importing it."""
-    return name != "llamacpp"
+    return name not in ("llamacpp", "onnx")
 
 
 def compiles(name: str) -> bool:
@@ -139,6 +140,10 @@ def open_target(file: ModelFile, plan: Plan, progress: Progress | None = None) -
         from edgespec.backends.llamacpp.target import LlamaTarget
 
         return LlamaTarget(file, plan, progress)
+    if plan.backend == "onnx":
+        from edgespec.backends.onnx.target import OnnxTarget
+
+        return OnnxTarget(file, plan, progress)
     if plan.backend == "reference":
         from edgespec.backends.reference import ReferenceTarget
 

@@ -63,6 +63,19 @@ class DraftTree:
             self.sources[:num_nodes],
         )
 
+    def best_chain(self) -> DraftTree:
+        """The path that follows the first child of each node, which is its surest: for targets
+        that score chains only.
+        """
+        path = [0]
+        for node, parent in enumerate(self.parents.tolist()):
+            if parent == path[-1]:
+                path.append(node)
+        if len(path) == len(self):
+            return self
+        parents = np.arange(-1, len(path) - 1, dtype=np.int16)
+        return DraftTree(self.tokens[path], parents, self.p_accept[path], self.sources[path])
+
 
 @dataclass(frozen=True, slots=True)
 class TopTokens:

@@ -19,6 +19,9 @@ SESSION_BYTES = 10 * MIB
 KERNELS_KEPT = 0.75
 """Of what all kernels keep, what those that only decode do: measured 7.3 of 10 MiB."""
 
+BRANCH_BYTES_PER_POSITION = 48
+"""What llama.cpp notes of each position for each sequence that shares it."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineBytes:
@@ -30,10 +33,14 @@ class EngineBytes:
     compute: int = 0
     copies_head: bool = False
     """Weights are repacked, so an output head tied to the embedding is held beside it."""
+    name: str = "llama.cpp"
+    weights: int | None = None
+    """None: as much as the file's tensors."""
+    kv_type: str = ""
+    """How it keeps keys and values, where that is not for us to choose."""
+    branch_bytes: int = BRANCH_BYTES_PER_POSITION
+    """Of each position for each node beside the text."""
 
-
-BRANCH_BYTES_PER_POSITION = 48
-"""What llama.cpp notes of each position for each sequence that shares it."""
 
 Ask = Callable[[Settings, int], EngineBytes]
 """What an engine would hold with these settings and this many threads."""
@@ -55,24 +62,25 @@ def foreign_footprint(
     base = runtime.interpreter_bytes() + runtime.libraries_bytes()
     kernels = int(runtime.kernels_bytes() * KERNELS_KEPT)
     weights = sum(tensor.size_bytes for tensor in tensors)
+    if engine.weights is not None:
+        weights = engine.weights
     if engine.copies_head and spec.tied_embeddings:
         weights += sum(
             tensor.size_bytes
             for tensor in tensors
             if tensor.name == "token_embd.weight" and tensor.type not in _FLOATS
         )
-    branches = (settings.max_nodes - 1) * settings.context * BRANCH_BYTES_PER_POSITION
+    kv_type = engine.kv_type or settings.kv_type
+    branches = (settings.max_nodes - 1) * settings.context * engine.branch_bytes
     held = [
         FootprintItem("interpreter", base, "with its libraries, measured"),
         FootprintItem("compiled kernels", kernels, "of decoding, measured"),
-        FootprintItem("llama.cpp", engine.library, "the library, measured"),
-        FootprintItem("vocabulary", engine.vocabulary, "llama.cpp's, measured"),
+        FootprintItem(engine.name, engine.library, "the library, measured"),
+        FootprintItem("vocabulary", engine.vocabulary, f"{engine.name}'s, measured"),
         FootprintItem("tokenizer", tokenizer_bytes(spec.vocab_size), f"{spec.vocab_size} tokens"),
         FootprintItem("weights", weights, "one copy", exact=True),
-        FootprintItem(
-            "KV cache", engine.cache, f"{settings.context} positions, {settings.kv_type}", True
-        ),
-        FootprintItem("activations", engine.compute, "llama.cpp's compute buffer", True),
+        FootprintItem("KV cache", engine.cache, f"{settings.context} positions, {kv_type}", True),
+        FootprintItem("activations", engine.compute, f"{engine.name}'s compute buffer", True),
         FootprintItem(
             "logits", 4 * spec.vocab_size * settings.max_nodes, f"{settings.max_nodes} rows"
         ),

@@ -25,8 +25,10 @@ from edgespec.memory.settings import (
 from edgespec.memory.sizing import Sizing
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 
-BACKENDS = ("native", "reference", "llamacpp")
+BACKENDS = ("native", "reference", "llamacpp", "onnx")
 """Backends whose footprint is known before loading."""
+_ASKED = ("llamacpp", "onnx")
+"""Those of them that tell it themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Planner:
     runtime: Runtime | None = None
     """How far this process has started; None is a cold start from the budget's snapshot."""
     ask: Ask | None = None
-    """For the llamacpp backend: what it would hold, as its engine tells."""
+    """For the backends on other engines: what they would hold, as they tell."""
 
     def plan(
         self,
@@ -59,7 +61,7 @@ class Planner:
         Raises OptionError when an argument cannot be met on any budget, BudgetError with the
         itemised numbers and the nearest plans when this one is too small.
         """
-        if backend not in BACKENDS or (backend == "llamacpp") != (self.ask is not None):
+        if backend not in BACKENDS or (backend in _ASKED) != (self.ask is not None):
             known = ", ".join(BACKENDS)
             raise OptionError(f"no plan is known for backend {backend!r}; plans exist for {known}")
         names = tuple(drafters)
@@ -85,7 +87,7 @@ class Planner:
             backend=backend,
             quantisation=quantisation(sizing.tensors),
             context_length=chosen.context,
-            kv_type=chosen.kv_type,
+            kv_type=sizing.kv_type(chosen),
             max_nodes=chosen.max_nodes,
             prefill_chunk=chosen.prefill_chunk,
             threads=chosen.threads,

@@ -66,6 +66,11 @@ class Sizing:
             datastore_bytes=self.datastore_bytes,
         )
 
+    def kv_type(self, settings: Settings) -> str:
+        """How keys and values are kept, which not every engine leaves to us."""
+        told = "" if self.ask is None else self.ask(settings, settings.threads).kv_type
+        return told or settings.kv_type
+
     def total(self, settings: Settings) -> int:
         """The peak in bytes."""
         return self.footprint(settings).total_bytes

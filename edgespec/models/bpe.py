@@ -56,7 +56,7 @@ class BpeTokenizer(Tokenizer):
         kind = self._vocabulary.kinds[token_id]
         if kind == TokenKind.NORMAL:
             return b"".join(
-                _BYTES.get(character) or character.encode()
+                BYTES_OF.get(character) or character.encode()
                 for character in text.decode("utf-8", "replace")
             )
         return text if kind == TokenKind.USER_DEFINED else b""
@@ -149,4 +149,4 @@ def _byte_table() -> dict[str, bytes]:
     return table | {chr(256 + index): bytes([byte]) for index, byte in enumerate(hidden)}
 
 
-_BYTES = _byte_table()
+BYTES_OF = _byte_table()

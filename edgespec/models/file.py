@@ -29,13 +29,19 @@ _LAST_NORM = "output_norm.weight"
 
 
 def open_model(path: str | os.PathLike[str], *, foreign: bool = False) -> ModelFile:
-    """Open and validate a GGUF model file; the caller closes it, or uses it as a context manager.
+    """Open and validate a model file; the caller closes it, or uses it as a context manager.
 
+    GGUF, or with `foreign` an ONNX decoder, by its file or folder.
     Raises ModelFileError for a missing or damaged file, UnsupportedModelError for a sound one that
     our own backends cannot run; with `foreign` such a file opens too, and `spec.refusal` says why.
     Reads the header only: no tensor data, no tokenizer.
     """
-    source = FileSource(Path(path))
+    path = Path(path)
+    if foreign and (path.is_dir() or path.suffix == ".onnx"):
+        from edgespec.models.onnx_file import open_onnx
+
+        return open_onnx(path)
+    source = FileSource(path)
     try:
         header = read_header(source)
         spec = _spec(source.path, header, foreign)
@@ -58,6 +64,8 @@ def _spec(path: Path, header: GgufHeader, foreign: bool) -> ModelSpec:
 
 class ModelFile:
     """A validated model file; tensors are read on demand into memory of the caller's own."""
+
+    format = "gguf"
 
     def __init__(self, source: FileSource, header: GgufHeader, spec: ModelSpec) -> None:
         self._source = source

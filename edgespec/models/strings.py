@@ -56,3 +56,19 @@ class StringArray(Sequence[str]):
         begins: list[int] = self._offsets.tolist()
         ends = [begin - 8 for begin in begins[1:]] + [self._size_bytes]
         return [blob[begin:end] for begin, end in zip(begins, ends, strict=True)]
+
+
+class Texts(StringArray):
+    """The same of strings that are in memory, because their file keeps them otherwise."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = [text.encode("utf-8", "replace") for text in texts]
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def raw(self, index: int) -> bytes:
+        return self._texts[index]
+
+    def all_raw(self) -> list[bytes]:
+        return self._texts

@@ -61,6 +61,11 @@ class Tokenizer(abc.ABC):
         self._add_bos &= vocabulary.bos_id is not None
 
     @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens themselves."""
+        return self._vocabulary
+
+    @property
     def vocab_size(self) -> int:
         return len(self._vocabulary)
 

@@ -19,7 +19,7 @@ from edgespec.version import __version__
 
 Status = Literal["ok", "note", "problem"]
 _PACKAGES = ("numpy", "numba", "llvmlite", "tokenizers", "jinja2", "psutil", "typer", "rich")
-_EXTRAS = {"onnx": "onnxruntime", "bench": "matplotlib"}
+_EXTRAS = {"bench": "matplotlib"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ def examine() -> list[Finding]:
         *_cache(),
         _compiler(),
         _llamacpp(),
+        _onnx(),
         *_extras(),
         Finding("gpu", "none used: every backend of this version runs on the processor", None),
         _bundled_model(),
@@ -193,6 +194,22 @@ def _llamacpp() -> Finding:
     if note:
         return Finding(name, text, value, "note", note)
     return Finding(name, f"{text}, runs", value)
+
+
+def _onnx() -> Finding:
+    """The onnx backend, and what writes models for it."""
+    from edgespec.backends.onnx import library
+
+    name, why, writer = "backend onnx", library.missing(), _version("onnx")
+    value = {
+        "installed": not why,
+        "version": None if why else library.version(),
+        "writer": writer,
+    }
+    if why:
+        return Finding(name, f"{why}, for ONNX models", value)
+    writes = f"onnx {writer} writes models for it" if writer else "onnx, to export, is missing"
+    return Finding(name, f"{library.PACKAGE} {library.version()}; {writes}", value)
 
 
 def _extras() -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,6 +18,7 @@ from edgespec.backends.llamacpp import library
 from edgespec.backends.llamacpp.probe import probed
 from edgespec.backends.native.kernels.tile import FORMATS
 from edgespec.backends.native.target import NativeTarget
+from edgespec.backends.onnx import library as onnx_library
 from edgespec.backends.reference import ReferenceTarget
 from edgespec.memory.plan import Footprint, Plan
 from edgespec.models import ModelFile, open_model
@@ -40,12 +42,45 @@ def _llamacpp(file: ModelFile, plan: Plan, progress: Progress | None = None) -> 
     return LlamaTarget(file, plan, progress)
 
 
+def _onnx(file: ModelFile, plan: Plan, progress: Progress | None = None) -> Target:
+    """ONNX Runtime on what `edgespec export` makes of a file."""
+    return _openexported(exported(file.path), plan, progress)
+
+
+def _onnx_growing(file: ModelFile, plan: Plan, progress: Progress | None = None) -> Target:
+    """The same of plain operators, as Optimum writes them: chains only."""
+    return _openexported(exported(file.path, growing=True), plan, progress)
+
+
+def _openexported(path: Path, plan: Plan, progress: Progress | None) -> Target:
+    from edgespec.backends.onnx.target import OnnxTarget
+
+    with open_model(path, foreign=True) as exported:
+        return OnnxTarget(exported, replace(plan, backend="onnx"), progress)
+
+
+@cache
+def exported(path: Path, growing: bool = False) -> Path:
+    """The folder with a model's ONNX graph, written once per run."""
+    from edgespec.export import export
+    from tests.conformance.growing import write_growing
+
+    folder = Path(_FOLDER.name) / f"{path.stem}-{path.parent.name}{'-growing' * growing}"
+    export(path, folder, check=False)
+    if growing:
+        with open_model(path) as file:
+            write_growing(file, folder)
+    return folder
+
+
 OPENERS: dict[str, Any] = {
     "native": NativeTarget,
     "native-int8": _native_int8,
     "native-q4": _native_q4,
     "reference": ReferenceTarget,
     "llamacpp": _llamacpp,
+    "onnx": _onnx,
+    "onnx-growing": _onnx_growing,
 }
 
 
@@ -55,6 +90,8 @@ BATCHING = ("native", "native-int8", "native-q4", "reference")
 
 def missing(backend: str) -> str:
     """Why a backend is not tested here, "" when it is."""
+    if backend.startswith("onnx"):
+        return onnx_library.missing() or ("" if find_spec("onnx") else "onnx is not installed")
     if backend != "llamacpp":
         return ""
     why = library.missing()
@@ -144,6 +181,11 @@ def shared_target(backend: str, model: str) -> Target:
 def tokens(count: int, seed: int = 0) -> NDArray[np.int32]:
     """Random token ids [count]."""
     return np.random.default_rng(seed).integers(0, VOCAB, count, dtype=np.int32)
+
+
+def fitting(target: Target, tree: TokenTree) -> TokenTree:
+    """A tree, or its tokens as a chain for a target that takes nothing else."""
+    return tree if target.capabilities.trees else TokenTree.chain(tree.tokens)
 
 
 def score(target: Target, ids: NDArray[np.int32]) -> NDArray[np.float32]:

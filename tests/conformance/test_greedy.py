@@ -13,7 +13,7 @@ from benchmarks.parity import QUANTISED_MARGIN
 from edgespec.backends.base import TokenTree
 from edgespec.engine import Engine
 from edgespec.reply import Reply
-from tests.conformance.targets import missing
+from tests.conformance.targets import exported, missing
 
 PROMPTS = (
     "Tell me a short story about a dog.",
@@ -25,13 +25,16 @@ MOST_TIES = 1
 """Of all prompts: on a trained model two tokens are seldom this near."""
 
 
-@pytest.fixture(scope="module", params=["native", "llamacpp"])
+@pytest.fixture(scope="module", params=["native", "llamacpp", "onnx", "onnx-growing"])
 def engine(request: pytest.FixtureRequest, bundled_model: Path) -> Iterator[Engine]:
     """The bundled model in each backend that is fast enough to write with."""
     why = missing(request.param)
     if why:
         pytest.skip(why)
-    with edgespec.load(bundled_model, backend=request.param, threads=1, context=256) as opened:
+    model, backend = bundled_model, request.param
+    if backend.startswith("onnx"):
+        model, backend = exported(bundled_model, backend == "onnx-growing"), "onnx"
+    with edgespec.load(model, backend=backend, threads=1, context=256) as opened:
         yield opened
 
 

@@ -1,0 +1,1 @@
+"""Decoders in ONNX format, run by ONNX Runtime under our decode loop."""

@@ -1,0 +1,44 @@
+"""`edgespec export`: what was written, and how much it is like what it was made from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgespec.export import export
+from edgespec.memory.size import format_size
+
+LEAST = 0.999
+"""A cosine of logits below this is worth a word."""
+
+
+def export_model(
+    model: str,
+    out: str,
+    format: str,
+    bits: int | None,
+    exit_layer: int | None,
+    context: int | None,
+    *,
+    quiet: bool,
+) -> dict[str, Any]:
+    """Write a model and, unless `quiet`, say so; returns the facts for JSON."""
+    made = export(model, out, format=format, bits=bits, exit_layer=exit_layer, context=context)
+    if quiet:
+        return made.as_dict()
+    layers = f"{made.num_layers} layer{'' if made.num_layers == 1 else 's'}"
+    size = format_size(made.size_bytes)
+    print(f"{made.path}: {layers}, context {made.context_length} tokens, {size}")
+    found = made.agreement
+    if found is None:
+        print(
+            "not compared with the model, because onnxruntime is missing: pip install onnxruntime"
+        )
+        return made.as_dict()
+    low = "; more --bits keep more of it" if found.worst < LEAST else ""
+    print(
+        f"compared with the {found.backend} backend: cosine of logits {found.worst:.5f} at worst, "
+        f"{found.mean:.5f} on average, the same best token in {found.same_best} of "
+        f"{found.rows}{low}"
+    )
+    print(f"run it: edgespec run --model {out}")
+    return made.as_dict()
