@@ -39,13 +39,24 @@ class LlamaTarget(Target):
     Branches of a tree are sequences that share the cells of the positions before them. A row's
     logits depend on the size of its pass in their last bits. A model with a recurrent state cannot
     forget tokens: it takes one node a pass, and what is forgotten costs computing the rest again.
-    Raises BackendError, BudgetError when more was allocated than planned.
+    `mapped` uses the weights where the file lies in memory, not repacked; with `layers`, of a file
+    split at that layer, the target is its first layers alone, on pages shared with every mapped
+    target of the file. Raises BackendError, BudgetError when more was allocated than planned.
     """
 
     capabilities = Capabilities(name="llamacpp", bit_exact_rows=False, trees=True, sequences=False)
 
-    def __init__(self, file: ModelFile, plan: Plan, progress: Progress | None = None) -> None:
-        super().__init__(file.spec, plan.context_length, plan.max_nodes, plan.sequences)
+    def __init__(
+        self,
+        file: ModelFile,
+        plan: Plan,
+        progress: Progress | None = None,
+        *,
+        mapped: bool = False,
+        layers: int | None = None,
+    ) -> None:
+        spec = file.spec if layers is None else replace(file.spec, num_layers=layers)
+        super().__init__(spec, plan.context_length, plan.max_nodes, plan.sequences)
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
         settings = ContextSettings(
             context=plan.context_length,
@@ -62,6 +73,8 @@ class LlamaTarget(Target):
             file.path,
             extra_buffers=verdict.extra_buffers,
             gpu_layers=plan.gpu_layers,
+            mapped=mapped or layers is not None,
+            layers=layers,
             progress=progress,
         )
         self._context: Context | None = None
