@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgespec.backends.base import Progress
+from edgespec.backends.llamacpp.cells import num_sequences
 from edgespec.backends.llamacpp.library import Library, version
 from edgespec.errors import BackendError, ModelFileError, UnsupportedModelError
 from edgespec.models.gguf import read_header
@@ -25,7 +26,7 @@ class ContextSettings:
     """What a context is made with."""
 
     context: int
-    """Positions."""
+    """Positions of each text."""
     rows: int
     """Most tokens of one pass: a tree, or a chunk of a prompt."""
     nodes: int
@@ -33,6 +34,8 @@ class ContextSettings:
     threads: int
     kv_type: str = "f16"
     gpu_layers: int = 0
+    texts: int = 1
+    """Most texts at a time."""
 
 
 def buffers(lines: Iterable[str], kind: Literal["model", "compute"]) -> dict[str, int]:
@@ -175,11 +178,11 @@ class Context:
 
 def _params(api: Any, settings: ContextSettings) -> Any:
     params = api.llama_context_default_params()
-    params.n_ctx = settings.context
+    params.n_ctx = settings.context * settings.texts
     params.n_batch = params.n_ubatch = settings.rows
-    params.n_seq_max = settings.nodes
+    params.n_seq_max = sequences = sum(num_sequences(settings.texts, settings.nodes))
     params.kv_unified = True  # branches share the positions before them
-    params.n_outputs_max = params.n_outputs_max_per_seq = settings.nodes
+    params.n_outputs_max = params.n_outputs_max_per_seq = max(settings.nodes, sequences)
     params.n_threads = params.n_threads_batch = settings.threads
     params.offload_kqv = params.op_offload = settings.gpu_layers > 0
     quantised = settings.kv_type == "int8"
