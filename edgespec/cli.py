@@ -478,6 +478,34 @@ def export(
 
 
 @app.command()
+def prepare(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A .gguf file.")],
+    exit_layer: Annotated[
+        int, typer.Option("--exit-layer", metavar="E", help="Layers of the first part.")
+    ],
+    out: Annotated[
+        str | None,
+        typer.Argument(metavar="OUT", help="How names begin; beside the model if left out."),
+    ] = None,
+) -> None:
+    """Write a model in two files, the first of which is a smaller model of its own.
+
+    The files hold the same tensors and run as the whole on llama.cpp; the first, of E layers, can
+    draft for the whole on the same pages of memory.
+    """
+    from pathlib import Path
+
+    from edgespec.memory.size import format_size
+    from edgespec.models import resolve
+    from edgespec.models.splitting import split_model
+
+    path = resolve(model)
+    place = Path(out) if out else path.with_name(f"{path.stem}-exit{exit_layer}")
+    for part in split_model(path, exit_layer, place):
+        print(f"{printable(str(part))}  {format_size(part.stat().st_size)}")
+
+
+@app.command()
 def doctor(as_json: Json = False) -> None:
     """Look this machine and installation over.
 

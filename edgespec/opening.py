@@ -253,8 +253,6 @@ def _plan(
         return replace(made, reasons=(*made.reasons, *backends.notes(name)))
 
     offer = backends.offer(backend, file)
-    if sequences > 1:
-        offer = offer.for_several_texts()
     return Selection(file, offer, make, is_ready).plan(compare=compare)
 
 

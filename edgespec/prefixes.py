@@ -22,8 +22,8 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.kept import user_folder
 from edgespec.errors import KvFileError, OptionError
+from edgespec.kept import user_folder
 from edgespec.memory.kv_file import KvFile, KvHeader, write_kv
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -30,14 +30,6 @@ class Offer:
     reasons: tuple[str, ...] = ()
     """What a plan says when there is nothing to choose."""
 
-    def for_several_texts(self) -> Offer:
-        """Without those that compute one text only, if others are left."""
-        able = tuple(name for name in self.names if of_several_texts(name))
-        left_out = {name: "computes one text" for name in self.names if name not in able}
-        if not able or not left_out:
-            return self
-        return Offer(able, {**self.refused, **left_out}, (f"backend {able[0]}: several texts",))
-
 
 def offer(name: str, file: ModelFile) -> Offer:
     """The backends for a name the user gave; "auto" may be several, to be compared by speed.
@@ -114,11 +106,6 @@ def notes(name: str) -> tuple[str, ...]:
     from edgespec.backends.llamacpp.probe import probed
 
     return tuple(filter(None, [probed().note()]))
-
-
-def of_several_texts(name: str) -> bool:
-    """Whether a backend computes several texts in one pass, told without importing it."""
-    return name not in ("llamacpp", "onnx")
 
 
 def compiles(name: str) -> bool:

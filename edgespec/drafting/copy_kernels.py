@@ -185,7 +185,7 @@ def push_copy(
         return left
     if node == 0 and is_waiting(places, 0, num_waiting(places), source[position]):
         return left
-    p_accept = left * rates[kind, RATE]
+    p_accept: float = left * rates[kind, RATE]
     push(places, scores, source[position], node, kind, position + 1, match + 1, p_accept, left)
     return left - p_accept
 

@@ -71,7 +71,12 @@ def foreign_footprint(
             if tensor.name == "token_embd.weight" and tensor.type not in _FLOATS
         )
     kv_type = engine.kv_type or settings.kv_type
-    branches = (settings.max_nodes - 1) * settings.context * engine.branch_bytes
+    texts = settings.sequences
+    positions = texts * settings.context
+    sequences = settings.max_nodes - 1 + (texts if texts > 1 else 0)  # besides the first
+    rows = sequences + 1
+    branches = sequences * positions * engine.branch_bytes
+    choosing = calibration.SAMPLING_BYTES_PER_TOKEN + 8 * (texts - 1)  # a heap each
     held = [
         FootprintItem("interpreter", base, "with its libraries, measured"),
         FootprintItem("compiled kernels", kernels, "of decoding, measured"),
@@ -79,14 +84,12 @@ def foreign_footprint(
         FootprintItem("vocabulary", engine.vocabulary, f"{engine.name}'s, measured"),
         FootprintItem("tokenizer", tokenizer_bytes(spec.vocab_size), f"{spec.vocab_size} tokens"),
         FootprintItem("weights", weights, "one copy", exact=True),
-        FootprintItem("KV cache", engine.cache, f"{settings.context} positions, {kv_type}", True),
+        FootprintItem("KV cache", engine.cache, f"{positions} positions, {kv_type}", True),
         FootprintItem("activations", engine.compute, f"{engine.name}'s compute buffer", True),
-        FootprintItem(
-            "logits", 4 * spec.vocab_size * settings.max_nodes, f"{settings.max_nodes} rows"
-        ),
-        FootprintItem("branches", branches, f"{settings.max_nodes - 1} beside the text"),
-        FootprintItem("sampling", spec.vocab_size * calibration.SAMPLING_BYTES_PER_TOKEN),
-        *(FootprintItem(name, size, "cap") for name, size in drafters.items()),
+        FootprintItem("logits", 4 * spec.vocab_size * rows, f"{rows} rows"),
+        FootprintItem("branches", branches, f"{sequences} beside the text"),
+        FootprintItem("sampling", spec.vocab_size * choosing),
+        *(FootprintItem(name, texts * size, "cap") for name, size in drafters.items()),
         FootprintItem("session", SESSION_BYTES, "graphs, cells, text, library pages"),
         FootprintItem("threads", (threads - 1) * calibration.THREAD_BYTES, f"{threads - 1} more"),
     ]

@@ -66,6 +66,11 @@ class Planner:
             raise OptionError(f"no plan is known for backend {backend!r}; plans exist for {known}")
         names = tuple(drafters)
         if spec.recurrent:
+            if sequences > 1:
+                raise OptionError(
+                    f"{spec.name} has a recurrent state, and is run for one text at a time; "
+                    f"{sequences} were asked for: use sequences=1 (--max-batch 1)"
+                )
             names, max_nodes = (), 1
         limits = Limits.of(
             spec,

@@ -32,7 +32,8 @@ MAX_KEY_BYTES = 65535
 MAX_TENSOR_NAME_BYTES = 64
 MAX_ALIGNMENT = 1 << 20
 
-_DEFAULT_ALIGNMENT = 32
+KEYS_BEGIN = 24
+DEFAULT_ALIGNMENT = 32
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _SCALARS = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d",
@@ -56,6 +57,9 @@ class GgufHeader:
     version: int
     metadata: dict[str, MetadataValue]
     tensors: dict[str, TensorInfo]
+    num_keys: int = 0
+    keys_end: int = 0
+    """Where the metadata ends, which begins at byte `KEYS_BEGIN`."""
 
 
 def read_header(source: FileSource) -> GgufHeader:
@@ -96,8 +100,10 @@ class _Parser:
             if key in metadata:
                 raise self._damaged(f"metadata key {key!r} appears twice")
             metadata[key] = self._value(key, self._scalar("I"))
+        keys_end = self.position
         raw = [self._tensor_record() for _ in range(num_tensors)]
-        return GgufHeader(version, metadata, self._tensors(raw, self._alignment(metadata)))
+        tensors = self._tensors(raw, self._alignment(metadata))
+        return GgufHeader(version, metadata, tensors, num_keys, keys_end)
 
     def _preamble(self) -> int:
         magic = self.data[:4]
@@ -224,7 +230,7 @@ class _Parser:
         return name, tuple(reversed(dims)), _TENSOR_TYPES[type_id], offset
 
     def _alignment(self, metadata: dict[str, MetadataValue]) -> int:
-        alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+        alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if (
             not isinstance(alignment, int)
             or not 1 <= alignment <= MAX_ALIGNMENT

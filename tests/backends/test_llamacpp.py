@@ -17,7 +17,13 @@ from edgespec.backends.llamacpp import library, probe
 from edgespec.backends.llamacpp.model import ContextSettings, buffers, cache_bytes
 from edgespec.backends.llamacpp.probe import Verdict
 from edgespec.backends.llamacpp.survey import Survey
-from edgespec.errors import BackendError, BudgetError, ModelFileError, UnsupportedModelError
+from edgespec.errors import (
+    BackendError,
+    BudgetError,
+    ModelFileError,
+    OptionError,
+    UnsupportedModelError,
+)
 from edgespec.models import open_model
 from tests.conformance.targets import PLAN, decode, missing, score, tokens
 from tests.models.build import CHATML, write_gguf
@@ -173,9 +179,25 @@ def test_files_that_llamacpp_refuses(tmp_path: Path, options: dict[str, Any], fo
 
 
 @installed
-def test_several_texts_at_once_are_refused(gemma: Path) -> None:
-    with pytest.raises(BackendError, match="the llamacpp backend computes one"):
-        edgespec.load(gemma, sequences=2)
+def test_recurrent_models_take_one_text_at_a_time(mamba: Path) -> None:
+    with pytest.raises(OptionError, match="one text at a time.*sequences=1"):
+        edgespec.load(mamba, sequences=2)
+    with (
+        open_model(mamba, foreign=True) as file,
+        pytest.raises(BackendError, match="one text at a time.*sequences=1"),
+    ):
+        backends.open_target(file, replace(PLAN, backend="llamacpp", max_nodes=2, sequences=2))
+
+
+@installed
+def test_several_texts_hold_what_was_planned(gemma: Path) -> None:
+    with edgespec.load(gemma, threads=1, sequences=3) as engine:
+        held = engine._target.allocated_bytes()  # type: ignore[attr-defined]
+        assert held == pytest.approx(engine.plan.footprint.exact, abs=ROUNDING)
+        prompts = ["the cat", "the hat", "the cat and the hat", "a"]
+        replies = engine.generate_batch(prompts, max_tokens=12, temperature=0)
+        alone = [engine.generate(prompt, max_tokens=12, temperature=0) for prompt in prompts]
+        assert [one.token_ids for one in replies] == [one.token_ids for one in alone]
 
 
 @installed

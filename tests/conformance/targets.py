@@ -84,8 +84,7 @@ OPENERS: dict[str, Any] = {
 }
 
 
-BATCHING = ("native", "native-int8", "native-q4", "reference")
-"""Names of those that compute several texts in one pass."""
+_BATCHING = ("native", "native-int8", "native-q4", "reference", "llamacpp")
 
 
 def missing(backend: str) -> str:
@@ -119,6 +118,13 @@ FEW_MODELS = (*(f"llama-{kind}" for kind in TYPES), "qwen2-Q8_0", "qwen3-Q4_0")
 """Every type once and every architecture once."""
 EVERY = [_param(backend, model) for backend in OPENERS for model in FEW_MODELS]
 """Pairs of every backend and these models, as parameters."""
+BATCHING = [_param(name) for name in _BATCHING]
+"""Those that compute several texts in one pass, as parameters."""
+BATCHING_MODELS = [
+    pytest.param(*param.values[0], id=param.id, marks=param.marks)
+    for param in (_param(backend, model) for backend in _BATCHING for model in FEW_MODELS)
+]
+"""The same, each with every type and every architecture."""
 VOCAB = 300
 MAX_NODES = 20
 FLOAT_MARGIN, ROUNDED_MARGIN = 5e-3, 0.1

@@ -21,7 +21,7 @@ from edgespec.memory.native_sizes import KV_BLOCK
 from edgespec.models import open_model
 from tests.conformance.targets import (
     BATCHING,
-    FEW_MODELS,
+    BATCHING_MODELS,
     PLAN,
     VOCAB,
     assert_same,
@@ -36,8 +36,6 @@ from tests.conformance.trees import path_to, token_trees
 from tests.models.build import write_gguf
 
 _FOLDER = TemporaryDirectory(prefix="edgespec-sequences-")
-EVERY = [(backend, model) for backend in BATCHING for model in FEW_MODELS]
-IDS = [f"{backend}-{model}" for backend, model in EVERY]
 MOST = 4
 """Texts at once, the target's own included."""
 
@@ -60,7 +58,7 @@ def shaped_model(heads: int, kv_heads: int) -> Path:
     return write_gguf(path, type="Q8_0", vocab=VOCAB, heads=heads, kv_heads=kv_heads)
 
 
-@pytest.mark.parametrize(("backend", "model"), EVERY, ids=IDS)
+@pytest.mark.parametrize(("backend", "model"), BATCHING_MODELS)
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_a_text_in_a_batch_is_as_if_alone(backend: str, model: str, data: st.DataObject) -> None:
@@ -117,7 +115,7 @@ def test_long_texts_of_any_shape(kv_type: str, group: str, data: st.DataObject) 
             first += len(tree)
 
 
-@pytest.mark.parametrize(("backend", "model"), EVERY, ids=IDS)
+@pytest.mark.parametrize(("backend", "model"), BATCHING_MODELS)
 def test_forks_go_their_own_ways(backend: str, model: str) -> None:
     """A fork in the middle of a block, at its end, of a fork, and of what was cut since."""
     target, prompt = _open(backend, model), tokens(270)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,40 +42,45 @@ class Batch:
     def size_bytes(self) -> int:
         return self._members.nbytes + 8 * self._addresses.size + 13 * self._tokens.size
 
-    def fill_chain(self, tokens: NDArray[np.int32], start: int) -> None:
-        """Tokens [n] one after the other from position `start` on, in sequence 0."""
-        count = len(tokens)
-        self._struct.n_tokens = count
-        if count == 1:  # plain decoding, every step
-            self._tokens[0], self._positions[0], self._counts[0] = tokens[0], start, 1
-            self._members[0, 0] = self._wanted[0] = 0
-            return
-        self._tokens[:count] = tokens
-        self._positions[:count] = np.arange(start, start + count)
-        self._counts[:count] = 1
-        self._members[:count, 0] = 0
-        self._wanted[:count] = 0
+    def fill_chain(self, tokens: NDArray[np.int32], start: int, sequence: int = 0) -> None:
+        """Tokens [n] one after the other from position `start` on, in one sequence."""
+        self._put_chain(tokens, start, sequence, 0)
+        self._struct.n_tokens = len(tokens)
 
-    def fill_tree(self, tree: TokenTree, start: int) -> list[int]:
-        """A tree whose root stands at position `start`; returns the leaf of each sequence."""
-        self.fill_chain(tree.tokens, start)
-        if len(tree) == 1:
-            return [0]
-        parents = tree.parents.tolist()
-        inner = set(parents)
-        leaves = [node for node in range(len(parents)) if node not in inner]
+    def fill_tree(
+        self, tree: TokenTree, start: int, leaves: Sequence[int], sequences: Sequence[int], row: int
+    ) -> None:
+        """A tree whose root stands at position `start`, each leaf with its sequence, from a row of
+        the batch on; what is filled last ends the batch.
+        """
+        self._put_chain(tree.tokens, start, sequences[0], row)
+        self._struct.n_tokens = row + len(tree)
         if len(leaves) == 1:
-            return leaves
+            return
+        parents = tree.parents.tolist()
         for node, parent in enumerate(parents):
-            self._positions[node] = start if parent < 0 else self._positions[parent] + 1
-        self._counts[: len(parents)] = 0
-        for sequence, leaf in enumerate(leaves):
+            above = start if parent < 0 else self._positions[row + parent] + 1
+            self._positions[row + node] = above
+        self._counts[row : row + len(parents)] = 0
+        for sequence, leaf in zip(sequences, leaves, strict=True):
             node = leaf
             while node >= 0:
-                self._members[node, self._counts[node]] = sequence
-                self._counts[node] += 1
+                self._members[row + node, self._counts[row + node]] = sequence
+                self._counts[row + node] += 1
                 node = parents[node]
-        return leaves
+
+    def _put_chain(self, tokens: NDArray[np.int32], start: int, sequence: int, row: int) -> None:
+        count = len(tokens)
+        if count == 1:  # plain decoding, every step
+            self._tokens[row], self._positions[row], self._counts[row] = tokens[0], start, 1
+            self._members[row, 0], self._wanted[row] = sequence, 0
+            return
+        rows = slice(row, row + count)
+        self._tokens[rows] = tokens
+        self._positions[rows] = np.arange(start, start + count)
+        self._counts[rows] = 1
+        self._members[rows, 0] = sequence
+        self._wanted[rows] = 0
 
     def want(self, rows: slice) -> None:
         """Ask for the logits of these nodes."""
@@ -83,6 +89,14 @@ class Batch:
     def run(self, context: Any) -> int:
         """Compute the pass; 0 when it went well."""
         return int(self._api.llama_decode(context, self._struct))
+
+
+def leaves(tree: TokenTree) -> list[int]:
+    """Nodes without children, in order."""
+    if len(tree) == 1:
+        return [0]
+    inner = set(tree.parents.tolist())
+    return [node for node in range(len(tree)) if node not in inner]
 
 
 def _pointer(array: NDArray[Any], kind: Any) -> Any:

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgespec.backends.base import Progress
+from edgespec.backends.llamacpp.cells import num_sequences
 from edgespec.backends.llamacpp.library import Library, version
 from edgespec.errors import BackendError, ModelFileError, UnsupportedModelError
+from edgespec.models.gguf import read_header
+from edgespec.models.source import FileSource
 
 _BUFFER = re.compile(r"(\S+) +(model|compute) buffer size = +([\d.]+) MiB")
 _CACHE = re.compile(r"^llama_(?:kv_cache|memory_recurrent)\S*: +size = +([\d.]+) MiB")
@@ -23,7 +26,7 @@ class ContextSettings:
     """What a context is made with."""
 
     context: int
-    """Positions."""
+    """Positions of each text."""
     rows: int
     """Most tokens of one pass: a tree, or a chunk of a prompt."""
     nodes: int
@@ -31,6 +34,8 @@ class ContextSettings:
     threads: int
     kv_type: str = "f16"
     gpu_layers: int = 0
+    texts: int = 1
+    """Most texts at a time."""
 
 
 def buffers(lines: Iterable[str], kind: Literal["model", "compute"]) -> dict[str, int]:
@@ -63,7 +68,9 @@ class Model:
     """Weights and vocabulary; raises ModelFileError with the library's own words.
 
     Without `allocate` no tensor is read and nothing can be computed, but contexts still tell what
-    they would allocate. `extra_buffers` lets the library repack weights for this processor.
+    they would allocate. `extra_buffers` lets the library repack weights for this processor; with
+    `mapped` they are used where the file lies in memory, shared by all that map it. `layers` opens
+    the first part of a model split by `models/splitting.py` as a model of these layers.
     """
 
     def __init__(
@@ -74,14 +81,19 @@ class Model:
         extra_buffers: bool,
         gpu_layers: int = 0,
         allocate: bool = True,
+        mapped: bool = False,
+        layers: int | None = None,
         progress: Progress | None = None,
     ) -> None:
         api = library.api
         self.library = library
         params = api.llama_model_default_params()
         params.n_gpu_layers = gpu_layers
-        params.load_mode = api.LLAMA_LOAD_MODE_NONE  # a map would stay resident beside copies
-        params.use_extra_bufts = extra_buffers
+        # A map would stay resident beside repacked copies.
+        params.load_mode = api.LLAMA_LOAD_MODE_MMAP if mapped else api.LLAMA_LOAD_MODE_NONE
+        params.use_extra_bufts = extra_buffers and not mapped
+        if layers is not None:
+            params.kv_overrides = _first_layers(api, path, layers)
         params.no_alloc = not allocate
         stopped: list[BaseException] = []
         report = _progress_callback(api, progress, stopped)
@@ -112,6 +124,18 @@ class Model:
         if self.handle:
             self.library.api.llama_model_free(self.handle)
             self.handle = self.vocab = None
+
+
+def _first_layers(api: Any, path: Path, layers: int) -> Any:
+    """What makes part 1 of a split model a model of its own."""
+    with FileSource(path) as source:
+        architecture = read_header(source).metadata.get("general.architecture", "")
+    values = {f"{architecture}.block_count": layers, "split.count": 0}
+    found = (api.llama_model_kv_override * (len(values) + 1))()  # the last one's key stays empty
+    for place, (key, value) in zip(found, values.items(), strict=False):
+        place.tag, place.key = api.LLAMA_KV_OVERRIDE_TYPE_INT, key.encode()
+        place.value.val_i64 = value
+    return found
 
 
 def _progress_callback(api: Any, progress: Progress | None, stopped: list[BaseException]) -> Any:
@@ -158,11 +182,11 @@ _KV_TYPES = {"f16": "GGML_TYPE_F16", "int8": "GGML_TYPE_Q8_0", "q4": "GGML_TYPE_
 
 def _params(api: Any, settings: ContextSettings) -> Any:
     params = api.llama_context_default_params()
-    params.n_ctx = settings.context
+    params.n_ctx = settings.context * settings.texts
     params.n_batch = params.n_ubatch = settings.rows
-    params.n_seq_max = settings.nodes
+    params.n_seq_max = sequences = sum(num_sequences(settings.texts, settings.nodes))
     params.kv_unified = True  # branches share the positions before them
-    params.n_outputs_max = params.n_outputs_max_per_seq = settings.nodes
+    params.n_outputs_max = params.n_outputs_max_per_seq = max(settings.nodes, sequences)
     params.n_threads = params.n_threads_batch = settings.threads
     params.offload_kqv = params.op_offload = settings.gpu_layers > 0
     quantised = settings.kv_type != "f16"

@@ -28,6 +28,7 @@ def ask_engine(path: Path) -> Iterator[Ask]:
                     nodes=settings.max_nodes,
                     threads=threads,
                     kv_type=settings.kv_type,
+                    texts=settings.sequences,
                 )
             )
 

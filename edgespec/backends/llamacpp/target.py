@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.base import Capabilities, Logits, Part, Progress, Rows, Target
-from edgespec.backends.llamacpp.batch import Batch
+from edgespec.backends.llamacpp.batch import Batch, leaves
+from edgespec.backends.llamacpp.cells import Cells, Text
 from edgespec.backends.llamacpp.library import library
 from edgespec.backends.llamacpp.model import Context, ContextSettings, Model
 from edgespec.backends.llamacpp.probe import probed
@@ -20,9 +21,6 @@ from edgespec.errors import BackendError, BudgetError, ModelFileError, Unsupport
 from edgespec.memory.plan import Plan
 from edgespec.memory.size import format_size
 from edgespec.models.file import ModelFile
-
-_MAIN = 0
-"""The sequence that holds what is committed; leaves of a tree use it and those after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +37,30 @@ class LlamaTarget(Target):
     Branches of a tree are sequences that share the cells of the positions before them. A row's
     logits depend on the size of its pass in their last bits. A model with a recurrent state cannot
     forget tokens: it takes one node a pass, and what is forgotten costs computing the rest again.
-    Raises BackendError, BudgetError when more was allocated than planned.
+    `mapped` uses the weights where the file lies in memory, not repacked; with `layers`, of a file
+    split at that layer, the target is its first layers alone, on pages shared with every mapped
+    target of the file. Raises BackendError, BudgetError when more was allocated than planned.
     """
 
-    capabilities = Capabilities(name="llamacpp", bit_exact_rows=False, trees=True, sequences=False)
+    capabilities = Capabilities(name="llamacpp", bit_exact_rows=False, trees=True, sequences=True)
 
-    def __init__(self, file: ModelFile, plan: Plan, progress: Progress | None = None) -> None:
-        super().__init__(file.spec, plan.context_length, plan.max_nodes, plan.sequences)
+    def __init__(
+        self,
+        file: ModelFile,
+        plan: Plan,
+        progress: Progress | None = None,
+        *,
+        mapped: bool = False,
+        layers: int | None = None,
+    ) -> None:
+        spec = file.spec if layers is None else replace(file.spec, num_layers=layers)
+        super().__init__(spec, plan.context_length, plan.max_nodes, plan.sequences)
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
         settings = ContextSettings(
             context=plan.context_length,
             rows=self._chunk,
             nodes=plan.max_nodes,
+            texts=plan.sequences,
             threads=plan.threads,
             kv_type=plan.kv_type,
             gpu_layers=plan.gpu_layers,
@@ -62,6 +72,8 @@ class LlamaTarget(Target):
             file.path,
             extra_buffers=verdict.extra_buffers,
             gpu_layers=plan.gpu_layers,
+            mapped=mapped or layers is not None,
+            layers=layers,
             progress=progress,
         )
         self._context: Context | None = None
@@ -75,18 +87,12 @@ class LlamaTarget(Target):
             raise
         self._api = self._model.library.api
         self._batch = Batch(self._api, rows=self._chunk, nodes=plan.max_nodes)
-        self.capabilities = replace(self.capabilities, trees=not self._model.has_state)
-        self._ids: list[int] = []
-        """Committed tokens, for models that must compute them again."""
-        self._nodes: NDArray[np.int32] = np.zeros(0, np.int32)
-        """Tokens of the last pass, whose cells are not committed yet."""
-        self._parents: NDArray[np.int16] = np.zeros(0, np.int16)
-        self._leaves: list[int] = []
+        self._cells = Cells(self._api, self._context.memory, plan.sequences, plan.max_nodes)
+        several = not self._model.has_state
+        self.capabilities = replace(self.capabilities, trees=several, sequences=several)
         self._rows: Logits = np.zeros((0, self.spec.vocab_size), np.float32)
         self._rows_at = 0
         """The library's logits, and the address where it placed them last."""
-        self._held = [0] * plan.max_nodes
-        """Committed positions that each sequence after the main one shares already."""
 
     @property
     def prefill_chunk(self) -> int:
@@ -113,6 +119,11 @@ class LlamaTarget(Target):
                 f"llama.cpp reads {self._model.vocab_size} tokens from a file that names "
                 f"{self.spec.vocab_size}; convert the model again"
             )
+        if self._model.has_state and plan.sequences > 1:
+            raise BackendError(
+                f"{self.spec.name} has a recurrent state, and is run for one text at a time; load "
+                "it with sequences=1"
+            )
         if self._model.has_state and plan.max_nodes > 1:
             raise BackendError(
                 f"{self.spec.name} has a recurrent state, which cannot take back drafts; load it "
@@ -130,16 +141,27 @@ class LlamaTarget(Target):
                 "larger --memory or a smaller --context"
             )
 
+    def _open_sequence(self) -> Text:
+        return Text()
+
+    def _fork(self, sequence: KvSequence, length: int) -> Text:
+        self._check_open()
+        return self._cells.fork(sequence.state, length)
+
     def _forward(self, parts: Sequence[Part], rows: Rows) -> Logits:
-        ((_, tree),) = parts
-        context, num_nodes = self._open_context, len(tree)
-        self._drop_nodes()
-        self._leaves = self._batch.fill_tree(tree, self.length)
-        for sequence in range(1, len(self._leaves)):
-            self._share(sequence)
+        context, num_nodes = self._open_context, 0
+        for sequence, tree in parts:
+            text: Text = sequence.state
+            if len(text.nodes):  # nothing of the last pass was committed
+                self._forget(text, sequence.length)
+            self._cells.begin(text)
+            ends = leaves(tree)
+            branches = self._cells.branches(text, len(ends) - 1, sequence.length)
+            text.expect(tree, ends, [text.main, *branches])
+            self._batch.fill_tree(tree, sequence.length, ends, text.sequences, num_nodes)
+            num_nodes += len(tree)
         count = {"all": num_nodes, "last": 1, "none": 0}[rows]
         self._batch.want(slice(num_nodes - count, num_nodes))
-        self._nodes, self._parents = tree.tokens.copy(), tree.parents.copy()
         self._run(context)
         if not count:
             return np.zeros((0, self.spec.vocab_size), np.float32)
@@ -161,95 +183,65 @@ class LlamaTarget(Target):
             why = self._model.library.complaint()
             raise BackendError(f"llama.cpp failed in a pass (code {code}): {why}")
 
-    def _share(self, sequence: int) -> None:
-        """Let a sequence hold all committed positions."""
-        held = self._held[sequence]
-        if held < self.length:
-            memory = self._open_context.memory
-            self._api.llama_memory_seq_cp(memory, _MAIN, sequence, held, self.length)
-            self._held[sequence] = self.length
-
     def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
+        text: Text = sequence.state
         if not len(path):
             return
-        keep, whole = self.length + len(path), len(path) == len(self._nodes)
-        self._ids += self._nodes[list(path)].tolist()
-        if not whole:
-            self._keep_path(path, keep)
-        self._nodes, self._leaves = self._nodes[:0], []
-
-    def _keep_path(self, path: Sequence[int], keep: int) -> None:
-        """Drop all nodes of the last pass but a path, which becomes the main sequence's."""
-        api, memory = self._api, self._open_context.memory
-        if len(self._leaves) > 1:
-            chosen = self._sequence_of(path[-1])
-            if chosen != _MAIN:
-                api.llama_memory_seq_rm(memory, _MAIN, self.length, -1)
-                api.llama_memory_seq_cp(memory, chosen, _MAIN, self.length, keep)
-            for sequence in range(1, len(self._leaves)):
-                api.llama_memory_seq_rm(memory, sequence, self.length, -1)
-        api.llama_memory_seq_rm(memory, _MAIN, keep, -1)
-
-    def _sequence_of(self, node: int) -> int:
-        """A sequence that a node of the last pass belongs to: that of any leaf below it."""
-        for sequence, leaf in enumerate(self._leaves):
-            while leaf > node:
-                leaf = int(self._parents[leaf])
-            if leaf == node:
-                return sequence
-        raise AssertionError("every node has a leaf below it")
-
-    def _drop_nodes(self) -> None:
-        """Forget the last pass if nothing of it was committed."""
-        if len(self._nodes):
-            self._forget(self.length)
+        text.ids += text.nodes[list(path)].tolist()
+        if len(path) < len(text.nodes):
+            self._cells.keep(text, path, sequence.length)
+        text.settle()
 
     def _truncate(self, sequence: KvSequence, length: int) -> None:
-        if length < self.length or len(self._nodes):
-            self._forget(length)
+        text: Text = sequence.state
+        if length < len(text.ids) or len(text.nodes) or not length:
+            self._forget(text, length)
 
-    def _forget(self, length: int) -> None:
+    def _forget(self, text: Text, length: int) -> None:
         """Hold exactly the first `length` committed positions."""
-        self._nodes, self._leaves = self._nodes[:0], []
-        del self._ids[length:]
-        self._held = [min(held, length) for held in self._held]
-        memory = self._open_context.memory
-        if not length:
-            self._api.llama_memory_clear(memory, False)
-        elif not self._api.llama_memory_seq_rm(memory, -1, length, -1):
-            self._replay()
+        if self._closed:
+            return
+        del text.ids[length:]
+        if not self._cells.forget(text, length):
+            self._replay(text)
 
-    def _replay(self) -> None:
+    def _replay(self, text: Text) -> None:
         """Compute the committed tokens again, from an empty state."""
-        context, ids = self._open_context, np.array(self._ids, np.int32)
+        context, ids = self._open_context, np.array(text.ids, np.int32)
         self._api.llama_memory_clear(context.memory, False)
         for start in range(0, len(ids), self._chunk):
-            self._batch.fill_chain(ids[start : start + self._chunk], start)
+            self._batch.fill_chain(ids[start : start + self._chunk], start, text.main)
             self._run(context)
 
     def snapshot(self) -> Snapshot:
-        context = self._open_context
-        self._drop_nodes()
-        size = self._api.llama_state_seq_get_size(context.handle, _MAIN)
+        context, text = self._open_context, self.own.state
+        if len(text.nodes):
+            self._forget(text, self.length)
+        if not text.ids:
+            return Snapshot((), np.zeros(0, np.uint8))
+        size = self._api.llama_state_seq_get_size(context.handle, text.main)
         state = np.zeros(size, np.uint8)
         place = state.ctypes.data_as(_bytes_pointer())
-        self._api.llama_state_seq_get_data(context.handle, place, size, _MAIN)
-        return Snapshot(tuple(self._ids), state)
+        self._api.llama_state_seq_get_data(context.handle, place, size, text.main)
+        return Snapshot(tuple(text.ids), state)
 
     def restore(self, snapshot: Any) -> None:
         if not isinstance(snapshot, Snapshot):
             raise BackendError(f"a llamacpp target cannot restore a {type(snapshot).__name__}")
-        context = self._open_context
-        self._forget(0)
+        context, text = self._open_context, self.own.state
+        self._forget(text, 0)
         self.own.length = 0
         self.own.expect(None)
+        if not snapshot.ids:
+            return
+        self._cells.begin(text)
         place = snapshot.state.ctypes.data_as(_bytes_pointer())
-        if snapshot.ids and not self._api.llama_state_seq_set_data(
-            context.handle, place, len(snapshot.state), _MAIN
+        if not self._api.llama_state_seq_set_data(
+            context.handle, place, len(snapshot.state), text.main
         ):
             raise BackendError("llama.cpp did not take its own snapshot back; load the model again")
-        self._ids = list(snapshot.ids)
-        self.own.length = len(self._ids)
+        text.ids = list(snapshot.ids)
+        self.own.length = len(text.ids)
 
     def _close(self) -> None:
         if self._context is not None:
@@ -258,8 +250,6 @@ class LlamaTarget(Target):
 
 
 def _bytes_pointer() -> Any:
-    import ctypes
-
     return ctypes.POINTER(ctypes.c_uint8)
 
 
