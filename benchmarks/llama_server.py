@@ -3,7 +3,7 @@
     python benchmarks/llama_server.py [MODEL] [--server PATH] [--draft-model FILE] [--only NAME,...]
                                       [--tokens 128] [--rounds 3] [--threads 2]
 
-The same greedy prompts, as token ids, past the reply's end. The server is started for every round
+The same greedy prompts, as token ids. The server is started for every round
 and mode, so that none remembers replies of earlier rounds, with its defaults for each mode; what
 our drafters learnt is forgotten before each reply. Medians over the rounds of tokens a second as
 each engine tells them, decoding only. `same` is how many of our tokens are the server's before the
@@ -39,14 +39,16 @@ CONTEXT = 1024
 MODES = {"plain": [], "ngram-simple": ["ngram-simple"], "ngram-mod": ["ngram-mod"]}
 PROMPTS = {
     "phrase": ("the red ball and the blue box and " * 12, True, True),
-    "list": ("1. red ball\n2. red box\n3. red hat\n4. red cup\n5. red pen\n" * 3, True, True),
-    "code": ("def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n\n\n" * 3,)
-    + (True, True),
-    "fields as JSON": ("Extract name and age as JSON: Tom is 5. Sue is 6.", False, True),
-    "story": ("Tell me a short story about a dog.", False, False),
-    "question": ("Why is the sky blue?", False, False),
+    "statements": ("x = x + 1\ny = y + 1\n" * 8, True, True),
+    "numbers": ("1, 2, 3, 4, 5, 6, 7, 8, 9, " * 6, True, True),
+    "dog": ("Tell me a short story about a dog.", False, False),
+    "bird": ("Write a long story about a cat and a bird who went to the sea.", False, False),
 }
-"""By name: the prompt, whether it goes without the chat template, whether replies repeat."""
+"""By name: the prompt, whether it goes without the chat template, whether replies repeat.
+
+Prompts whose replies the bundled model does not end within 128 tokens: the server never writes the
+token that ends one, and we go on behind it.
+"""
 OURS, OURS_PLAIN = "ours", "ours, plain"
 
 
@@ -155,9 +157,10 @@ def report(found: dict[str, Any], tokens: int) -> bool:
         numbers = "".join(f"{row[key]:>14.1f}" for key in columns)
         same = f"{found['same'][name]}/{tokens}"
         print(f"{name:<16}{numbers}{best:>13.2f}{plain:>13.2f}{same:>10}")
-    gain = statistics.geometric_mean(gains) if gains else math.inf
-    print(f"repeating prompts: {gain:.2f} times its best; worst against its plain: {worst:.2f}")
-    return gain >= 1.2 and worst >= 0.98
+    gain = statistics.geometric_mean(gains) if gains else math.nan
+    told = f"repeating prompts: {gain:.2f} times its best; " if gains else ""
+    print(f"{told}worst against its plain: {worst:.2f}")
+    return not gain < 1.2 and worst >= 0.98
 
 
 def main() -> int:

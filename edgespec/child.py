@@ -20,6 +20,8 @@ from typing import Any, Self
 from edgespec.errors import EdgeSpecError
 
 _END_S = 5.0
+_KILLED = 9
+"""By the system, for memory, more often than not."""
 
 
 def can_have_children() -> bool:
@@ -32,11 +34,15 @@ class PeerError(EdgeSpecError):
     """Another engine is missing, refused the work, or crashed; says why."""
 
 
+class PeerCrash(PeerError):
+    """It was ended by a signal that nobody sent: a fault of its own, which comes again."""
+
+
 class Child:
     """`python -m module`, which calls `serve`; `greeting` is its answer to the request.
 
-    Raises PeerError, also when the process dies: `name` is what the sentence calls it and
-    `crash_advice` what it says to do about a crash.
+    Raises PeerError, PeerCrash when the process dies of a fault: `name` is what the sentence calls
+    it and `crash_advice` what it says to do about a crash.
     """
 
     def __init__(
@@ -67,7 +73,9 @@ class Child:
         except OSError:  # nobody reads any more
             answer = b""
         if not answer:
-            raise PeerError(self._last_words(self._process.wait()))
+            code = self._process.wait()
+            crashed = code >= 0xC0000000 or (code < 0 and code != -_KILLED)
+            raise (PeerCrash if crashed else PeerError)(self._last_words(code))
         return json.loads(answer)
 
     def _last_words(self, code: int) -> str:

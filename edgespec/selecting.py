@@ -59,8 +59,10 @@ class Selection:
     def _without_choice(self, name: str, *, compare: bool) -> Plan:
         made = self.make_plan(name)
         reasons = self.offer.reasons or (f"backend {name}: the model is too small to compare",)
+        tried = backends.may_abort(name)
+        if compare or tried:
+            only = self._contender(made, measure=tried)
         if compare:
-            only = self._contender(made, measure=False)
             made = replace(made, candidates=(as_candidate(only, only), *self._refused()))
         return replace(made, reasons=(*reasons, *made.reasons))
 
@@ -74,17 +76,16 @@ class Selection:
         return replace(made, reasons=(why, *made.reasons))
 
     def _fastest(self, before: Choice) -> Plan:
-        plans: list[Plan] = []
+        names = self.offer.names
+        found: list[Contender] = []
         failed: dict[str, EdgeSpecError] = {}
-        for name in self.offer.names:
+        for name in names:
             try:
-                plans.append(self.make_plan(name))
+                found.append(self._contender(self.make_plan(name), measure=True))
             except EdgeSpecError as error:
                 failed[name] = error
-        if not plans:
-            raise failed[self.offer.names[0]]
-        names = self.offer.names
-        found = [self._contender(made, measure=True) for made in plans]
+        if not found:
+            raise failed[names[0]]
         chosen = select(found, before.backend)
         if chosen.name != (before.backend if before.settled else names[0]):
             found = [self._again(one) for one in found]  # one busy moment must not change texts

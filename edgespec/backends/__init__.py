@@ -108,6 +108,11 @@ def notes(name: str) -> tuple[str, ...]:
     return tuple(filter(None, [probed().note()]))
 
 
+def may_abort(name: str) -> bool:
+    """Whether a backend's library may end the process over a damaged file."""
+    return name == "llamacpp"
+
+
 def compiles(name: str) -> bool:
     """Whether a backend's passes need code that is compiled at a first start."""
     return name == "native"

@@ -1,7 +1,8 @@
 """What a backend's passes cost for a model, measured in a process of its own.
 
-For choosing a backend before one is loaded: the process loads the model, computes passes of all
-sizes a few times and ends, so that nothing of it stays. It holds less than the backend's plan says.
+For choosing a backend before one is loaded, and because a library may abort on a file in its first
+pass: the process loads the model, computes passes of all sizes a few times and ends, so that
+nothing of it stays. It holds less than the backend's plan says.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from edgespec.child import Child, PeerError, serve
+from edgespec.child import Child, PeerCrash, PeerError, serve
+from edgespec.errors import ModelFileError
 from edgespec.memory.plan import Footprint, Plan
 
 _CONTEXT = 512
@@ -20,7 +22,7 @@ _TRIALS = 3
 
 def pass_seconds(path: Path, plan: Plan) -> dict[int, float] | None:
     """Seconds of a forward pass by number of nodes, as this plan's backend computes it on this
-    machine; None when it did not come to that.
+    machine; None when it did not come to that. Raises ModelFileError when the backend crashed.
     """
     simple = {
         field.name: getattr(plan, field.name)
@@ -32,6 +34,11 @@ def pass_seconds(path: Path, plan: Plan) -> dict[int, float] | None:
     try:
         with Child(__name__, {"path": str(path), "plan": simple}, name=plan.backend) as child:
             return {int(size): float(seconds) for size, seconds in child.greeting.items()}
+    except PeerCrash as error:
+        raise ModelFileError(
+            f"cannot run {path}: {error}; the file is damaged, or made for another version of it: "
+            "convert the model again"
+        ) from None
     except PeerError:
         return None
 

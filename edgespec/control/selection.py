@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -130,5 +131,6 @@ def remember_choice(model: bytes, names: Sequence[str], choice: Choice) -> None:
 
 def _place(model: bytes) -> Path:
     cpu = hardware()
-    digest = hashlib.blake2b(repr((model, cpu.cpu_name, cpu.isa)).encode(), digest_size=12)
+    parts = (model, cpu.cpu_name, cpu.isa, os.environ.get("EDGESPEC_ISA"))
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=12)
     return cache_folder() / "choices" / f"{digest.hexdigest()}.json"

@@ -66,10 +66,10 @@ def test_a_faster_backend_is_taken_once_it_is_confirmed(
     with edgespec.load(model, backend="native", **SETTINGS):
         pass
     for confirmed, taken in ((False, "native"), (True, "llamacpp")):
-        asked.clear()
         set_curves(model, native=1.0 if not confirmed else 1e-3, llamacpp=1e-3)
         if confirmed:
             set_curves(model, llamacpp=1e-4)
+        asked.clear()
         made = edgespec.plan(model, **SETTINGS)
         assert made.backend == taken
         assert sorted(asked) == sorted(NAMES)
@@ -79,8 +79,8 @@ def test_a_faster_backend_is_taken_once_it_is_confirmed(
         edgespec.plan(model, **SETTINGS)
         second = remembered_choice(file.fingerprint, NAMES)
         assert second is not None and second.settled
-    asked.clear()
     set_curves(model, native=1e-4 / 1.04)  # too small a lead
+    asked.clear()
     assert edgespec.plan(model, **SETTINGS).backend == "llamacpp"
     assert not asked
     monkeypatch.setattr(selecting, "select", None)  # nothing is compared any more
