@@ -14,6 +14,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from edgespec.memory.settings import CHOSEN_KV_TYPES
 from edgespec.models.spec import TensorType
 from edgespec.version import __version__
 
@@ -87,11 +88,13 @@ def kernel_folder() -> Path:
 
 
 def kernels_are_cached(
-    backend: str, kinds: Iterable[TensorType], drafters: Iterable[str] = ()
+    backend: str, kinds: Iterable[TensorType], drafters: Iterable[str] = (), kv_type: str = "f16"
 ) -> bool:
-    """Whether an earlier process has compiled all that these weight types and drafters need."""
+    """Whether an earlier process has compiled all that these weight types, drafters and this KV
+    need.
+    """
     drafted = all(drafter_is_cached(name) for name in drafters)
-    return drafted and _marker(backend, kinds).exists()
+    return drafted and _marker(backend, kinds, kv_type).exists()
 
 
 def drafter_is_cached(name: str) -> bool:
@@ -106,16 +109,18 @@ def cached_kernels() -> tuple[str, ...]:
 
 
 def remember_kernels(
-    backend: str, kinds: Iterable[TensorType], drafters: Iterable[str] = ()
+    backend: str, kinds: Iterable[TensorType], drafters: Iterable[str] = (), kv_type: str = "f16"
 ) -> None:
     """Note that all is compiled; a folder that cannot be written has nothing in it to note."""
     with suppress(OSError):
-        for marker in (_marker(backend, kinds), *map(_drafter_marker, drafters)):
+        for marker in (_marker(backend, kinds, kv_type), *map(_drafter_marker, drafters)):
             marker.touch()
 
 
-def _marker(backend: str, kinds: Iterable[TensorType]) -> Path:
+def _marker(backend: str, kinds: Iterable[TensorType], kv_type: str) -> Path:
     names = sorted({kind.name for kind in kinds})
+    if kv_type not in CHOSEN_KV_TYPES:
+        names.append(f"kv-{kv_type}")
     forced = os.environ.get("EDGESPEC_ISA", "")
     return kernel_folder() / ".".join(["ready", backend, *names, forced]).rstrip(".")
 

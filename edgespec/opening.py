@@ -231,7 +231,9 @@ def _plan(
     memory_now = snapshot()
 
     def is_ready(name: str) -> bool:
-        return kernels_are_cached(name, _kinds(file, name), drafters or BUILT_IN_DRAFTERS)
+        pinned = "f16" if kv_type == "auto" else kv_type
+        kinds, needed = _kinds(file, name), drafters or BUILT_IN_DRAFTERS
+        return kernels_are_cached(name, kinds, needed, pinned)
 
     def make(name: str) -> Plan:
         kernels: KernelState = "cached" if is_ready(name) else "cold"

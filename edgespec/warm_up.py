@@ -23,7 +23,7 @@ from edgespec.cache import drafter_is_cached, kernels_are_cached, remember_kerne
 from edgespec.child import can_have_children
 from edgespec.memory.calibration import KERNELS
 from edgespec.memory.monitor import release_free_memory
-from edgespec.memory.settings import BUILT_IN_DRAFTERS
+from edgespec.memory.settings import BUILT_IN_DRAFTERS, CHOSEN_KV_TYPES
 from edgespec.memory.size import KIB
 from edgespec.models.spec import TensorType
 
@@ -42,20 +42,20 @@ def warm_up(
     """Have all compiled code of a backend, for these weight types and this KV, and of what decodes
     with these drafters, ready here.
 
-    `spare_bytes` is what the budget has left beside a first start's one child. What int8 or q4 KV
-    needs is compiled here when it is first asked for: it takes a second and leaves nothing behind.
+    `spare_bytes` is what the budget has left beside a first start's one child. A first start
+    compiles for the KV asked for and for all that a later plan may choose.
     """
     kinds = sorted(kinds, key=lambda kind: kind.type_id)
     drafters = drafters or BUILT_IN_DRAFTERS  # what verifies is compiled with them
     if can_have_children():
         commands = [["--drafter", name] for name in drafters if not drafter_is_cached(name)]
-        if not kernels_are_cached(backend, kinds):
-            commands.append(["--backend", backend, *(kind.name for kind in kinds)])
+        if not kernels_are_cached(backend, kinds, kv_type=kv_type):
+            commands.append(["--backend", backend, kv_type, *(kind.name for kind in kinds)])
         _run_children(commands, at_once=spare_bytes >= KERNELS["cold"].peak_bytes)
     backends.warm_up(backend, kinds, kv_type)
     for name in drafters:
         warm_up_drafter(name)
-    remember_kernels(backend, kinds, drafters)
+    remember_kernels(backend, kinds, drafters, kv_type)
 
 
 def _run_children(commands: Sequence[list[str]], *, at_once: bool) -> None:
@@ -130,4 +130,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "--drafter":
         warm_up_drafter(sys.argv[2])
     else:
-        backends.warm_up(sys.argv[2], [TensorType[name] for name in sys.argv[3:]])
+        backend, kv_type, *names = sys.argv[2:]
+        for each in dict.fromkeys((kv_type, *CHOSEN_KV_TYPES)):
+            backends.warm_up(backend, [TensorType[name] for name in names], each)

@@ -18,6 +18,8 @@ from edgespec.models.spec import ModelSpec
 
 KV_TYPES = ("f16", "int8", "q4")
 """How keys and values can be kept, largest first; the last only where it is asked for."""
+CHOSEN_KV_TYPES = ("f16", "int8")
+"""Those that a plan may choose by itself."""
 DEFAULT_CONTEXT = 8192
 SMALLEST_CONTEXT = 256
 DEFAULT_NODES = 16
