@@ -76,7 +76,7 @@ class Planner:
             spec,
             context=context,
             max_nodes=max_nodes,
-            usual_nodes=DEFAULT_NODES if self.ask is None else FOREIGN_NODES,
+            usual_nodes=FOREIGN_NODES if backend == "llamacpp" else DEFAULT_NODES,
             draft=bool(names),
             kv_type=_kv_type(kv_type, backend),
             threads=_threads(threads, hardware),

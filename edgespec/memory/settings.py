@@ -24,7 +24,7 @@ DEFAULT_CONTEXT = 8192
 SMALLEST_CONTEXT = 256
 DEFAULT_NODES = 16
 FOREIGN_NODES = 32
-"""Where another engine's cost of a node levels off: each row of its passes costs more than ours."""
+"""Where llama.cpp's cost of a node levels off: each row of its passes costs more than ours."""
 MOST_NODES = 256
 DEFAULT_CHUNK = 256
 SMALLEST_CHUNK = 32

@@ -80,8 +80,13 @@ class Cells:
         self._branches = [_Branch(mains + number) for number in range(branches)]
 
     def begin(self, text: Text) -> None:
-        """Give a text a sequence if it has none."""
+        """Give a text a sequence if it has none; raises BackendError when all are taken."""
         if text.main < 0:
+            if not self._free:
+                raise BackendError(
+                    "llama.cpp has no sequence left for another text; close one, or load with more "
+                    "sequences"
+                )
             text.main = self._free.pop()
 
     def branches(self, text: Text, count: int, length: int) -> list[int]:
