@@ -14,7 +14,6 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from edgespec.memory.settings import CHOSEN_KV_TYPES
 from edgespec.models.spec import TensorType
 from edgespec.version import __version__
 
@@ -88,10 +87,10 @@ def kernel_folder() -> Path:
 
 
 def kernels_are_cached(
-    backend: str, kinds: Iterable[TensorType], drafters: Iterable[str] = (), kv_type: str = "f16"
+    backend: str, kinds: Iterable[TensorType], drafters: Iterable[str] = (), kv_type: str = ""
 ) -> bool:
-    """Whether an earlier process has compiled all that these weight types, drafters and this KV
-    need.
+    """Whether an earlier process has compiled all that these weight types and drafters need, and
+    KV of a type that is not compiled for unasked.
     """
     drafted = all(drafter_is_cached(name) for name in drafters)
     return drafted and _marker(backend, kinds, kv_type).exists()
@@ -109,7 +108,7 @@ def cached_kernels() -> tuple[str, ...]:
 
 
 def remember_kernels(
-    backend: str, kinds: Iterable[TensorType], drafters: Iterable[str] = (), kv_type: str = "f16"
+    backend: str, kinds: Iterable[TensorType], drafters: Iterable[str] = (), kv_type: str = ""
 ) -> None:
     """Note that all is compiled; a folder that cannot be written has nothing in it to note."""
     with suppress(OSError):
@@ -117,9 +116,9 @@ def remember_kernels(
             marker.touch()
 
 
-def _marker(backend: str, kinds: Iterable[TensorType], kv_type: str) -> Path:
+def _marker(backend: str, kinds: Iterable[TensorType], kv_type: str = "") -> Path:
     names = sorted({kind.name for kind in kinds})
-    if kv_type not in CHOSEN_KV_TYPES:
+    if kv_type:
         names.append(f"kv-{kv_type}")
     forced = os.environ.get("EDGESPEC_ISA", "")
     return kernel_folder() / ".".join(["ready", backend, *names, forced]).rstrip(".")

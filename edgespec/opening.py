@@ -18,7 +18,7 @@ from edgespec.errors import OptionError
 from edgespec.memory import Budget, Plan, Planner, hardware, runtime, snapshot
 from edgespec.memory.calibration import KernelState
 from edgespec.memory.monitor import release_free_memory
-from edgespec.memory.settings import BUILT_IN_DRAFTERS
+from edgespec.memory.settings import BUILT_IN_DRAFTERS, CHOSEN_KV_TYPES
 from edgespec.memory.sizing import MAPPED_BYTES
 from edgespec.memory.watch import Watch
 from edgespec.models import ModelFile, TensorType, open_model, resolve
@@ -231,9 +231,9 @@ def _plan(
     memory_now = snapshot()
 
     def is_ready(name: str) -> bool:
-        pinned = "f16" if kv_type == "auto" else kv_type
+        asked = "" if kv_type in ("auto", *CHOSEN_KV_TYPES) else kv_type
         kinds, needed = _kinds(file, name), drafters or BUILT_IN_DRAFTERS
-        return kernels_are_cached(name, kinds, needed, pinned)
+        return kernels_are_cached(name, kinds, needed, asked)
 
     def make(name: str) -> Plan:
         kernels: KernelState = "cached" if is_ready(name) else "cold"

@@ -46,16 +46,17 @@ def warm_up(
     compiles for the KV asked for and for all that a later plan may choose.
     """
     kinds = sorted(kinds, key=lambda kind: kind.type_id)
+    asked = "" if kv_type in CHOSEN_KV_TYPES else kv_type
     drafters = drafters or BUILT_IN_DRAFTERS  # what verifies is compiled with them
     if can_have_children():
         commands = [["--drafter", name] for name in drafters if not drafter_is_cached(name)]
-        if not kernels_are_cached(backend, kinds, kv_type=kv_type):
+        if not kernels_are_cached(backend, kinds, kv_type=asked):
             commands.append(["--backend", backend, kv_type, *(kind.name for kind in kinds)])
         _run_children(commands, at_once=spare_bytes >= KERNELS["cold"].peak_bytes)
     backends.warm_up(backend, kinds, kv_type)
     for name in drafters:
         warm_up_drafter(name)
-    remember_kernels(backend, kinds, drafters, kv_type)
+    remember_kernels(backend, kinds, drafters, asked)
 
 
 def _run_children(commands: Sequence[list[str]], *, at_once: bool) -> None:
