@@ -1,8 +1,8 @@
-"""What a long context costs: T(n) by tokens in the cache, with f16 and int8 keys and values.
+"""What a long context costs: T(n) by tokens in the cache, with each type of keys and values.
 
     python benchmarks/contexts.py MODEL... [--contexts 256,1024,4096,8000] [--nodes 1,4,8]
 
-Both caches are open at once and are filled further and further; at each context they take turns.
+All caches are open at once and are filled further and further; at each context they take turns.
 Medians with the lowest and the highest beside them. "GB/s" is what a pass reads more than at the
 first context, by the time it takes more: how fast keys and values are gone through.
 """

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels import attention_ops, int8_kv, isa, row_ops, tile
+from edgespec.backends.native.kernels import attention_ops, isa, row_ops, scaled_kv, tile
 from edgespec.backends.native.kernels.emit import Emitter, Function
 from edgespec.backends.native.kernels.integer_tile import Operations
+from edgespec.backends.native.kernels.kv_forms import FORMS
 from edgespec.backends.native.kernels.machine_code import compile_function
 from edgespec.backends.native.kernels.spans import WIDTH, row_sizes
 from edgespec.memory.settings import KV_TYPES
@@ -205,12 +206,12 @@ def _record_attention(calls: Calls) -> None:
         mixed, facts = (_normal(2, 19, 32) * 1e4).astype(kind), np.abs(_normal(2, 3, 32, seed=1))
         output = np.zeros((2, 24), np.float32)
         sizes = (mixed.strides[0], calls.place(facts), facts.strides[0], 19)
-        for kv_type in ("f16",) if kind is np.float32 else int8_kv.FORMS:
+        for kv_type in ("f16",) if kind is np.float32 else FORMS:
             arguments = (calls.place(mixed), *sizes, calls.place(output), 24, 2)
             calls.add(f"combine_{kv_type}", *arguments)
     for scale in (1.0, 1e-7, 1e6, 0.0):
         number = calls.place(_normal(40, scale=scale))
-        for kv_type in int8_kv.FORMS:
+        for kv_type in FORMS:
             for name, count in {"store_key": 64 * 10, "store_value": 4 * 64}.items():
                 scales, room = (calls.place(np.zeros(size, np.uint8)) for size in (64, count))
                 calls.add(f"{name}_{kv_type}", number, room, scales, 40)
@@ -219,14 +220,14 @@ def _record_attention(calls: Calls) -> None:
     for head_dim in (20, 40, 64, 96):
         calls.add("turn_q4", calls.place(_normal(head_dim)), head_dim)
     scales = np.abs(_normal(32)).astype(np.float16)
-    for kv_type in int8_kv.FORMS:
+    for kv_type in FORMS:
         room = calls.place(np.zeros(32, np.float32))
         calls.add(f"spread_{kv_type}", calls.place(scales), room, 2)
 
 
 def _record_loops(calls: Calls, kv_type: str) -> None:
     """Scores and mixing, for the numbers of rows that all instruction sets have functions for."""
-    digits = int8_kv.DIGITS if kv_type in int8_kv.FORMS else 1
+    digits = scaled_kv.DIGITS if kv_type in FORMS else 1
     queries, keys = arrays.queries(kv_type, 40), arrays.keys(kv_type, 4, 40)
     values = arrays.values(kv_type, 36, 48)
     asked, tiles, scales, rows = (
@@ -239,7 +240,7 @@ def _record_loops(calls: Calls, kv_type: str) -> None:
         calls.add(f"scores_{kv_type}_{size}", asked, tiles, *sizes, scores, tiles)
         weights, output = arrays.weights(size, 36), np.zeros((size, 48), np.float32)
         shares, mixed = calls.place(weights), calls.place(output)
-        if kv_type in int8_kv.FORMS:
+        if kv_type in FORMS:
             largest = calls.place(weights.max(axis=1))
             for row in range(size):
                 share = Place(shares.offset + row * weights.strides[0])

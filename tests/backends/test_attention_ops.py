@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels import attention_ops, int8_kv, isa
+from edgespec.backends.native.kernels import attention_ops, isa, scaled_kv
+from edgespec.backends.native.kernels.kv_forms import FORMS
 from edgespec.backends.native.kernels.machine_code import compile_function
 from edgespec.backends.native.kernels.spans import SCORES_STRIDE, WIDTH, row_sizes
 from edgespec.memory.settings import KV_TYPES
@@ -22,10 +23,10 @@ Floats = NDArray[np.float32]
 USED = isa.available()[0]
 OPERATIONS = isa.operations(USED)
 SIZES = {
-    kv_type: row_sizes(OPERATIONS.lanes, int8_kv.DIGITS if kv_type in int8_kv.FORMS else 1)
+    kv_type: row_sizes(OPERATIONS.lanes, scaled_kv.DIGITS if kv_type in FORMS else 1)
     for kv_type in KV_TYPES
 }
-SCALED_TYPES = list(int8_kv.FORMS)
+SCALED_TYPES = list(FORMS)
 CASES = [(kv_type, size) for kv_type in KV_TYPES for size in SIZES[kv_type]]
 OUT = np.float32(-np.inf)
 

@@ -62,7 +62,7 @@ def test_backends_agree(model: str) -> None:
     least = 0.99999 if model.split("-")[1] in FLOAT_TYPES else 0.999
     assert cosines(logits["native"], logits["reference"]).min() >= least
     assert cosines(logits["native-int8"], logits["reference"]).min() >= 0.999
-    assert cosines(logits["native-q4"], logits["reference"]).min() >= 0.95
+    assert cosines(logits["native-q4"], logits["reference"]).min() >= 0.9
     if "llamacpp" in logits:
         # It rounds what it multiplies BF16 weights with to BF16 as well.
         least = 0.9999 if model.endswith("BF16") else least

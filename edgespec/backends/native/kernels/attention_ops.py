@@ -1,7 +1,7 @@
 """The inner loops of attention as machine code: scores and mixing over f16 keys and values,
 softmax, and putting spans together.
 
-`spans.py` tells what a span is, `memory/arena.py` how keys and values lie, `int8_kv.py` has the
+`spans.py` tells what a span is, `memory/arena.py` how keys and values lie, `scaled_kv.py` has the
 loops for int8 and q4. Scores and mixing are made for some numbers of rows, their sums in
 registers; the order of operations in a row is the same in all of them. These two take twelve
 64-bit integers and, while they compute, ask for memory that is needed next: as many bytes as they
@@ -15,9 +15,10 @@ from functools import partial
 
 from llvmlite import ir
 
-from edgespec.backends.native.kernels import int8_kv, int8_store, kv_rotation, q4_store
+from edgespec.backends.native.kernels import int8_store, kv_rotation, q4_store, scaled_kv
 from edgespec.backends.native.kernels.emit import F32, V16F32, Emitter, Function, Value
 from edgespec.backends.native.kernels.integer_tile import Operations
+from edgespec.backends.native.kernels.kv_forms import FORMS
 from edgespec.backends.native.kernels.machine_code import Processor, compile_named
 from edgespec.backends.native.kernels.row_ops import start
 from edgespec.backends.native.kernels.spans import (
@@ -237,17 +238,17 @@ def functions(kv_type: str, operations: Operations) -> dict[str, Callable[[], Fu
             made[f"scores_f16_{size}"] = partial(scores, size, lanes)
             made[f"mix_f16_{size}"] = partial(mix, size, lanes)
         return made
-    form, store = int8_kv.FORMS[kv_type], q4_store if kv_type == "q4" else int8_store
+    form, store = FORMS[kv_type], q4_store if kv_type == "q4" else int8_store
     made[f"store_key_{kv_type}"] = store.store_key
     made[f"store_value_{kv_type}"] = store.store_value
-    made[f"put_query_{kv_type}"] = partial(int8_kv.put_query, form)
-    made[f"spread_{kv_type}"] = partial(int8_kv.spread, form)
-    made[f"weigh_{kv_type}"] = partial(int8_kv.weigh, form, operations)
+    made[f"put_query_{kv_type}"] = partial(scaled_kv.put_query, form)
+    made[f"spread_{kv_type}"] = partial(scaled_kv.spread, form)
+    made[f"weigh_{kv_type}"] = partial(scaled_kv.weigh, form, operations)
     if kv_type == "q4":
         made["turn_q4"] = kv_rotation.turn
-    for size in row_sizes(lanes, int8_kv.DIGITS):
-        made[f"scores_{kv_type}_{size}"] = partial(int8_kv.scores, form, size, operations)
-        made[f"mix_{kv_type}_{size}"] = partial(int8_kv.mix, form, size, operations)
+    for size in row_sizes(lanes, scaled_kv.DIGITS):
+        made[f"scores_{kv_type}_{size}"] = partial(scaled_kv.scores, form, size, operations)
+        made[f"mix_{kv_type}_{size}"] = partial(scaled_kv.mix, form, size, operations)
     return made
 
 

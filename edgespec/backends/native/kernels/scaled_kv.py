@@ -16,8 +16,6 @@ registers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llvmlite import ir
 
 from edgespec.backends.native.kernels.emit import (
@@ -31,6 +29,7 @@ from edgespec.backends.native.kernels.emit import (
     Value,
 )
 from edgespec.backends.native.kernels.integer_tile import Operations
+from edgespec.backends.native.kernels.kv_forms import Form
 from edgespec.backends.native.kernels.row_ops import start
 from edgespec.backends.native.kernels.spans import (
     NUM_LOOP_ARGUMENTS,
@@ -58,44 +57,6 @@ _IN_BLOCK = SCALED // 4
 _BLOCK_BYTES = _IN_BLOCK * _QUAD
 _APART = (0, 4 * ROW_BLOCK)
 """Bytes from the first digits of a row's quad to its digits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How numbers of a KV type are stored."""
-
-    name: str
-    bits: int
-
-    @property
-    def offset(self) -> int:
-        """Stored is the number plus this."""
-        return 1 << (self.bits - 1)
-
-    @property
-    def in_byte(self) -> int:
-        """Quads of dimensions, or vectors of values, that share their bytes."""
-        return 8 // self.bits
-
-    @property
-    def largest(self) -> int:
-        """The largest number a byte becomes."""
-        return (1 << self.bits) - 1
-
-    def starts(self, operations: Operations) -> bool:
-        """Whether sums start at the offset's share: not where 128 is taken out for us."""
-        return not (operations.signed and self.offset == 128)
-
-    def part(self, emitter: Emitter, raw: Value, index: Value) -> Value:
-        """The bytes of one of the quads, by its index, that lie in these."""
-        if self.in_byte == 1:
-            return raw
-        builder = emitter.builder
-        shift = emitter.splat(builder.trunc(builder.mul(index, emitter.integer(self.bits)), I32))
-        return builder.and_(builder.lshr(raw, shift), emitter.constant(0x0F0F0F0F))
-
-
-FORMS = {form.name: form for form in (Form("int8", 8), Form("q4", 4))}
 
 
 def _inverse(emitter: Emitter, most: float, largest: Value) -> Value:
