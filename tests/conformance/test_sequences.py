@@ -181,7 +181,7 @@ def test_a_text_is_not_spoiled_by_others_passes(backend: str) -> None:
     other.close()
 
 
-@pytest.mark.parametrize("backend", BATCHING)
+@pytest.mark.parametrize("backend", ["native", "native-int8"])
 def test_texts_are_set_aside_and_come_back(backend: str) -> None:
     """Besides those that count, and untouched by what is computed meanwhile."""
     target = _open(backend, "llama-Q8_0")
@@ -203,6 +203,8 @@ def test_texts_are_set_aside_and_come_back(backend: str) -> None:
     for other in idle:
         other.close()
     target.open_sequence().close()
+    with pytest.raises(BackendError, match="sets no texts aside"):
+        _open("reference", "llama-Q8_0").idle_sequence()
 
 
 WRONG_USE: dict[str, Callable[[Target, KvSequence], object]] = {
