@@ -36,7 +36,7 @@ def text_of(engine: Engine, num_tokens: int) -> str:
     """A text of at most that many tokens, and few less."""
     text = found = ""
     for count in range(10 * num_tokens):
-        if count % 50 == 0:
+        if count % 8 == 0:
             if len(engine.encode(text, raw=True)) > num_tokens:
                 return found
             found = text

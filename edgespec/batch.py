@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from edgespec.control.stats import ReplyStats
 from edgespec.decode import decode_together
 from edgespec.errors import EdgeSpecError, OptionError
+from edgespec.overflow import policy
 from edgespec.reply import Reply, Request
 from edgespec.verification.sampling import random_seed
-from edgespec.writing import Writer, Writing, check_prompt, stats
+from edgespec.writing import Writer, Writing, fit_prompt, stats
 
 if TYPE_CHECKING:
     from edgespec.engine import Engine, Prompts
@@ -58,7 +59,13 @@ class Batch:
     the prompt's beginning; then all step together.
     """
 
-    def __init__(self, engine: Engine, asked: Sequence[Request], max_batch: int | None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        asked: Sequence[Request],
+        max_batch: int | None,
+        on_overflow: str = "stop",
+    ) -> None:
         planned = engine.plan.sequences
         self.max_batch = planned if max_batch is None else max_batch
         if not 1 <= self.max_batch <= planned:
@@ -66,10 +73,10 @@ class Batch:
                 f"max_batch is {max_batch}, and this engine was loaded for {planned} at once; load "
                 f"with sequences={max_batch}, or take 1 to {planned}"
             )
-        for request in asked:
-            check_prompt(request, engine.plan, engine.file.spec.context_length)
         self._engine = engine
-        self.writings = [Writing(request) for request in asked]
+        self.writings = [Writing(request, policy(on_overflow)) for request in asked]
+        for writing in self.writings:
+            fit_prompt(writing, engine.plan, engine.file.spec.context_length)
         self.ended: list[int] = []
         """Indices of the replies that have ended, in this order."""
         self._waiting = deque(range(len(asked)))
@@ -92,7 +99,7 @@ class Batch:
             writers, decode_together(runs, self._engine.allotment), strict=True
         ):
             piece = writer.push(new)
-            if writer.run.is_over():
+            if writer.run.is_over() and not writer.make_room():
                 piece += writer.flush()
                 self._finish(index)
             if piece or index not in self._running:
@@ -121,7 +128,7 @@ class Batch:
         while self._waiting and free:
             index = self._waiting.popleft()
             writing = self.writings[index]
-            session = max(free, key=lambda lane: lane.common(writing.request.prompt_ids))
+            session = max(free, key=lambda lane: lane.common(writing.seen_ids))
             try:
                 self._running[index] = self._engine.writer(writing, session)
             except BaseException:

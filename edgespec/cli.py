@@ -382,6 +382,7 @@ def batch(
     drafters: Drafters = "auto",
     no_speculation: NoSpeculation = False,
     raw: Raw = False,
+    on_overflow: OnOverflow = "stop",
 ) -> None:
     """Write the replies to a file of prompts, several at once.
 
@@ -391,7 +392,13 @@ def batch(
     """
     from edgespec.terminal.batches import run_batch
 
-    reply = ReplyOptions(max_tokens, temperature, seed=seed, speculation=not no_speculation)
+    reply = ReplyOptions(
+        max_tokens,
+        temperature,
+        seed=seed,
+        speculation=not no_speculation,
+        on_overflow=on_overflow,
+    )
     chosen = "none" if no_speculation else drafters
     load = LoadOptions(
         model, memory, backend, threads, context, chosen, kv_type, sequences=max_batch

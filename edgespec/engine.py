@@ -155,19 +155,21 @@ class Engine:
         seed: int | None = None,
         seeds: Sequence[int] | None = None,
         max_batch: int | None = None,
+        on_overflow: str = "stop",
         **options: Any,
     ) -> BatchStream:
         """Yield (index, piece) of several replies as they come; afterwards `.replies` has them all.
 
         `n` replies to each prompt, the j-th drawn with `seeds[j]`, or with `seed + j`; at most
-        `max_batch` at once. A prompt may be a `Request`, which brings its own options. Other
+        `max_batch` at once. `on_overflow` "sliding" keeps the first tokens and the latest of a text
+        that fills its context. A prompt may be a `Request`, which brings its own options. Other
         options are `request`'s. Raises OptionError for values that mean nothing and for more at
         once than planned, ContextOverflowError when a prompt does not fit.
         """
         from edgespec.batch import Batch, BatchStream, requests
 
         asked = requests(self, prompts, n, seed, seeds, options)
-        return BatchStream(self, Batch(self, asked, max_batch))
+        return BatchStream(self, Batch(self, asked, max_batch, on_overflow))
 
     def first_finished(self, prompt: str | Sequence[int], n: int, **options: Any) -> Reply:
         """Write n replies at once until the first ends, and return it; the rest is never written.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec import backends
 from edgespec.cache import kernels_are_cached
-from edgespec.errors import OptionError
+from edgespec.errors import BudgetError, OptionError
 from edgespec.memory import Budget, Plan, Planner, hardware, runtime, snapshot
 from edgespec.memory.calibration import KernelState
 from edgespec.memory.monitor import release_free_memory
@@ -92,15 +92,27 @@ def load(
     read, StoreError when the datastore cannot be used, OptionError for arguments that mean nothing.
     """
     names = drafter_names(drafters, store)
-    file = open_model(resolve(model), foreign=True)
-    try:
+    path = resolve(model)
+    with _refusals(path), ExitStack() as opened:
+        file = opened.enter_context(open_model(path, foreign=True))
         chosen = _plan(
             file, memory, backend, threads, context, max_nodes, names, kv_type, sequences, store
         )
-        return _open(file, chosen, names, store, progress)
-    except BaseException:
-        file.close()
-        raise
+        engine = _open(file, chosen, names, store, progress)
+        opened.pop_all()  # the engine's from here on
+        return engine
+
+
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    """Memory that the system refuses is an error with a sentence."""
+    try:
+        yield
+    except MemoryError:
+        raise BudgetError(
+            f"the system refused memory while the model was loaded from {path}; close other "
+            "programs, or load with less --memory"
+        ) from None
 
 
 def _open(
@@ -134,7 +146,11 @@ def _open(
     target = backends.open_target(file, chosen, loaded)
     report("load", 1, 1)
     release_free_memory()
-    return Engine(file, chosen, target, make_market, progress)
+    try:
+        return Engine(file, chosen, target, make_market, progress)
+    except BaseException:
+        target.close()
+        raise
 
 
 def _kinds(file: ModelFile, backend: str) -> frozenset[TensorType]:

@@ -105,8 +105,13 @@ class Target(ABC):
         return self.adopt(self._open_sequence(), 0)
 
     def idle_sequence(self) -> KvSequence:
-        """An empty text that takes part in no pass, and does not count: to set others aside in."""
+        """An empty text that takes part in no pass, and does not count: to set others aside in.
+
+        BackendError where there is no arena to keep them.
+        """
         self._check_open()
+        if self.arena is None:
+            raise BackendError(f"the {self.capabilities.name} backend sets no texts aside")
         return KvSequence(self, self._open_sequence(), idle=True)
 
     def adopt(self, state: Any, length: int) -> KvSequence:

@@ -84,9 +84,15 @@ class SuffixAutomatonDrafter(Drafter):
         self._states[0] = (-1, 0, -1, 0, -1)
 
     def _rebuild(self, tokens: NDArray[np.int32], capacity: int) -> None:
-        """Start over with `tokens`, releasing the old arrays before the new ones are made."""
+        """Start over with `tokens`, releasing the old arrays before the new ones are made; where
+        memory is refused, without a text.
+        """
         del self._text, self._states, self._edges, self._slots
-        self._allocate(capacity)
+        try:
+            self._allocate(capacity)
+        except MemoryError:
+            self._allocate(1)
+            raise
         self._feed(tokens)
 
     def _feed(self, tokens: NDArray[np.int32]) -> None:

@@ -52,19 +52,21 @@ def run_batch(
             return True
         with ProgressLine() as progress, load.load(progress) as engine:
             defaults = options.as_arguments() | {"raw": raw}
-            del defaults["on_overflow"]  # replies of a batch end where their context does
-            return _answer(engine, lines[num_done:], defaults, target, progress)
+            on_overflow = defaults.pop("on_overflow")  # the same for all lines
+            return _answer(engine, lines[num_done:], defaults, on_overflow, target, progress)
 
 
 def _answer(
     engine: Engine,
     lines: list[Line],
     defaults: dict[str, Any],
+    on_overflow: str,
     target: IO[str],
     progress: ProgressLine,
 ) -> bool:
     """Write a line for each, as soon as it and all before it are there."""
-    from edgespec.writing import check_prompt
+    from edgespec.overflow import policy
+    from edgespec.writing import Writing, fit_prompt
 
     asked: list[Request] = []
     waiting: dict[int, dict[str, Any]] = {}  # place of a line, its output
@@ -72,14 +74,15 @@ def _answer(
     for place, line in enumerate(lines):
         request = _request(engine, line, defaults)
         try:
-            check_prompt(request, engine.plan, engine.file.spec.context_length)
+            writing = Writing(request, policy(on_overflow))
+            fit_prompt(writing, engine.plan, engine.file.spec.context_length)
         except ContextOverflowError as error:
             waiting[place] = line.head | {"error": str(error)}
             continue
         asked.append(request)
         places.append(place)
     num_failed, written, seen = len(waiting), 0, 0
-    stream = engine.stream_batch(asked)
+    stream = engine.stream_batch(asked, on_overflow=on_overflow)
     try:
         for _ in stream:
             ended = stream.ended

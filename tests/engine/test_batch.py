@@ -326,3 +326,18 @@ def test_one_text_at_once_is_what_load_gives(folder: Path) -> None:
         assert same(alone(engine, PROMPTS[:3], seed=1, max_tokens=5), replies)
         with pytest.raises(OptionError, match="sequences=2"):
             engine.generate_batch(PROMPTS, max_batch=2)
+
+
+def test_texts_slide_in_a_batch_as_they_do_alone(model: Path) -> None:
+    """Replies that outgrow their context beside others that do not, and a prompt that is too
+    long.
+    """
+    options: dict[str, Any] = {"seed": 3, "ignore_eos": True, "raw": True, "on_overflow": "sliding"}
+    prompts = ["one two three", "the cat and the hat " * 30, "so"]
+    with edgespec.load(model, threads=1, context=128, sequences=2) as engine:
+        alone = [engine.generate(prompt, max_tokens=200, **options) for prompt in prompts]
+        found = engine.generate_batch(prompts, max_tokens=200, **options)
+    assert [reply.token_ids for reply in found] == [reply.token_ids for reply in alone]
+    dropped = [reply.stats.dropped_tokens for reply in found]
+    assert dropped == [reply.stats.dropped_tokens for reply in alone] and min(dropped) > 0
+    assert {reply.finish_reason for reply in found} == {"length"}

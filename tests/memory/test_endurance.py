@@ -1,0 +1,32 @@
+"""Many requests in one process leave nothing behind: benchmarks/endurance.py with fewer of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli_runs import ROOT, environment
+from tests.models.build import CHATML, write_gguf
+
+pytestmark = pytest.mark.slow
+
+
+def test_requests_leave_nothing_behind(tmp_path: Path) -> None:
+    model = write_gguf(tmp_path / "tiny.gguf", template=CHATML, type="Q8_0")
+    program = ROOT / "benchmarks" / "endurance.py"
+    done = subprocess.run(
+        [sys.executable, str(program), str(model), "--requests", "200", "--json"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=600,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout)
+    assert found["growth"] <= 0.02, found
+    assert found["spilled_tokens"] > 0 and len(found["kinds"]) == 8, found
