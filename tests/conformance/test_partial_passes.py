@@ -24,7 +24,7 @@ from tests.conformance.targets import (
 from tests.conformance.trees import path_to, token_trees
 from tests.models.build import write_gguf
 
-EXITING = ("native", "native-int8")
+EXITING = ("native", "native-int8", "native-q4")
 EVERY = [(backend, model) for backend in EXITING for model in FEW_MODELS]
 IDS = [f"{backend}-{model}" for backend, model in EVERY]
 
