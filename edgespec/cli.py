@@ -171,6 +171,10 @@ Store = Annotated[
     str | None,
     typer.Option("--store", metavar="FILE", help="A datastore for the drafter hierarchy."),
 ]
+DraftModel = Annotated[
+    str | None,
+    typer.Option("--draft-model", metavar="FILE", help="A smaller model that guesses ahead."),
+]
 NoSpeculation = Annotated[
     bool,
     typer.Option("--no-speculation", help="One token at a time; the text is the same, only later."),
@@ -281,6 +285,7 @@ def run(
     seed: Seed = None,
     drafters: Drafters = "auto",
     store: Store = None,
+    draft_model: DraftModel = None,
     no_speculation: NoSpeculation = False,
     system: System = None,
     prefix: PrefixName = None,
@@ -309,8 +314,10 @@ def run(
         not no_speculation, ignore_eos, accept, on_overflow,
     )  # fmt: skip
     text = read_prompt(prompt, sys.stdin.buffer, stdin_is_terminal=sys.stdin.isatty())
-    chosen = "none" if no_speculation else drafters
-    load = LoadOptions(model, memory, backend, threads, context, chosen, kv_type, store)
+    chosen, partner = ("none", None) if no_speculation else (drafters, draft_model)
+    load = LoadOptions(
+        model, memory, backend, threads, context, chosen, kv_type, store, draft_model=partner
+    )
     run_once(text, load, reply, system=system, prefix=prefix, raw=raw, stats=stats, as_json=as_json)
 
 
@@ -333,6 +340,7 @@ def chat(
     seed: Seed = None,
     drafters: Drafters = "auto",
     store: Store = None,
+    draft_model: DraftModel = None,
     no_speculation: NoSpeculation = False,
     system: System = None,
     prefix: PrefixName = None,
@@ -359,8 +367,10 @@ def chat(
         max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
         not no_speculation, ignore_eos, accept, on_overflow,
     )  # fmt: skip
-    chosen = "none" if no_speculation else drafters
-    load = LoadOptions(model, memory, backend, threads, context, chosen, kv_type, store)
+    chosen, partner = ("none", None) if no_speculation else (drafters, draft_model)
+    load = LoadOptions(
+        model, memory, backend, threads, context, chosen, kv_type, store, draft_model=partner
+    )
     if not hold_chat(prompt, load, reply, system=system, prefix=prefix, as_json=as_json):
         raise typer.Exit(1)
 
@@ -380,6 +390,7 @@ def batch(
     temperature: Temperature = 0.8,
     seed: Seed = None,
     drafters: Drafters = "auto",
+    draft_model: DraftModel = None,
     no_speculation: NoSpeculation = False,
     raw: Raw = False,
     on_overflow: OnOverflow = "stop",
@@ -399,9 +410,9 @@ def batch(
         speculation=not no_speculation,
         on_overflow=on_overflow,
     )
-    chosen = "none" if no_speculation else drafters
+    chosen, partner = ("none", None) if no_speculation else (drafters, draft_model)
     load = LoadOptions(
-        model, memory, backend, threads, context, chosen, kv_type, sequences=max_batch
+        model, memory, backend, threads, context, chosen, kv_type, None, max_batch, partner
     )
     if not run_batch(file, out, load, reply, raw=raw):
         raise typer.Exit(1)
@@ -419,6 +430,7 @@ def plan(
     threads: Threads = None,
     drafters: Drafters = "auto",
     store: Store = None,
+    draft_model: DraftModel = None,
     no_speculation: NoSpeculation = False,
     max_batch: MaxBatch = 1,
     as_json: Json = False,
@@ -429,10 +441,10 @@ def plan(
     lever would give.
     """
     check_vram(vram)
-    chosen = "none" if no_speculation else drafters
+    chosen, partner = ("none", None) if no_speculation else (drafters, draft_model)
     named = one_model(model_argument, model)
     options = LoadOptions(
-        named, memory, backend, threads, context, chosen, kv_type, store, sequences=max_batch
+        named, memory, backend, threads, context, chosen, kv_type, store, max_batch, partner
     )
     made = options.plan()
     if as_json:

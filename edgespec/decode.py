@@ -106,12 +106,14 @@ def decode(run: Run, controller: Controller) -> Generator[list[int], None, None]
             drafted = clock()
             logits = target.forward_batch(((sequence, TokenTree(tree.tokens, tree.parents)),))
             outcome, new = run.accept(tree, logits, target.maxima)
-            verify_s = clock() - drafted
+            # What drafting did of the pass' work is the pass' price.
+            verify_s, saved_s = clock() - drafted, session.market.saved_s
             if run.request.speculation:
-                _learn(run, controller, outcome, new, logits, verify_s, drafted - start)
+                draft_s = drafted - start - saved_s
+                _learn(run, controller, outcome, new, logits, verify_s + saved_s, draft_s)
             plain_s = controller.curve.seconds(1)
             # A pass that was held up would have been with one node as well.
-            held_up = verify_s / controller.curve.seconds(len(tree))
+            held_up = (verify_s + saved_s) / controller.curve.seconds(len(tree))
             run.book(outcome, clock() - start, held_up * plain_s, plain_s)
             yield new
     finally:
@@ -128,7 +130,7 @@ def _draft(run: Run, controller: Controller) -> DraftTree:
     if room < 1:
         return session.root()
     tree = _fitting(session, session.market.propose(room))
-    draft_s = session.clock() - start
+    draft_s = max(session.clock() - start - session.market.saved_s, 0.0)
     num_nodes = controller.choose(tree, draft_s, limit)
     return tree.take(1 + num_nodes) if num_nodes else session.root()
 
@@ -167,7 +169,10 @@ def decode_together(runs: Sequence[Run], allotment: Allotment) -> list[list[int]
     start = time.perf_counter()
     bids = [run.bid for run in runs]
     trees = [_propose(run, allotment, len(runs)) for run in runs]
-    draft_s = time.perf_counter() - start if any(bid.asked for bid in bids) else 0.0
+    draft_s = saved_s = 0.0
+    if any(bid.asked for bid in bids):
+        saved_s = sum(run.session.market.saved_s for run in runs)
+        draft_s = max(time.perf_counter() - start - saved_s, 0.0)
     counts = allotment.choose(bids, trees, draft_s)
     trees = [
         tree if len(tree) == 1 else tree.take(1 + count)
@@ -187,9 +192,9 @@ def decode_together(runs: Sequence[Run], allotment: Allotment) -> list[list[int]
         elif run.request.speculation:
             market.extend(new)
     outcomes = [outcome for outcome, _ in steps]
-    allotment.observe(bids, outcomes, verify_s, draft_s, study_s)
+    allotment.observe(bids, outcomes, verify_s + saved_s, draft_s, study_s)
     seconds, plain_s = time.perf_counter() - start, allotment.curve.seconds(len(runs))
-    held_up = verify_s / allotment.curve.seconds(sum(map(len, trees)))
+    held_up = (verify_s + saved_s) / allotment.curve.seconds(sum(map(len, trees)))
     for run, outcome in zip(runs, outcomes, strict=True):
         run.book(outcome, seconds, held_up * plain_s, plain_s / len(runs))
     return [new for _, new in steps]

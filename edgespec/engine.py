@@ -38,8 +38,10 @@ from edgespec.writing import Writer, Writing, check_prompt, fit_prompt
 
 if TYPE_CHECKING:
     from edgespec.backends.base import Target
+    from edgespec.backends.sequence import KvSequence
     from edgespec.batch import Batch, BatchStream
     from edgespec.chat import Chat
+    from edgespec.model_drafting import Partner
     from edgespec.models.tokenizer import Tokenizer
     from edgespec.voting import Vote
 
@@ -63,8 +65,10 @@ class Engine:
         target: Target,
         make_market: Callable[[], Market],
         progress: Progress | None = None,
+        partner: Partner | None = None,
     ) -> None:
         self.file = file
+        self._partner = partner
         self.plan = plan
         self._progress = progress
         self._target = target
@@ -73,7 +77,7 @@ class Engine:
         self._controller = Controller(CostCurve(self._curve, plan.max_nodes), plan.max_nodes)
         self.allotment = Allotment(CostCurve(self._curve, plan.max_nodes), plan.max_nodes)
         self._make_market = make_market
-        self._session = Session(target.own, make_market())
+        self._session = self._open_session(target.own)
         self.sessions = [self._session]
         """Of all texts that were written at a time; they keep what they hold."""
         self._shelf = Shelf(target, spill_folder(), cache(self._kv_kind))
@@ -299,6 +303,8 @@ class Engine:
                 session.sequence.close()
             self._repeating.save()
             self._target.close()
+            if self._partner is not None:
+                self._partner.close()
             self.file.close()
             release_free_memory()  # the interpreter's end touches library pages once more
 
@@ -423,8 +429,13 @@ class Engine:
     def lanes(self, count: int) -> list[Session]:
         """Sessions for so many texts at once, the engine's own first; they keep their texts."""
         while len(self.sessions) < count:
-            self.sessions.append(Session(self._target.open_sequence(), self._make_market()))
+            self.sessions.append(self._open_session(self._target.open_sequence()))
         return self.sessions[:count]
+
+    def _open_session(self, sequence: KvSequence) -> Session:
+        market = self._make_market()
+        market.attach(sequence, self._controller.curve.table)
+        return Session(sequence, market)
 
 
 class ReplyStream:

@@ -12,14 +12,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgespec import backends
+from edgespec import backends, model_drafting
 from edgespec.cache import kernels_are_cached
 from edgespec.errors import BudgetError, OptionError
 from edgespec.memory import Budget, Plan, Planner, hardware, runtime, snapshot
 from edgespec.memory.calibration import KernelState
 from edgespec.memory.monitor import release_free_memory
 from edgespec.memory.settings import BUILT_IN_DRAFTERS, CHOSEN_KV_TYPES
-from edgespec.memory.sizing import MAPPED_BYTES
+from edgespec.memory.sizing import MAPPED_BYTES, MODEL_DRAFTERS
 from edgespec.memory.watch import Watch
 from edgespec.models import ModelFile, TensorType, open_model, resolve
 from edgespec.selecting import Selection
@@ -54,16 +54,21 @@ def plan(
     kv_type: str = "auto",
     sequences: int = 1,
     store: str | os.PathLike[str] | None = None,
+    draft_model: str | os.PathLike[str] | None = None,
 ) -> Plan:
     """What `load` with the same arguments would do: where every byte goes, and why.
 
     Raises BudgetError when nothing fits, OptionError for arguments that mean nothing.
     """
-    names = drafter_names(drafters, store)
-    with open_model(resolve(model), foreign=True) as file:
+    names = drafter_names(drafters, store, draft_model)
+    with ExitStack() as opened:
+        file = opened.enter_context(open_model(resolve(model), foreign=True))
+        partner = model_drafting.Partner.open(draft_model, file) if draft_model else None
+        if partner is not None:
+            opened.callback(partner.close)
         return _plan(
             file, memory, backend, threads, context, max_nodes, names, kv_type, sequences, store,
-            compare=True,
+            partner, compare=True,
         )  # fmt: skip
 
 
@@ -79,6 +84,7 @@ def load(
     kv_type: str = "auto",
     sequences: int = 1,
     store: str | os.PathLike[str] | None = None,
+    draft_model: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Engine:
     """Open a model inside a memory budget; None is the model that ships with the package.
@@ -87,19 +93,25 @@ def load(
     "int8" in half the memory, "q4" in a bit over a quarter, or "auto": f16, and int8 where that
     leaves too little context; `sequences`
     how many replies may be written at once (`Engine.generate_batch`), each in a context of its own;
-    `store` is a datastore for the drafter "hierarchy".
+    `store` is a datastore for the drafter "hierarchy"; `draft_model` a smaller model of the same
+    vocabulary, which the drafter "draft-model" asks.
     Raises BudgetError before loading when the model does not fit, ModelFileError when it cannot be
     read, StoreError when the datastore cannot be used, OptionError for arguments that mean nothing.
     """
-    names = drafter_names(drafters, store)
+    names = drafter_names(drafters, store, draft_model)
     path = resolve(model)
     with _refusals(path), ExitStack() as opened:
-        file = opened.enter_context(open_model(path, foreign=True))
+        file = open_model(path, foreign=True)
+        opened.callback(file.close)
+        partner = model_drafting.Partner.open(draft_model, file) if draft_model else None
+        if partner is not None:
+            opened.callback(partner.close)
         chosen = _plan(
-            file, memory, backend, threads, context, max_nodes, names, kv_type, sequences, store
-        )
-        engine = _open(file, chosen, names, store, progress)
-        opened.pop_all()  # the engine's from here on
+            file, memory, backend, threads, context, max_nodes, names, kv_type, sequences, store,
+            partner,
+        )  # fmt: skip
+        engine = _open(file, chosen, names, store, partner, progress)
+        opened.pop_all()  # they are the engine's from here on
         return engine
 
 
@@ -120,6 +132,7 @@ def _open(
     chosen: Plan,
     names: tuple[str, ...],
     store: str | os.PathLike[str] | None,
+    partner: model_drafting.Partner | None,
     progress: Progress | None,
 ) -> Engine:
     # Imported here because they bring Numba, which planning does not need.
@@ -134,9 +147,11 @@ def _open(
     release_free_memory()  # so that a first start's children do not come on top of it
     spare_bytes = chosen.budget_bytes - chosen.planned_bytes
     warm_up(chosen.backend, _kinds(file, chosen.backend), spare_bytes, chosen.kv_type, names)
+    if partner is not None:
+        warm_up("native", partner.kinds, spare_bytes, drafters=names)
     release_free_memory()  # the compiler's peak must be over before the weights come
     report("kernels", 1, 1)
-    make_market = _market_maker(names, chosen, file, store)
+    make_market = _market_maker(names, chosen, file, store, partner)
     watch = Watch(chosen, lambda: 0)  # there are no stores yet that could shrink
 
     def loaded(done: int, total: int) -> None:
@@ -144,10 +159,12 @@ def _open(
         report("load", done, total)
 
     target = backends.open_target(file, chosen, loaded)
+    if partner is not None:
+        partner.load(chosen, loaded)
     report("load", 1, 1)
     release_free_memory()
     try:
-        return Engine(file, chosen, target, make_market, progress)
+        return Engine(file, chosen, target, make_market, progress, partner)
     except BaseException:
         target.close()
         raise
@@ -165,6 +182,7 @@ def _market_maker(
     chosen: Plan,
     file: ModelFile,
     store: str | os.PathLike[str] | None,
+    partner: model_drafting.Partner | None,
 ) -> Callable[[], Market]:
     """Makes the drafters asked for, each in what it was planned; none when there is no room for
     any. Called once for each text that may be written at a time.
@@ -181,12 +199,12 @@ def _market_maker(
     shared = {name: _shared(name, file, store) for name in names}
     statistics = KeptStatistics(file.fingerprint, names)
 
-    def make() -> Market:
-        return Market(
-            [make_drafter(name, sizes[name], **shared[name]) for name in names], statistics
-        )
+    def make_one(name: str) -> Drafter:
+        if name in MODEL_DRAFTERS:
+            return model_drafting.make(name, file, partner)
+        return make_drafter(name, sizes[name], **shared[name])
 
-    return make
+    return lambda: Market([make_one(name) for name in names], statistics)
 
 
 def _shared(name: str, file: ModelFile, store: str | os.PathLike[str] | None) -> dict[str, Any]:
@@ -213,19 +231,27 @@ def make_drafter(name: str, max_bytes: int, **shared: Any) -> Drafter:
 
 
 def drafter_names(
-    names: str | Sequence[str], store: str | os.PathLike[str] | None = None
+    names: str | Sequence[str],
+    store: str | os.PathLike[str] | None = None,
+    draft_model: str | os.PathLike[str] | None = None,
 ) -> tuple[str, ...]:
-    """The drafters asked for: "auto", "none", or names separated by commas."""
+    """The drafters asked for: "auto", "none", or names separated by commas; a draft model is one
+    more.
+    """
     if names == "auto":
         names = BUILT_IN_DRAFTERS
     elif isinstance(names, str):
         names = [] if names in ("none", "") else [name.strip() for name in names.split(",")]
     for name in names:
-        if name not in DRAFTERS:
-            known = ", ".join(DRAFTERS)
+        if name not in (*DRAFTERS, *MODEL_DRAFTERS):
+            known = ", ".join((*DRAFTERS, *MODEL_DRAFTERS))
             raise OptionError(f"no drafter is called {name!r}; choose auto, none or {known}")
     if store is not None and "hierarchy" not in names:
         raise OptionError("a datastore is for the drafter hierarchy; name it: --drafters hierarchy")
+    if draft_model is not None:
+        names = [*names, model_drafting.DRAFT_MODEL]
+    elif model_drafting.DRAFT_MODEL in names:
+        raise OptionError("the drafter draft-model asks a model; name it: --draft-model FILE")
     return tuple(dict.fromkeys(names))
 
 
@@ -240,6 +266,7 @@ def _plan(
     kv_type: str,
     sequences: int,
     store: str | os.PathLike[str] | None,
+    partner: model_drafting.Partner | None,
     *,
     compare: bool = False,
 ) -> Plan:
@@ -249,9 +276,11 @@ def _plan(
     def is_ready(name: str) -> bool:
         asked = "" if kv_type in ("auto", *CHOSEN_KV_TYPES) else kv_type
         kinds, needed = _kinds(file, name), drafters or BUILT_IN_DRAFTERS
-        return kernels_are_cached(name, kinds, needed, asked)
+        ready = kernels_are_cached(name, kinds, needed, asked)
+        return ready and (partner is None or kernels_are_cached("native", partner.kinds))
 
     def make(name: str) -> Plan:
+        model_drafting.check(drafters, name, file)
         kernels: KernelState = "cached" if is_ready(name) else "cold"
         with backends.survey(name, file) as ask:
             made = Planner(runtime(memory_now.process_resident_bytes, kernels), ask).plan(
@@ -267,6 +296,7 @@ def _plan(
                 kv_type=kv_type,
                 sequences=sequences,
                 datastore_bytes=_mapped_bytes(store),
+                draft_model=partner.sizing if partner else None,
             )
         return replace(made, reasons=(*made.reasons, *backends.notes(name)))
 

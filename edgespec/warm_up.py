@@ -92,6 +92,7 @@ def warm_up_drafter(name: str) -> None:
     from edgespec.control.controller import Controller
     from edgespec.control.cost_curve import CostCurve
     from edgespec.drafting import Market, StepOutcome, TopTokens
+    from edgespec.memory.sizing import MODEL_DRAFTERS
     from edgespec.opening import make_drafter
     from edgespec.verification.acceptance import Verifier
     from edgespec.verification.sampling import SamplingParams
@@ -99,7 +100,12 @@ def warm_up_drafter(name: str) -> None:
 
     text = [1, 2, 1, 2, 1, 2]
     # Two of a kind, so that what merges proposals is compiled, too.
-    market = Market([make_drafter(name, _DRAFTER_BYTES) for _ in range(2)])
+    if name in MODEL_DRAFTERS:
+        from edgespec.drafting.flat import FlatDrafter
+
+        market = Market([FlatDrafter(16), FlatDrafter(16)])
+    else:
+        market = Market([make_drafter(name, _DRAFTER_BYTES) for _ in range(2)])
     controller = Controller(CostCurve({1: 1.0, 2: 1.1, 4: 1.2}), 4)
     sampling = SamplingParams(seed=0)
     market.begin(sampling)

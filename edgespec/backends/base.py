@@ -63,6 +63,8 @@ class Capabilities:
     trees: bool
     sequences: bool
     """Several texts in one pass, which reads the weights once for all of them."""
+    early_exit: bool = False
+    """Passes through the first layers only, which a whole pass goes on from."""
 
 
 Part = tuple[KvSequence, TokenTree]
@@ -185,10 +187,27 @@ class Target(ABC):
                 "a token tree's parents must come before their children, and only node 0 is a root"
             )
 
+    def forward_until(
+        self,
+        layer: int,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        *,
+        vocab: int | None = None,
+        rows: Rows = "last",
+    ) -> Logits:
+        """`KvSequence.forward_until` of the target's own text."""
+        return self.own.forward_until(layer, tokens, parents, vocab=vocab, rows=rows)
+
+    @property
+    def early_room(self) -> int:
+        """Nodes that `forward_until` can still take before a commit, of all texts together."""
+        return 0
+
     @property
     def maxima(self) -> Logits | None:
-        """The largest of each tile of the logits that `forward` returned last, so that the best
-        ones are found without reading the rest.
+        """The largest of each tile of the logits that a pass returned last, so that the best ones
+        are found without reading the rest.
 
         [rows, ceil(vocab / TILE)] f32, NaN for a tile that holds one; the target's own, as the
         logits are. None from a backend that does not find them.
@@ -304,6 +323,22 @@ class Target(ABC):
 
     @abstractmethod
     def _forward(self, parts: Sequence[Part], rows: Rows) -> Logits: ...
+
+    def _forward_until(
+        self,
+        sequence: KvSequence,
+        layer: int,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        vocab: int | None,
+        rows: Rows,
+    ) -> Logits:
+        """`KvSequence.forward_until`, where the backend has `early_exit`."""
+        raise NotImplementedError
+
+    def _deepen(self, sequence: KvSequence, layer: int, vocab: int | None, rows: Rows) -> Logits:
+        """`KvSequence.deepen`, where the backend has `early_exit`."""
+        raise NotImplementedError
 
     def _prefill(self, sequence: KvSequence, tokens: NDArray[np.int32]) -> None:
         """Compute and keep the KV of a chain; `length` still counts the positions before it."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgespec.errors import BackendError, ContextOverflowError
 
 if TYPE_CHECKING:
-    from edgespec.backends.base import Progress, Target, TokenTree
+    from edgespec.backends.base import Logits, Progress, Rows, Target, TokenTree
 
 
 class KvSequence:
@@ -25,7 +25,16 @@ class KvSequence:
     Made by `Target.open_sequence` and `fork`; to be closed, which gives its memory back.
     """
 
-    __slots__ = ("_parents", "_pending", "_target", "closed", "idle", "length", "state")
+    __slots__ = (
+        "_parents",
+        "_pending",
+        "_target",
+        "closed",
+        "early",
+        "idle",
+        "length",
+        "state",
+    )
 
     def __init__(self, target: Target, state: Any, length: int = 0, *, idle: bool = False) -> None:
         # Weak, so that a target nobody holds any more, whose own text this may be, ends at once.
@@ -35,6 +44,8 @@ class KvSequence:
         self.length = length
         self.idle = idle
         """Holds a text that was set aside; takes part in no pass."""
+        self.early: Any = None
+        """What the backend keeps of nodes that `forward_until` computed, if any."""
         self.closed = False
         self._pending = 0
         self._parents: NDArray[np.int16] = np.zeros(0, np.int16)
@@ -69,7 +80,7 @@ class KvSequence:
             )
         self.target._commit(self, path)
         self.length += len(path)
-        self._pending = 0
+        self._pending, self.early = 0, None
 
     def truncate(self, length: int) -> None:
         """Forget every position from `length` on."""
@@ -79,7 +90,7 @@ class KvSequence:
             )
         self.target._truncate(self, length)
         self.length = length
-        self._pending = 0
+        self._pending, self.early = 0, None
 
     def prefill(
         self,
@@ -94,7 +105,7 @@ class KvSequence:
         target = self.target
         ids = np.asarray(tokens, dtype=np.int32)
         target.check(self, ids)
-        self._pending = 0
+        self._pending, self.early = 0, None
         if self.length + len(ids) > target.context_length:
             raise ContextOverflowError(
                 f"the prompt needs {self.length + len(ids)} tokens and the context holds "
@@ -107,6 +118,78 @@ class KvSequence:
             self.length += len(part)
             if progress is not None:
                 progress(min(start + step, len(ids)), len(ids))
+
+    def forward_until(
+        self,
+        layer: int,
+        tokens: abc.Sequence[int],
+        parents: abc.Sequence[int],
+        *,
+        vocab: int | None = None,
+        rows: Rows = "last",
+    ) -> Logits:
+        """Run nodes through the first `layer` layers only, and then the last norm and the head.
+
+        Nodes are numbered over all calls since the last commit: the first of all is the text's next
+        token, its parent -1; `parents` are numbers of nodes before. The next `forward` over nodes
+        with the same paths goes on from there and computes nothing twice. `vocab` asks for the
+        logits of the first tokens of the vocabulary only, rounded up to a tile of them. Returns
+        logits and is good as long as `Target.forward` says. Raises BackendError where the backend's
+        capabilities have no `early_exit`, when the layer is not one between the first and the last,
+        or not that of the nodes before; ContextOverflowError when there is no room.
+        """
+        target = self.target
+        if not target.capabilities.early_exit:
+            raise BackendError(
+                f"the {target.capabilities.name} backend cannot leave a pass early; "
+                "use --backend native"
+            )
+        target.check(self, np.asarray(tokens, np.int32))
+        if not 1 <= layer < target.spec.num_layers:
+            raise BackendError(
+                f"an exit after layer {layer} was asked for; this model has "
+                f"{target.spec.num_layers} layers, so it can be 1 to {target.spec.num_layers - 1}"
+            )
+        self._check_early(layer, parents)
+        return target._forward_until(self, layer, tokens, parents, vocab, rows)
+
+    def deepen(self, layer: int, *, vocab: int | None = None, rows: Rows = "last") -> Logits:
+        """Let all nodes that left early go on to a deeper exit; logits are those of `forward_until`
+        there. BackendError when there are none, or the layer is not a deeper one.
+        """
+        target = self.target
+        if self.early is None or not self.early.layer < layer < target.spec.num_layers:
+            raise BackendError(
+                f"an exit after layer {layer} was asked for nodes that left before; there must be "
+                f"some, and a layer between theirs and the last of {target.spec.num_layers}"
+            )
+        return target._deepen(self, layer, vocab, rows)
+
+    def _check_early(self, layer: int, parents: abc.Sequence[int]) -> None:
+        first = 0 if self.early is None else len(self.early)
+        if first and self.early.layer != layer:
+            raise BackendError(
+                f"an exit after layer {layer} was asked for, and the nodes before left after layer "
+                f"{self.early.layer}; commit or truncate first"
+            )
+        if any(not (parent == -1 if number == 0 else 0 <= parent < number)
+               for number, parent in enumerate(parents, first)):  # fmt: skip
+            raise BackendError(
+                f"nodes that go on from {first} were given the parents {list(parents)}; parents "
+                "come before their children, and only node 0 is a root"
+            )
+        room = self.early_room
+        if not 1 <= len(parents) <= room:
+            raise ContextOverflowError(
+                f"{len(parents)} nodes were to leave a pass early, and there is room for {room}; "
+                "load with a larger --context or more nodes"
+            )
+
+    @property
+    def early_room(self) -> int:
+        """Nodes that `forward_until` still takes before a commit."""
+        target, first = self.target, 0 if self.early is None else len(self.early)
+        return min(target.early_room, target.context_length - self.length - first)
 
     def fork(self, length: int | None = None) -> KvSequence:
         """Another sequence that begins with the first `length` positions (all) of this one, which

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from edgespec.backends.sequence import KvSequence
     from edgespec.verification.sampling import SamplingParams
 
 
@@ -106,6 +107,15 @@ class Drafter(ABC):
     name: str
     wants_top = 0
     """How many of the target's likeliest tokens per node `observe` needs to see."""
+    saved_s = 0.0
+    """Seconds that the pass over the last proposal need not spend, because proposing did its work.
+    """
+
+    def attach(self, sequence: KvSequence, prices: NDArray[np.float64]) -> None:
+        """The text lies in this sequence, and a pass over n nodes takes about prices[n - 1]
+        seconds, a table that is kept true; called once, before all else.
+        """
+        del sequence, prices
 
     def begin(self, sampling: SamplingParams) -> None:
         """A reply is to be written whose tokens are drawn like this; `reset` follows.

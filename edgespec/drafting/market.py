@@ -23,6 +23,7 @@ from edgespec.drafting.calibration import AcceptanceStatistics, record_tree
 from edgespec.drafting.merging import MergedTree
 
 if TYPE_CHECKING:
+    from edgespec.backends.sequence import KvSequence
     from edgespec.verification.sampling import SamplingParams
 
 MAX_SOURCES = 15
@@ -32,8 +33,10 @@ _CHEAP = 0.0005
 """A call that costs this part of a token's worth is never skipped."""
 _MOST_PENDING = 256
 """Tokens a store may lag behind: feeding more at once would be felt in one step."""
-_LARGEST_BILL_S = 1e-3
-"""What one call counts as at most: the first may compile a kernel."""
+_LARGEST_BILL_S, _LARGEST_BILL = 1e-3, 2.5
+"""What one call counts as at most, in seconds and in tokens' worth, whichever is more: the first
+may compile a kernel.
+"""
 
 
 @dataclass(slots=True)
@@ -89,6 +92,11 @@ class Market(Drafter):
         """Names by the index that trees carry; index 0 is the root."""
         return ("root", *(source.drafter.name for source in self._sources))
 
+    def attach(self, sequence: KvSequence, prices: NDArray[np.float64]) -> None:
+        self.token_s = float(prices[0])
+        for source in self._sources:
+            source.drafter.attach(sequence, prices)
+
     def begin(self, sampling: SamplingParams) -> None:
         for source in self._sources:
             source.drafter.begin(sampling)
@@ -100,10 +108,10 @@ class Market(Drafter):
             source.drafter.reset(tokens)
             source.wait = source.silence = 0
             source.tree = None
-        self._last = int(tokens[-1])
+        self._last, self.saved_s = int(tokens[-1]), 0.0
 
     def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
-        self._last = tokens[-1]
+        self._last, self.saved_s = tokens[-1], 0.0
         self._latest.extend(tokens)
         if len(self._latest) >= _MOST_PENDING:
             self.feed_all()
@@ -151,7 +159,8 @@ class Market(Drafter):
         start = self._clock()
         self._feed(source)
         tree = source.drafter.propose(max_nodes)
-        source.spent_s += self._clock() - start
+        source.spent_s += self._clock() - start - source.drafter.saved_s
+        self.saved_s += source.drafter.saved_s
         return tree if len(tree) > 1 else None
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -193,7 +202,7 @@ class Market(Drafter):
         """Book what a call cost and brought, and decide when to call again."""
         right = int(self._credit[source.number])
         self._credit[source.number] = 0
-        bill = min(source.spent_s, _LARGEST_BILL_S)
+        bill = min(source.spent_s, max(_LARGEST_BILL_S, _LARGEST_BILL * self.token_s))
         source.seconds += (_RATE if source.seconds else 1.0) * (bill - source.seconds)
         source.tokens += _RATE * (right - source.tokens)
         if right or (source.tokens + _CHEAP) * self.token_s >= source.seconds:

@@ -39,6 +39,7 @@ def native_footprint(
     kv_type: str = "f16",
     sequences: int = 1,
     datastore_bytes: int = 0,
+    draft_model_bytes: int = 0,
 ) -> Footprint:
     """Itemise the peak of a native session, in bytes.
 
@@ -90,6 +91,10 @@ def native_footprint(
     ]
     if datastore_bytes:
         running.append(FootprintItem("datastore", datastore_bytes, "of the file, at a time"))
+    if draft_model_bytes:
+        running.append(
+            FootprintItem("draft model", draft_model_bytes, "weights, KV cache, scratch")
+        )
     held, used = _sum(steady), _sum(running)
     slack = FootprintItem("allocator slack", int(used * calibration.SLACK))
     used += slack.size_bytes

@@ -55,12 +55,15 @@ def foreign_footprint(
     drafters: Mapping[str, int],
     runtime: Runtime,
     datastore_bytes: int = 0,
+    draft_model_bytes: int = 0,
 ) -> Footprint:
     """Itemise the peak of a session, in bytes; `drafters` are the caps of the stores by name."""
     tensors = tuple(tensors)
     threads = settings.threads
     base = runtime.interpreter_bytes() + runtime.libraries_bytes()
-    kernels = int(runtime.kernels_bytes() * KERNELS_KEPT)
+    kernels = runtime.kernels_bytes()
+    if not draft_model_bytes:  # a draft model runs on all of them
+        kernels = int(kernels * KERNELS_KEPT)
     weights = sum(tensor.size_bytes for tensor in tensors)
     if engine.weights is not None:
         weights = engine.weights
@@ -95,6 +98,8 @@ def foreign_footprint(
     ]
     if datastore_bytes:
         held.append(FootprintItem("datastore", datastore_bytes, "of the file, at a time"))
+    if draft_model_bytes:
+        held.append(FootprintItem("draft model", draft_model_bytes, "weights, KV cache, scratch"))
     total = sum(item.size_bytes for item in held)
     loading = max((tensor.size_bytes for tensor in tensors), default=0)
     after = total - base - kernels - engine.library - engine.vocabulary - weights

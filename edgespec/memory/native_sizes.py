@@ -129,12 +129,14 @@ def scratch_bytes(
 ) -> int:
     """What attention keeps between spans, and the tables that describe trees.
 
-    Tables are four 4-byte numbers for each node, max_nodes squared, and four 8-byte numbers for
-    each text, with one more of each.
+    Tables are five 4-byte numbers for each node, max_nodes squared, and five 8-byte numbers for
+    each text, with one more of each; and a 4-byte number for each node. Nodes that leave a pass
+    early keep their streams: max_nodes x dim x 4 bytes.
     """
     rows = max(max_nodes, prefill_chunk)
-    tables = 16 * (rows + 1) + 4 * max_nodes**2 + 32 * (sequences + 1)
-    return _attention_bytes(spec, context_length, max_nodes, threads, sequences) + tables
+    tables = 20 * (rows + 1) + 4 * max_nodes**2 + 40 * (sequences + 1) + 4 * rows
+    early = 4 * max_nodes * spec.dim
+    return _attention_bytes(spec, context_length, max_nodes, threads, sequences) + tables + early
 
 
 def _block_rows(num_rows: int, sequences: int) -> int:

@@ -22,7 +22,7 @@ from edgespec.memory.settings import (
     KV_TYPES,
     Limits,
 )
-from edgespec.memory.sizing import Sizing
+from edgespec.memory.sizing import DraftModel, Sizing
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 
 BACKENDS = ("native", "reference", "llamacpp", "onnx")
@@ -55,6 +55,7 @@ class Planner:
         kv_type: str = "auto",
         sequences: int = 1,
         datastore_bytes: int = 0,
+        draft_model: DraftModel | None = None,
     ) -> Plan:
         """The fastest settings that fit; what is given is kept, what is None or "auto" is chosen.
 
@@ -84,7 +85,16 @@ class Planner:
             cores=hardware.usable_threads(),
         )
         runtime = self.runtime or Runtime(budget.snapshot.process_resident_bytes)
-        sizing = Sizing(spec, tuple(tensors), runtime, backend, names, datastore_bytes, self.ask)
+        sizing = Sizing(
+            spec,
+            tuple(tensors),
+            runtime,
+            backend,
+            names,
+            datastore_bytes,
+            draft_model if names else None,
+            self.ask,
+        )
         chosen = limits.fit(lambda settings: sizing.total(settings) <= budget.size_bytes)
         if chosen is None:
             raise refuse(sizing, limits, budget)

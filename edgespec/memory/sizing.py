@@ -5,14 +5,28 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from edgespec.memory import calibration
 from edgespec.memory.calibration import Runtime
 from edgespec.memory.footprint import native_footprint
 from edgespec.memory.foreign import Ask, foreign_footprint
+from edgespec.memory.native_sizes import (
+    activation_bytes,
+    kv_bytes,
+    logits_bytes,
+    scratch_bytes,
+    weights_bytes,
+)
 from edgespec.memory.plan import Footprint
 from edgespec.memory.settings import Settings
 from edgespec.memory.size import KIB, MIB
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 
+DRAFT_NODES, DRAFT_CHUNK = 8, 32
+"""Nodes of a pass of a draft model, and prompt tokens it takes at a time."""
+MODEL_DRAFTER_BYTES = 64 * KIB
+"""More than a drafter holds that asks a model; the model's bytes are items of their own."""
+MODEL_DRAFTERS = ("early-exit", "draft-model")
+"""Names of drafters that are no stores of text."""
 MARKET_BYTES = 128 * KIB
 """More than the draft market's own arrays hold, for trees of the usual sizes."""
 MAPPED_BYTES = 12 * MIB
@@ -22,6 +36,25 @@ MAPPED_BYTES = 12 * MIB
 def mapped_bytes() -> int:
     """`MAPPED_BYTES`, for files whose constants are compiled in."""
     return MAPPED_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class DraftModel:
+    """A second model, that drafts for the first."""
+
+    spec: ModelSpec
+    tensors: tuple[TensorInfo, ...]
+
+    def size_bytes(self, settings: Settings) -> int:
+        """Weights, keys and values in f16 of every text, and the scratch of small passes."""
+        spec, sequences = self.spec, settings.sequences
+        context = min(settings.context, spec.context_length)
+        nodes = max(DRAFT_NODES, sequences)
+        rows = max(DRAFT_CHUNK, nodes)
+        held = weights_bytes(self.tensors) + sequences * kv_bytes(spec, context)
+        held += logits_bytes(spec, nodes) + activation_bytes(spec, rows, "f16", sequences)
+        held += scratch_bytes(spec, context, nodes, rows, settings.threads, sequences)
+        return held + settings.threads * calibration.THREAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +69,13 @@ class Sizing:
     """Names of those that share the drafters' bytes."""
     datastore_bytes: int = 0
     """Most that is resident of a mapped datastore."""
+    draft_model: DraftModel | None = None
     ask: Ask | None = None
     """Who tells what another engine would hold; None for our own backends."""
 
     def footprint(self, settings: Settings) -> Footprint:
         """The itemised peak of a session with these settings."""
+        draft_bytes = self.draft_model.size_bytes(settings) if self.draft_model else 0
         if self.ask is not None:
             return foreign_footprint(
                 self.spec,
@@ -50,6 +85,7 @@ class Sizing:
                 drafters=self._shares(settings.drafter_bytes),
                 runtime=self.runtime,
                 datastore_bytes=self.datastore_bytes,
+                draft_model_bytes=draft_bytes,
             )
         reference = self.backend == "reference"  # the same parts, with every weight as f32
         return native_footprint(
@@ -64,6 +100,7 @@ class Sizing:
             kv_type=settings.kv_type,
             sequences=settings.sequences,
             datastore_bytes=self.datastore_bytes,
+            draft_model_bytes=draft_bytes,
         )
 
     def kv_type(self, settings: Settings) -> str:
@@ -79,9 +116,15 @@ class Sizing:
         """Most bytes of each drafter's stores; what is left of an even division is the market's."""
         if not drafter_bytes or not self.drafters:
             return {}
-        each = max(0, drafter_bytes - MARKET_BYTES) // len(self.drafters)
-        shares = {f"drafter {name}": each for name in self.drafters}
-        return shares | {"draft market": drafter_bytes - each * len(self.drafters)}
+        models = [name for name in self.drafters if name in MODEL_DRAFTERS]
+        stores = [name for name in self.drafters if name not in MODEL_DRAFTERS]
+        left = max(0, drafter_bytes - MARKET_BYTES - MODEL_DRAFTER_BYTES * len(models))
+        each = left // max(1, len(stores))
+        shares = {
+            f"drafter {name}": MODEL_DRAFTER_BYTES if name in models else each
+            for name in self.drafters
+        }
+        return shares | {"draft market": drafter_bytes - sum(shares.values())}
 
 
 def _as_f32(tensor: TensorInfo) -> TensorInfo:

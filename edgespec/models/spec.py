@@ -116,6 +116,12 @@ class ModelSpec:
     """It keeps a state that cannot forget its last tokens."""
 
     @property
+    def layer_weights(self) -> int:
+        """Numbers in one layer's matrices."""
+        attention = 2 * (self.num_heads * self.head_dim + self.kv_dim)
+        return self.dim * (attention + 3 * self.ffn_dim)
+
+    @property
     def kv_dim(self) -> int:
         """Width of one position's keys (or values) in one layer."""
         return self.num_kv_heads * self.head_dim

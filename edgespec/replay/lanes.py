@@ -12,7 +12,7 @@ from edgespec.drafting import Drafter, Market
 from edgespec.drafting.history import History
 from edgespec.errors import OptionError
 from edgespec.memory.settings import LARGEST_DRAFTER_BYTES
-from edgespec.memory.sizing import MARKET_BYTES
+from edgespec.memory.sizing import MARKET_BYTES, MODEL_DRAFTERS
 from edgespec.models.spec import ModelSpec
 from edgespec.opening import DRAFTERS, drafter_names, make_drafter
 from edgespec.replay.priced import PricedReplay
@@ -44,7 +44,11 @@ def choose_drafters(names: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     asked = tuple(DRAFTERS) if names == "all" else drafter_names(names)
     if not asked:
         raise OptionError(f"--drafters {names} names nobody to replay; try auto or all")
-    wants_logits = {name for name in asked if make_drafter(name, _SMALLEST_BYTES).wants_top}
+    wants_logits = {
+        name
+        for name in asked
+        if name in MODEL_DRAFTERS or make_drafter(name, _SMALLEST_BYTES).wants_top
+    }
     chosen = tuple(name for name in asked if name not in wants_logits)
     if not chosen:
         raise OptionError(

@@ -25,6 +25,7 @@ class LoadOptions:
     kv_type: str = "auto"
     store: str | None = None
     sequences: int = 1
+    draft_model: str | None = None
 
     def load(self, progress: Progress | None = None) -> Engine:
         from edgespec.opening import load

@@ -105,10 +105,12 @@ class Attending:
 
     def attend(self, parents: list[int], queries: Floats) -> Floats:
         """Queries [n, heads, head_dim] of nodes, whose own keys and values are in place."""
-        self._parts[0] = (0, 0, self.length, self.blocks.addresses.ctypes.data)
+        described, places = (self._nodes, self._extra), np.arange(len(parents), dtype=np.int32)
+        end = describe_tree(
+            np.array(parents, np.int16), places, places, 0, 0, self.length, *described
+        )
+        self._parts[0] = (0, 0, self.length, self.blocks.addresses.ctypes.data, end)
         self._parts[1, t.FIRST_NODE] = len(parents)
-        described = (self._nodes, self._extra)
-        describe_tree(np.array(parents, np.int16), 0, 0, self.length, *described)
         self._words[team.COUNTER // 8] = 0
         _ask(self.table, queries.copy())
         _attend(self.table, self.threads, len(parents))

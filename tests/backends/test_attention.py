@@ -38,7 +38,9 @@ def test_describe_tree(shapes: list[list[int]], length: int) -> None:
     first = 0
     for part, shape in enumerate(shapes):
         tree = TokenTree(np.zeros(len(shape), np.int32), np.array(shape, np.int16))
-        describe_tree(tree.parents, part, first, length, nodes, extra)
+        places = np.arange(len(tree), dtype=np.int32)
+        end = describe_tree(tree.parents, places, places, part, first, length, nodes, extra)
+        assert end == length + len(tree)
         for node in range(len(tree)):
             path, own = path_to(tree, node), nodes[first + node]
             assert own[table.POSITION] == length + len(path) - 1
@@ -57,7 +59,8 @@ def test_describe_chains_without_lists(shape: list[int]) -> None:
     """Nodes of the first chain need no list, however long a prompt is."""
     count = len(shape)
     nodes = np.zeros((count + 1, table.NODE_COLUMNS), np.int32)
-    describe_tree(np.array(shape, np.int16), 0, 0, 0, nodes, np.zeros(count * count, np.int32))
+    places, extra = np.arange(count, dtype=np.int32), np.zeros(count * count, np.int32)
+    describe_tree(np.array(shape, np.int16), places, places, 0, 0, 0, nodes, extra)
     chain = next((node for node in range(count) if shape[node] != node - 1), count)
     assert nodes[:chain, table.RUN].tolist() == list(range(1, chain + 1))
     assert nodes[chain, table.EXTRA_START] == 0

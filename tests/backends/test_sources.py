@@ -20,7 +20,8 @@ PLACES = (
     {"replay"},
     {"export"},
     {"engine", "chat", "opening", "warm_up", "__init__", "batch", "voting", "writing", "decode"}
-    | {"session", "shelf", "prefixes", "prompts", "reply", "overflow", "selecting"},
+    | {"session", "shelf", "prefixes", "prompts", "reply", "overflow", "selecting"}
+    | {"model_drafting"},
     {"control"},
     {"drafting", "verification"},
     {"backends"},

@@ -111,7 +111,7 @@ def test_sleepers_wake(target: NativeTarget) -> None:
     """Pauses longer than threads spin, and passes of changing numbers of threads."""
     expected = logits(target)
     for number in range(60):
-        target._team.run(target.spec.num_layers, 0, 3, 1 + number % 3)
+        target._team.run(target.spec.num_layers, 0, 3, False, 1 + number % 3)
         if number % 10 == 0:
             time.sleep(0.02)
             np.testing.assert_array_equal(logits(target), expected)

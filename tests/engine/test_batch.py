@@ -12,6 +12,7 @@ import edgespec
 from benchmarks.equality import verify_everything
 from edgespec import ContextOverflowError, EdgeSpecError, OptionError
 from edgespec.engine import Engine
+from edgespec.model_drafting import EARLY_EXIT
 from edgespec.opening import DRAFTERS
 from edgespec.reply import Reply
 from tests.models.build import CHATML, write_gguf
@@ -102,7 +103,7 @@ def test_a_batch_of_any_size_is_plain_text(folder: Path, kind: str, temperature:
         whole(engine)
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", [*DRAFTERS, EARLY_EXIT])
 def test_every_drafter_leaves_every_text_alone(
     bundled_model: Path, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -128,7 +129,7 @@ def test_all_drafters_together(
     bundled_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("EDGESPEC_DATA", str(tmp_path))
-    every = ",".join(DRAFTERS)
+    every = ",".join([*DRAFTERS, EARLY_EXIT])
     with edgespec.load(bundled_model, threads=1, drafters=every, sequences=5) as engine:
         verify_everything(engine)
         for temperature, prompts in ((0.0, PROMPTS[3:4]), (0.8, PROMPTS[:2])):

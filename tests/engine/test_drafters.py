@@ -8,12 +8,13 @@ import pytest
 
 import edgespec
 from benchmarks.equality import Case, same
+from edgespec.model_drafting import EARLY_EXIT
 from edgespec.opening import DRAFTERS
 
 PROMPT = "Fix this text, word by word: the red ball and the red box and the red ball is red."
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", [*DRAFTERS, EARLY_EXIT])
 def test_the_text_is_that_of_plain_decoding(
     bundled_model: Path, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -33,7 +34,9 @@ def test_all_drafters_together(
 ) -> None:
     """In one market, with drafts that do not pay verified too."""
     monkeypatch.setenv("EDGESPEC_DATA", str(tmp_path))
-    with edgespec.load(bundled_model, threads=1, drafters=",".join(DRAFTERS)) as engine:
+    with edgespec.load(
+        bundled_model, threads=1, drafters=",".join([*DRAFTERS, EARLY_EXIT])
+    ) as engine:
         for temperature in (0.0, 0.8):
             case = Case(PROMPT, temperature, seed=2, max_tokens=96, ignore_eos=True)
             expected = case.plain(engine)

@@ -1,16 +1,29 @@
-"""What the kernels are told about the trees of a pass."""
+"""What the kernels are told about the nodes of a pass."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Part
 from edgespec.backends.native.kernels import attention, table
 from edgespec.backends.native.kernels.spans import ROW_BLOCK
+from edgespec.backends.sequence import KvSequence
 from edgespec.models.spec import ModelSpec
+
+
+class NodeRows(NamedTuple):
+    """The nodes of one text's tree that a pass computes."""
+
+    sequence: KvSequence
+    parents: NDArray[np.int16]
+    """[n], of the whole tree."""
+    slots: NDArray[np.int32]
+    """[n], of the whole tree, from the committed length on."""
+    wanted: NDArray[np.int32]
+    """[rows], ascending."""
 
 
 class NodeTables:
@@ -22,10 +35,13 @@ class NodeTables:
         # A prefill chain needs no extra ancestors.
         self._extra = np.zeros(max(1, max_nodes * max_nodes), np.int32)
         self._parts = np.zeros((max_parts + 1, table.PART_COLUMNS), np.int64)
+        self.in_order = np.arange(max(max_rows, max_nodes), dtype=np.int32)
+        """0, 1, 2 ...: slots of a tree that has none yet, rows of one that is computed whole."""
 
     @property
     def size_bytes(self) -> int:
-        return self._nodes.nbytes + self._extra.nbytes + self._parts.nbytes
+        tables = (self._nodes, self._extra, self._parts, self.in_order)
+        return sum(array.nbytes for array in tables)
 
     def fill(self, c: NDArray[np.int64]) -> None:
         """Enter the arrays in the kernels' table."""
@@ -33,13 +49,16 @@ class NodeTables:
         c[table.EXTRA] = self._extra.ctypes.data
         c[table.PARTS] = self._parts.ctypes.data
 
-    def describe(self, parts: Sequence[Part]) -> None:
-        """Fill the arrays from a pass."""
-        node = query = 0
-        for part, (sequence, tree) in enumerate(parts):
-            length = sequence.length
-            self._parts[part] = (node, query, length, sequence.state.addresses.ctypes.data)
-            attention.describe_tree(tree.parents, part, node, length, self._nodes, self._extra)
-            node += len(tree)
-            query += -(-len(tree) * self._group // ROW_BLOCK) * ROW_BLOCK
-        self._parts[len(parts), table.FIRST_NODE] = node
+    def describe(self, c: NDArray[np.int64], parts: Sequence[NodeRows]) -> None:
+        """Fill the arrays from a pass, and enter the number of its parts."""
+        row = query = 0
+        for part, (sequence, parents, slots, wanted) in enumerate(parts):
+            length, blocks = sequence.length, sequence.state.addresses.ctypes.data
+            end = attention.describe_tree(
+                parents, slots, wanted, part, row, length, self._nodes, self._extra
+            )
+            self._parts[part] = (row, query, length, blocks, end)
+            row += len(wanted)
+            query += -(-len(wanted) * self._group // ROW_BLOCK) * ROW_BLOCK
+        self._parts[len(parts), table.FIRST_NODE] = row
+        c[table.NUM_PARTS] = len(parts)

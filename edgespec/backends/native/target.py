@@ -10,12 +10,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Capabilities, Logits, Part, Progress, Rows, Target
+from edgespec.backends.base import (
+    TILE,
+    Capabilities,
+    Logits,
+    Part,
+    Progress,
+    Rows,
+    Target,
+    TokenTree,
+)
 from edgespec.backends.native import session
+from edgespec.backends.native.early import EarlyNodes, EarlyStates
 from edgespec.backends.native.kernels import isa, kv_places, table
 from edgespec.backends.native.kernels.tile import FORMATS
 from edgespec.backends.native.limits import refusal
-from edgespec.backends.native.node_tables import NodeTables
+from edgespec.backends.native.node_tables import NodeRows, NodeTables
 from edgespec.backends.native.pace import Pace
 from edgespec.backends.native.team import Team
 from edgespec.backends.native.weights import TYPE_CODES, Weights
@@ -24,6 +34,7 @@ from edgespec.cache import code_key
 from edgespec.errors import BackendError, UnsupportedModelError
 from edgespec.memory.arena import BlockTable, KvArena
 from edgespec.memory.plan import Plan
+from edgespec.memory.settings import MOST_NODES
 from edgespec.models.file import ModelFile
 
 
@@ -38,7 +49,9 @@ class Snapshot:
 class NativeTarget(Target):
     """One open model; see `kernels/tile.py` for how its weights lie in memory."""
 
-    capabilities = Capabilities(name="native", bit_exact_rows=True, trees=True, sequences=True)
+    capabilities = Capabilities(
+        name="native", bit_exact_rows=True, trees=True, sequences=True, early_exit=True
+    )
 
     def __init__(self, file: ModelFile, plan: Plan, progress: Progress | None = None) -> None:
         spec = file.spec
@@ -69,6 +82,7 @@ class NativeTarget(Target):
             plan.sequences,
         )
         self._nodes = NodeTables(spec, self._chunk, plan.max_nodes, plan.sequences)
+        self._early = EarlyStates(plan.max_nodes, spec.dim)
         self._tiles: dict[int, NDArray[np.int64]] = {}
         self._table = np.zeros(table.NUM_ENTRIES, np.int64)
         session.fill_shape(self._table, spec, plan.max_nodes, plan.sequences)
@@ -79,7 +93,7 @@ class NativeTarget(Target):
         self._nodes.fill(self._table)
         self._team = Team(self._table, plan.threads)
         self._pace = Pace(self._team.size)
-        self._num_rows = 0
+        self._num_rows, self._num_logits = 0, spec.vocab_size
 
     @property
     def prefill_chunk(self) -> int:
@@ -97,7 +111,9 @@ class NativeTarget(Target):
             "KV cache": self._arena.size_bytes,
             "logits": self._scratch.logits.nbytes + self._scratch.maxima.nbytes,
             "activations": self._scratch.activation_bytes,
-            "node scratch": self._scratch.attention_bytes + self._nodes.size_bytes,
+            "node scratch": (
+                self._scratch.attention_bytes + self._nodes.size_bytes + self._early.rows.nbytes
+            ),
         }
 
     def _open_sequence(self) -> BlockTable:
@@ -108,31 +124,149 @@ class NativeTarget(Target):
         return forked
 
     def _forward(self, parts: Sequence[Part], rows: Rows) -> Logits:
-        num_nodes = 0
-        for sequence, tree in parts:
-            sequence.state.reserve(sequence.length, sequence.length + len(tree))
-            for node, token in enumerate(tree.tokens, num_nodes):
-                self._weights.embedding.unpack_row(int(token), self._scratch.stream[node])
-            num_nodes += len(tree)
-        self._nodes.describe(parts)
-        self._table[table.NUM_PARTS] = len(parts)
-        first, count = {"all": (0, num_nodes), "last": (num_nodes - 1, 1), "none": (0, 0)}[rows]
         start = time.perf_counter()
-        self._run(self.spec.num_layers, 0, num_nodes)
-        if count:
-            self._run(0, first, count)
+        if any(sequence.early is not None for sequence, _ in parts):
+            return self._go_on(parts, rows)
+        texts = [self._whole(sequence, tree) for sequence, tree in parts]
+        num_nodes = self._prepare(texts, parts)
+        logits = self._run(self.spec.num_layers, 0, num_nodes, rows)
         self._pace.observe(num_nodes, time.perf_counter() - start)
-        self._num_rows = count
-        return self._scratch.logits[:count, : self.spec.vocab_size]
+        return logits
+
+    def _whole(self, sequence: KvSequence, tree: TokenTree) -> NodeRows:
+        """All nodes of a tree, in slots in a row; nodes that were computed early are forgotten."""
+        sequence.early = None
+        places = self._nodes.in_order[: len(tree)]
+        sequence.state.reserve(sequence.length, sequence.length + len(tree))
+        return NodeRows(sequence, tree.parents, places, places)
+
+    def _prepare(self, texts: Sequence[NodeRows], parts: Sequence[Part]) -> int:
+        """Embed the wanted nodes of these trees and describe them; returns how many they are."""
+        row = 0
+        for text, (_, tree) in zip(texts, parts, strict=True):
+            for token in tree.tokens[text.wanted].tolist():
+                self._weights.embedding.unpack_row(token, self._scratch.stream[row])
+                row += 1
+        self._nodes.describe(self._table, texts)
+        return row
+
+    def _go_on(self, parts: Sequence[Part], rows: Rows) -> Logits:
+        """A pass over trees with nodes that have some layers behind them: the others catch up, then
+        all go on together.
+        """
+        layer = next(text.early.layer for text, _ in parts if text.early is not None)
+        texts = [self._placed(sequence, tree, layer) for sequence, tree in parts]
+        behind = [place for place, text in enumerate(texts) if len(text.wanted)]
+        if behind:
+            late = [texts[place] for place in behind]
+            self._run(layer, 0, self._prepare(late, [parts[place] for place in behind]), "none")
+        stream, first, targets = self._scratch.stream, 0, []
+        for text in texts:
+            targets += (first + text.wanted).tolist()
+            first += len(text.parents)
+        for row in range(len(targets) - 1, -1, -1):  # from the last, so that none is overwritten
+            if targets[row] != row:
+                stream[targets[row]] = stream[row]
+        num_nodes, whole = first, []
+        first = 0
+        for text in texts:
+            if text.sequence.early is not None:
+                text.sequence.early.load(text.slots, stream[first:])
+            first += len(text.parents)
+            whole.append(text._replace(wanted=self._nodes.in_order[: len(text.parents)]))
+        self._nodes.describe(self._table, whole)
+        return self._run(self.spec.num_layers - layer, layer, num_nodes, rows)
+
+    def _placed(self, sequence: KvSequence, tree: TokenTree, layer: int) -> NodeRows:
+        """Slots of a tree's nodes, and which of them have not passed these layers."""
+        early: EarlyNodes | None = sequence.early
+        if early is None or early.layer != layer:
+            return self._whole(sequence, tree)
+        slots, wanted = early.match(tree.tokens, tree.parents)
+        end = len(early) + len(wanted)
+        if end > MOST_NODES or sequence.length + end > self.context_length:
+            return self._whole(sequence, tree)
+        sequence.state.reserve(sequence.length, sequence.length + end)
+        early.slots = slots
+        return NodeRows(sequence, tree.parents, slots, wanted)
+
+    def _forward_until(
+        self,
+        sequence: KvSequence,
+        layer: int,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        vocab: int | None,
+        rows: Rows,
+    ) -> Logits:
+        start = time.perf_counter()
+        early: EarlyNodes = sequence.early or EarlyNodes(layer, self._early)
+        first, stream = len(early), self._scratch.stream
+        end = first + len(tokens)
+        sequence.state.reserve(sequence.length, sequence.length + end)
+        for row, token in enumerate(tokens):
+            self._weights.embedding.unpack_row(int(token), stream[row])
+        slots = self._nodes.in_order[:end]
+        text = NodeRows(sequence, early.parents([*parents]), slots, slots[first:])
+        self._nodes.describe(self._table, [text])
+        logits = self._run(layer, 0, len(tokens), rows, self._few(vocab))
+        for row, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
+            early.add(int(token), int(parent), stream[row])
+        if not first:
+            early.seconds = self._layers_part(layer, time.perf_counter() - start) / len(tokens)
+        sequence.early = early
+        return logits
+
+    def _deepen(self, sequence: KvSequence, layer: int, vocab: int | None, rows: Rows) -> Logits:
+        start, early = time.perf_counter(), sequence.early
+        slots, parents = self._nodes.in_order[: len(early)], early.parents([])
+        early.load(slots, self._scratch.stream)
+        self._nodes.describe(self._table, [NodeRows(sequence, parents, slots, slots)])
+        more = layer - early.layer
+        logits = self._run(more, early.layer, len(early), rows, self._few(vocab))
+        early.store(self._scratch.stream)
+        early.layer = layer
+        early.seconds += self._layers_part(more, time.perf_counter() - start) / len(early)
+        return logits
+
+    def _few(self, vocab: int | None) -> int:
+        """How many logits are computed when so many are asked for."""
+        most = self.spec.vocab_size
+        return most if vocab is None else min(-(-vocab // TILE) * TILE, most)
+
+    def _layers_part(self, num_layers: int, seconds: float) -> float:
+        """What the layers of a pass took when the head that was run last took part in it."""
+        layers = num_layers * self.spec.layer_weights
+        return seconds * layers / (layers + self._num_logits * self.spec.dim)
+
+    @property
+    def early_room(self) -> int:
+        return len(self._early.free)
 
     @property
     def maxima(self) -> Logits:
         self._check_open()
-        return self._scratch.maxima[: self._num_rows]
+        return self._scratch.maxima[: self._num_rows, : -(-self._num_logits // TILE)]
 
-    def _run(self, num_layers: int, first: int, num_rows: int) -> None:
+    def _run(
+        self,
+        num_layers: int,
+        first_layer: int,
+        num_rows: int,
+        rows: Rows,
+        num_logits: int | None = None,
+    ) -> Logits:
+        """Run some layers, and the head for these rows and the vocabulary's first tokens."""
+        first, count = {"all": (0, num_rows), "last": (num_rows - 1, 1), "none": (0, 0)}[rows]
+        self._num_rows, self._num_logits = count, num_logits or self.spec.vocab_size
+        self._table[table.HEAD_MATRIX] = self._weights.head_matrix(self._num_logits)
         self._table[table.TILES :] = self._tiles_for(num_rows)
-        self._team.run(num_layers, first, num_rows, self._pace.threads)
+        at_once, threads = count == num_rows, self._pace.threads
+        self._team.run(num_layers, first_layer, num_rows, at_once, threads)
+        if count and not at_once:
+            self._table[table.TILES :] = self._tiles_for(count)
+            self._team.run(0, first, count, True, threads)
+        return self._scratch.logits[:count, : self._num_logits]
 
     def _tiles_for(self, num_nodes: int) -> NDArray[np.int64]:
         """Addresses, then sizes, of the tile functions of all types, for this many nodes."""
@@ -149,10 +283,11 @@ class NativeTarget(Target):
 
     def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
         blocks, length = sequence.state.addresses.ctypes.data, sequence.length
-        for place, node in enumerate(path):
-            if node != place:  # ascending, so a source is read before it is overwritten
+        slots = path if sequence.early is None else sequence.early.slots[list(path)].tolist()
+        for place, slot in enumerate(slots):
+            if slot != place:  # ascending, so a source is read before it is overwritten
                 kv_places.move_kv(
-                    self._table, blocks, self.spec.num_layers, length + node, length + place
+                    self._table, blocks, self.spec.num_layers, length + slot, length + place
                 )
 
     def _truncate(self, sequence: KvSequence, length: int) -> None:
@@ -161,7 +296,7 @@ class NativeTarget(Target):
     def _close(self) -> None:
         self._team.close()
         self.own.state.release(0)
-        del self._weights, self._scratch, self._tiles, self._nodes
+        del self._weights, self._scratch, self._tiles, self._nodes, self._early
 
     def snapshot(self) -> Snapshot:
         blocks = [content.copy() for content in self.own.state.contents(self.length)]

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import numpy as np
 
-from edgespec.backends.native.kernels import attention, isa, kv_places, table
+from edgespec.backends.native.kernels import attention, isa, kv_places, matching, table
 from edgespec.backends.native.kernels.pack import packer
 from edgespec.backends.native.kernels.tile import FORMATS
 from edgespec.backends.native.kernels.unpack import unpack_row
@@ -19,7 +19,8 @@ from edgespec.models.spec import TensorType
 def warm_up(kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
     """Call every compiled function once on nothing: no layers, no rows, no columns."""
     nodes, extra = np.zeros((2, table.NODE_COLUMNS), np.int32), np.zeros(1, np.int32)
-    attention.describe_tree(np.full(1, -1, np.int16), 0, 0, 0, nodes, extra)
+    root = np.zeros(1, np.int32)
+    attention.describe_tree(np.full(1, -1, np.int16), root, root, 0, 0, 0, nodes, extra)
     release_free_memory()  # the first function wakes up LLVM, whose tables are read once
     head = np.zeros(8, np.int64)
     empty = np.zeros(table.NUM_ENTRIES, np.int64)
@@ -29,8 +30,9 @@ def warm_up(kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
         isa.row_addresses(name, interleaved)
     isa.attention_addresses(name, kv_type)
     with closing(Team(empty, 2)) as team:
-        team.run(0, 0, 0, 1)
+        team.run(0, 0, 0, False, 1)
     kv_places.move_kv(empty, 0, 0, 0, 0)
+    matching.match_nodes(root, np.full(1, -1, np.int16), np.zeros((3, 1), np.int32), 0, root, root)
     for kind in kinds:
         if kind in FORMATS:
             packer(kind)

@@ -136,6 +136,7 @@ class Weights:
         ]
         self._matrices = np.array([[matrix.describe() for matrix in row] for row in self.layers])
         self._head_matrix = self.head.describe()
+        self._short_head = self._head_matrix.copy()
         self._norms = _stack(file, spec, "attn_norm.weight", "ffn_norm.weight")
         self._last_norm = file.matrix_f32("output_norm.weight").ravel()
         self._head_norms = _head_norms(file, spec)
@@ -149,6 +150,13 @@ class Weights:
         c[table.LAST_NORM_WEIGHT] = self._last_norm.ctypes.data
         c[table.HEAD_NORMS] = self._head_norms.ctypes.data
         c[table.BIASES] = self._biases.ctypes.data
+
+    def head_matrix(self, num_logits: int) -> int:
+        """The address of the head's row of the table of matrices, for the first so many tokens."""
+        if num_logits == self.head.num_rows:
+            return self._head_matrix.ctypes.data
+        self._short_head[table.NUM_TILES] = -(-num_logits // TILE_ROWS)
+        return self._short_head.ctypes.data
 
     @property
     def kinds(self) -> frozenset[TensorType]:

@@ -188,7 +188,9 @@ def attend_span(c, thread, layer, head, span, rows, ahead):
     first_node = part_entry(c, part, t.FIRST_NODE)
     last_node = first_node + (first_row + num_rows - 1) // group
     low = span * SPAN
-    seen = part_entry(c, part, t.LENGTH) + last_node - first_node + 1
+    seen = 0
+    for node in range(first_node + first_row // group, last_node + 1):
+        seen = max(seen, node_entry(c, node, t.SLOT) + 1)
     if seen <= low:
         return
     high = min(seen, low + SPAN)

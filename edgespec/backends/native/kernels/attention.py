@@ -1,10 +1,11 @@
 """Grouped-query attention of tree nodes over the cached prefix and their own ancestors.
 
-A pass has parts: trees of nodes that belong to different texts, one after the other. Keys and
-values of a part's node i lie at slot P + i of its text's blocks, P being the text's committed
-length. A node sees the slots 0 .. run - 1, the committed ones and the leading ancestors that stand
-in a row (all of them, in a chain), and then its other ancestors (`extra`), always in order of
-position: the order plain decoding would see them in.
+A pass has parts: nodes of trees that belong to different texts, one after the other. Keys and
+values of a node lie in a slot of its text's blocks, past the P committed ones: node i of a tree in
+slot P + i, unless it has one from an earlier partial pass; the root has slot P, and a child's slot
+is always past its parent's. A node sees the slots 0 .. run - 1, the committed ones and the leading
+ancestors that stand in a row (all of them, in a chain), and then its other ancestors (`extra`),
+always in order of position: the order plain decoding would see them in.
 
 Rows are the queries that share a key head: node 0's group of heads, node 1's, ... `spans.py` tells
 how the work is cut; with few nodes, threads take spans and `finish_node` puts them together in the
@@ -26,30 +27,39 @@ from edgespec.jit import inner_kernel, kernel
 
 
 @kernel
-def describe_tree(parents, part, first, length, nodes, extra):
-    """Fill rows `first` .. of `nodes` int32 [n + 1, columns] and `extra` int32 [n * n] from a
-    tree's parents [n], whose root stands at position `length` of its part's text.
+def describe_tree(parents, slots, wanted, part, first, length, nodes, extra):
+    """Fill rows `first` .. of `nodes` int32 [rows + 1, columns] and `extra` int32 [rows * n] with
+    those of a tree's nodes that are `wanted`, in this order; returns where their slots end.
+
+    parents [n] are the whole tree's, whose root stands at position `length` of its part's text;
+    slots int32 [n] are counted from there on.
     """
     count = nodes[first, t.EXTRA_START] if first > 0 else 0
-    for node in range(parents.shape[0]):
-        own, parent = nodes[first + node], parents[node]
-        own[t.EXTRA_START], own[t.PART] = count, part
-        if parent < 0:
-            own[t.POSITION], own[t.RUN] = length, length + 1
+    end = 0
+    for row in range(wanted.shape[0]):
+        node = wanted[row]
+        own, parent, slot = nodes[first + row], parents[node], slots[node]
+        own[t.EXTRA_START], own[t.PART], own[t.SLOT] = count, part, length + slot
+        end = max(end, length + slot + 1)
+        if row > 0 and wanted[row - 1] == parent and nodes[first + row - 1, t.RUN] == length + slot:
+            own[t.POSITION] = own[t.RUN] = length + slot  # in a row with its parent, which was last
+            own[t.RUN] += 1
             continue
-        above = nodes[first + parent]
-        own[t.POSITION] = above[t.POSITION] + 1
-        if parent == node - 1 and above[t.RUN] == length + node:
-            own[t.RUN] = length + node + 1
-            continue
-        own[t.RUN] = above[t.RUN]
-        for place in range(above[t.EXTRA_START], nodes[first + parent + 1, t.EXTRA_START]):
-            extra[count] = extra[place]
-            count += 1
-        extra[count] = length + node
-        count += 1
-        nodes[first + node + 1, t.EXTRA_START] = count
-    nodes[first + parents.shape[0], t.EXTRA_START] = count
+        depth, above = 0, parent
+        while above >= 0:
+            depth, above = depth + 1, parents[above]
+        own[t.POSITION] = length + depth
+        above, place = node, depth
+        while slots[above] != place:  # the root's is 0
+            above, place = parents[above], place - 1
+        own[t.RUN] = length + place + 1
+        above = node
+        for back in range(depth - place):
+            extra[count + depth - place - 1 - back] = length + slots[above]
+            above = parents[above]
+        count += depth - place
+    nodes[first + wanted.shape[0], t.EXTRA_START] = count
+    return end
 
 
 @inner_kernel
@@ -113,7 +123,7 @@ def _part_nodes(c, part):
 
 @inner_kernel
 def _num_spans(c, part):
-    return (part_entry(c, part, t.LENGTH) + _part_nodes(c, part) + SPAN - 1) // SPAN
+    return (part_entry(c, part, t.END) + SPAN - 1) // SPAN
 
 
 @inner_kernel

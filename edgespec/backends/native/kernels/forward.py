@@ -238,9 +238,8 @@ def _place_key(c, layer, head, node):
     if c[t.BIASED] != 0:
         _add(value, c[t.BIASES] + (biases + c[t.NUM_KV_HEADS] + head) * dim * 4, dim)
     _rotate(c, node, key, key, np.int64(0x3F800000))  # the bits of 1.0
-    part = node_entry(c, node, t.PART)
-    slot = part_entry(c, part, t.LENGTH) + node - part_entry(c, part, t.FIRST_NODE)
-    store_kv(c, part_entry(c, part, t.BLOCKS), layer, head, slot, key, value)
+    blocks = part_entry(c, node_entry(c, node, t.PART), t.BLOCKS)
+    store_kv(c, blocks, layer, head, node_entry(c, node, t.SLOT), key, value)
 
 
 @inner_kernel
@@ -317,13 +316,15 @@ def _layer(c, thread, threads, layer, num_rows):
 
 @inner_kernel
 def _pass(c, thread, threads):
-    """This thread's share of the job in the table."""
-    num_rows, rows = c[t.NUM_ROWS], np.int64(t.NORMED)
+    """This thread's share of the job in the table, which is read before the last barrier: past it,
+    thread 0 may be at the next job.
+    """
+    num_rows, rows, with_head = c[t.NUM_ROWS], np.int64(t.NORMED), c[t.WITH_HEAD]
     if c[t.NUM_LAYERS] > 0:
         _angles(c, thread, threads, num_rows)
-        for layer in range(c[t.NUM_LAYERS]):
+        for layer in range(c[t.FIRST_LAYER], c[t.FIRST_LAYER] + c[t.NUM_LAYERS]):
             _layer(c, thread, threads, layer, num_rows)
-    else:
+    if with_head != 0:
         _norm(c, thread, threads, c[t.LAST_NORM_WEIGHT], c[t.FIRST_ROW], num_rows)
         logits, stride = c[t.LOGITS], c[t.LOGITS_STRIDE]
         _multiply(c, thread, c[t.HEAD_MATRIX], rows, num_rows, logits, stride, 0)
@@ -331,13 +332,16 @@ def _pass(c, thread, threads):
 
 
 @kernel
-def run(c, num_layers, first, num_rows, threads):
-    """Run `num_layers` layers over the residual stream [n, dim], in place; keys and values go to
-    the arena. With no layers: the logits [rows, vocab] of the rows from `first` on.
+def run(c, num_layers, first, num_rows, with_head, threads):
+    """Run `num_layers` layers from the `first` on over the residual stream [n, dim], in place; keys
+    and values go to the arena. With the head: and then the logits [rows, vocab] of these rows, or
+    with no layers of the rows from `first` on.
 
     Called by thread 0; the team's other threads are in `serve`.
     """
-    c[t.NUM_LAYERS], c[t.FIRST_ROW], c[t.NUM_ROWS] = num_layers, first, num_rows
+    c[t.NUM_LAYERS], c[t.NUM_ROWS] = num_layers, num_rows
+    c[t.FIRST_LAYER], c[t.FIRST_ROW] = first, np.int64(0) if num_layers > 0 else first
+    c[t.WITH_HEAD] = with_head
     share_out(c, threads)
     start_pass(c, threads)
     _pass(c, np.int64(0), threads)

@@ -19,6 +19,10 @@ from edgespec.backends.native.kernels.tile import FORMATS
 # they belong to (int64, columns below; see `attention.py`).
 NODES, EXTRA, PARTS, NUM_PARTS = range(12, 16)
 
+# Of the job at hand (see below for the rest of it): the first layer, and whether the head comes
+# after the layers.
+FIRST_LAYER, WITH_HEAD = 16, 17
+
 # The KV arena: positions in a block, then one head's part of it (`memory/arena.py`), steps of the
 # scoring loop, whether it is integers with scales, bytes of a softmax weight.
 (BLOCK, HEAD_BYTES, KEY_BYTES, KEY_TILE_BYTES, KEY_SCALES, VALUE_BYTES, VALUE_SCALES,
@@ -60,11 +64,11 @@ SIZES = TILES + NUM_TYPES
 NUM_ENTRIES = SIZES + NUM_TYPES
 
 # Columns of a node: its position, how many leading slots it sees, where its list of further
-# ancestors starts, its part. Columns of a part: its first node, the first row of its queries, its
-# committed length, and the address of its blocks' addresses. After the last part and node comes
-# where the next would begin.
-POSITION, RUN, EXTRA_START, PART, NODE_COLUMNS = range(5)
-FIRST_NODE, FIRST_QUERY, LENGTH, BLOCKS, PART_COLUMNS = range(5)
+# ancestors starts, its part, its slot. Columns of a part: its first node, the first row of its
+# queries, its committed length, the address of its blocks' addresses, and the end of its slots.
+# After the last part and node comes where the next would begin.
+POSITION, RUN, EXTRA_START, PART, SLOT, NODE_COLUMNS = range(6)
+FIRST_NODE, FIRST_QUERY, LENGTH, BLOCKS, END, PART_COLUMNS = range(6)
 
 # Columns of the table of matrices, and the places of a layer's seven (the
 # head, which is none of a layer's, is the eighth).
