@@ -10,16 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.cli_runs import ROOT, environment
-from tests.models.build import CHATML, write_gguf
 
 pytestmark = pytest.mark.slow
 
 
-def test_requests_leave_nothing_behind(tmp_path: Path) -> None:
-    model = write_gguf(tmp_path / "tiny.gguf", template=CHATML, type="Q8_0")
+def test_requests_leave_nothing_behind(bundled_model: Path) -> None:
     program = ROOT / "benchmarks" / "endurance.py"
     done = subprocess.run(
-        [sys.executable, str(program), str(model), "--requests", "200", "--json"],
+        [sys.executable, str(program), str(bundled_model), "--requests", "200", "--json"],
         capture_output=True,
         text=True,
         env=environment(),
