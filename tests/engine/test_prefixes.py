@@ -14,6 +14,7 @@ import pytest
 import edgespec
 from edgespec import BackendError, ContextOverflowError, KvFileError, OptionError, prefixes
 from edgespec.engine import Engine
+from edgespec.memory.settings import KV_TYPES
 from edgespec.models import open_model
 from tests.cli_runs import edgespec as command
 from tests.models.build import CHATML, write_gguf
@@ -52,7 +53,7 @@ def fresh(engine: Engine) -> None:
     engine._session.sequence.truncate(0)
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "int8"])
+@pytest.mark.parametrize("kv_type", KV_TYPES)
 def test_it_is_not_computed_again(kv_type: str, model: Path, data: Path) -> None:
     """By another process as it were, and with the text of a computed one, turn by turn."""
     with edgespec.load(model, threads=1, context=1024, kv_type=kv_type) as engine:

@@ -15,6 +15,7 @@ import pytest
 import edgespec
 from edgespec.chat import Chat
 from edgespec.engine import Engine
+from edgespec.memory.settings import KV_TYPES
 from edgespec.reply import Reply
 from tests.models.build import CHATML, write_gguf
 
@@ -104,7 +105,7 @@ def test_a_system_message_is_kept_once(roomy: Engine) -> None:
         assert last.send("hello", **SHORT).token_ids == expected
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "int8"])
+@pytest.mark.parametrize("kv_type", KV_TYPES)
 def test_the_text_depends_on_nobody_else(kv_type: str, model: Path, cache: Path) -> None:
     """Four conversations in any order, in an arena that holds two, against each alone."""
     order = random.Random(kv_type)
