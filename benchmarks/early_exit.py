@@ -34,6 +34,8 @@ FAMILIES: dict[str, tuple[float, tuple[str, ...]]] = {
     "fields as JSON": (0.0, ("Extract name and age as JSON: Tom is 5. Sue is 6.",)),
 }
 LENGTHS = (1, 2, 3, 4)
+MEMORY = "1GiB"
+"""The same for plans that are compared."""
 
 
 class Fixed(EarlyExitDrafter):
@@ -130,8 +132,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--grid", action="store_true")
     asked = parser.parse_args()
-    plain = edgespec.plan(asked.model, threads=asked.threads, drafters="trigram")
-    with edgespec.load(asked.model, threads=asked.threads, drafters="early-exit") as engine:
+    plain = edgespec.plan(asked.model, memory=MEMORY, threads=asked.threads, drafters="trigram")
+    with edgespec.load(
+        asked.model, memory=MEMORY, threads=asked.threads, drafters="early-exit"
+    ) as engine:
         exact = engine.plan.footprint.exact
         same = all(exact[name] == size for name, size in plain.footprint.exact.items())
         print(f"weights {exact['weights'] / 2**20:.1f} MiB; exact items as without: {same}")

@@ -124,16 +124,17 @@ class ModelDrafter(Drafter):
 
     def _draw(self, depth: int, logits: Logits, maxima: Logits) -> bool:
         """Draw the draft `depth` after the next token; False where nothing can be drawn."""
-        margin = draw_two(
-            logits[0],
-            logits[0].view(np.int32),
-            maxima[0].view(np.int32),
-            self._options,
-            self._position + depth + 1,
-            self._block_max[: -(-maxima.shape[1] // BLOCK)],
-            self._heap,
-            self._drafts[depth],
-        )
+        with np.errstate(over="ignore"):  # the hash wraps; NumPy only notices with the JIT off
+            margin = draw_two(
+                logits[0],
+                logits[0].view(np.int32),
+                maxima[0].view(np.int32),
+                self._options,
+                self._position + depth + 1,
+                self._block_max[: -(-maxima.shape[1] // BLOCK)],
+                self._heap,
+                self._drafts[depth],
+            )
         if margin < 0.0:
             return False
         self._kinds[depth], self._num_drafts = self._kind(margin), depth + 1

@@ -69,8 +69,9 @@ def test_formulas_by_hand() -> None:
     floats = 256 + 256 + 128 + 128 + 768 + 64
     inputs = sum(4 * width + width + 64 + width // 32 * 28 for width in (256, 256, 768))
     attention = 4 * (2 * 14 * (512 + 256 + 80) + 2 * 48 * (2 * 64 + 3 * 16))
-    tables = 4 * (4 * 31 + 64) + 8 * (4 * 2)
-    assert fp.scratch_bytes(spec, 1024, 8, 30, 2) == attention + tables
+    tables = 4 * (5 * 31 + 30 + 64) + 8 * (5 * 2)
+    early = 8 * 256 * 4
+    assert fp.scratch_bytes(spec, 1024, 8, 30, 2) == attention + tables + early
     streams = 32 * (4 * floats + inputs)
     assert fp.activation_bytes(spec, 30) == streams + 2 * 6 * 12 * 4 * 64
     queries = 2 * 6 * 12 * (4 + 2 * (64 + 4))
