@@ -18,7 +18,7 @@ from edgespec.errors import BudgetError, OptionError
 from edgespec.memory import Budget, Plan, Planner, hardware, runtime, snapshot
 from edgespec.memory.calibration import KernelState
 from edgespec.memory.monitor import release_free_memory
-from edgespec.memory.settings import BUILT_IN_DRAFTERS, CHOSEN_KV_TYPES
+from edgespec.memory.settings import BUILT_IN_DRAFTERS
 from edgespec.memory.sizing import MAPPED_BYTES, MODEL_DRAFTERS
 from edgespec.memory.watch import Watch
 from edgespec.models import ModelFile, TensorType, open_model, resolve
@@ -274,7 +274,7 @@ def _plan(
     memory_now = snapshot()
 
     def is_ready(name: str) -> bool:
-        asked = "" if kv_type in ("auto", *CHOSEN_KV_TYPES) else kv_type
+        asked = backends.compiled_apart(name, kv_type)
         kinds, needed = _kinds(file, name), drafters or BUILT_IN_DRAFTERS
         ready = kernels_are_cached(name, kinds, needed, asked)
         return ready and (partner is None or kernels_are_cached("native", partner.kinds))

@@ -46,7 +46,7 @@ def warm_up(
     compiles for the KV asked for and for all that a later plan may choose.
     """
     kinds = sorted(kinds, key=lambda kind: kind.type_id)
-    asked = "" if kv_type in CHOSEN_KV_TYPES else kv_type
+    asked = backends.compiled_apart(backend, kv_type)
     drafters = drafters or BUILT_IN_DRAFTERS  # what verifies is compiled with them
     if can_have_children():
         commands = [["--drafter", name] for name in drafters if not drafter_is_cached(name)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgespec.errors import BackendError, OptionError, UnsupportedModelError
+from edgespec.memory.settings import CHOSEN_KV_TYPES
 
 if TYPE_CHECKING:
     from edgespec.backends.base import Progress, Target
@@ -116,6 +117,11 @@ def may_abort(name: str) -> bool:
 def compiles(name: str) -> bool:
     """Whether a backend's passes need code that is compiled at a first start."""
     return name == "native"
+
+
+def compiled_apart(name: str, kv_type: str) -> str:
+    """A KV type whose code a first start does not compile unless asked for it, else ""."""
+    return kv_type if compiles(name) and kv_type not in ("auto", *CHOSEN_KV_TYPES) else ""
 
 
 def warm_up(name: str, kinds: Iterable[TensorType], kv_type: str = "f16") -> None:

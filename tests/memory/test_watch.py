@@ -95,7 +95,7 @@ def test_past_the_hard_line_the_request_ends_and_the_process_lives_on(model: Pat
 def small_plan(budget_bytes: int) -> Plan:
     """A plan of half of its budget."""
     footprint = Footprint((FootprintItem("weights", budget_bytes // 2),))
-    with edgespec.load(memory="1GiB", context=64) as engine:
+    with edgespec.load(memory="4GiB", context=64) as engine:
         return replace(engine.plan, budget_bytes=budget_bytes, footprint=footprint)
 
 

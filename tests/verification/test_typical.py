@@ -102,7 +102,7 @@ def test_only_what_may_change_the_text_is_lossy() -> None:
 
 def test_a_reply_says_that_it_is_lossy() -> None:
     prompt = "one two three one two three one two"
-    with edgespec.load(backend="native", memory="1GiB", threads=1) as engine:
+    with edgespec.load(backend="native", memory="4GiB", threads=1) as engine:
         exact = engine.generate(prompt, max_tokens=48, seed=3, raw=True)
         again = engine.generate(prompt, max_tokens=48, seed=3, raw=True, speculation=False)
         typical = engine.generate(prompt, max_tokens=48, seed=3, raw=True, accept="typical")
