@@ -17,7 +17,9 @@ from edgespec.errors import ModelFileError
 from edgespec.memory.plan import Footprint, Plan
 
 _CONTEXT = 512
-_TRIALS = 3
+_FEWEST_TRIALS, _MOST_TRIALS = 3, 30
+_BYTES_IN_ALL = 16e9
+"""Of weights, as many passes as read about so much: a second or two."""
 
 
 def pass_seconds(path: Path, plan: Plan) -> dict[int, float] | None:
@@ -52,7 +54,10 @@ def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
         kinds = {info.type for info in file.tensors.values() if len(info.shape) > 1}
         backends.warm_up(plan.backend, kinds, plan.kv_type)
         with backends.open_target(file, plan) as target:
-            curve = target.cost_curve(trials=_TRIALS)
+            # The shortest of many: a busy moment must not decide between backends.
+            passes = int(_BYTES_IN_ALL / file.size_bytes) // len(target.curve_sizes())
+            trials = min(max(passes, _FEWEST_TRIALS), _MOST_TRIALS)
+            curve = target.cost_curve(trials=trials, least=True)
     return {str(size): seconds for size, seconds in curve.items()}, lambda question: question
 
 
