@@ -219,7 +219,7 @@ def draw(picture: Picture, tables: list[list[dict[str, Any]]]) -> None:
         )  # fmt: skip
         axes.annotate(
             f"unconstrained, {free['peak_bytes'] / MIB:.0f} MiB",
-            (sizes[-1], free["tokens_per_second"]), (0, 4), textcoords="offset points",
+            (sizes[-1], free["tokens_per_second"]), (0, -14), textcoords="offset points",
             ha="right", fontsize=8,
         )  # fmt: skip
         axes.set_ylim(0, 1.25 * max(*speeds, free["tokens_per_second"]))
