@@ -17,8 +17,6 @@ from edgespec.memory.reasons import reasons
 from edgespec.memory.refusal import refuse
 from edgespec.memory.settings import (
     BUILT_IN_DRAFTERS,
-    DEFAULT_NODES,
-    FOREIGN_NODES,
     KV_TYPES,
     Limits,
 )
@@ -77,7 +75,6 @@ class Planner:
             spec,
             context=context,
             max_nodes=max_nodes,
-            usual_nodes=FOREIGN_NODES if backend == "llamacpp" else DEFAULT_NODES,
             draft=bool(names),
             kv_type=_kv_type(kv_type, backend),
             threads=_threads(threads, hardware),

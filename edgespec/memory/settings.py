@@ -23,8 +23,6 @@ CHOSEN_KV_TYPES = ("f16", "int8")
 DEFAULT_CONTEXT = 8192
 SMALLEST_CONTEXT = 256
 DEFAULT_NODES = 16
-FOREIGN_NODES = 32
-"""Where llama.cpp's cost of a node levels off: each row of its passes costs more than ours."""
 MOST_NODES = 256
 DEFAULT_CHUNK = 256
 SMALLEST_CHUNK = 32
@@ -120,7 +118,6 @@ class Limits:
         *,
         context: int | None = None,
         max_nodes: int | None = None,
-        usual_nodes: int = DEFAULT_NODES,
         draft: bool = True,
         kv_type: str | None = None,
         threads: int | None = None,
@@ -144,7 +141,7 @@ class Limits:
                 f"{sequences} texts at once were asked for; with max nodes {most}, and a node for "
                 f"each text in every pass, it can be 1 to {most}"
             )
-        wished_nodes = min(max(usual_nodes, 2 * sequences), MOST_NODES) if draft else sequences
+        wished_nodes = min(max(DEFAULT_NODES, 2 * sequences), MOST_NODES) if draft else sequences
         positions = context or min(spec.context_length, DEFAULT_CONTEXT)
         nodes = max(min(max_nodes or wished_nodes, positions), sequences)
         drafts = draft and nodes > sequences
