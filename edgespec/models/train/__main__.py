@@ -64,10 +64,12 @@ def do_prepare(options: argparse.Namespace) -> None:
 def do_run(options: argparse.Namespace) -> None:
     """Train, or go on training, up to the last step."""
     if options.smoke:
-        run(token_folder(options), run_folder(options), SMOKE_SHAPE, SMOKE_SETTINGS, False)
+        smoke = (SMOKE_SHAPE, SMOKE_SETTINGS, False, options.start)
+        run(token_folder(options), run_folder(options), *smoke)
         return
     shape = SHAPES[options.shape]
-    run(token_folder(options), run_folder(options), shape, changed_settings(options.set))
+    settings = changed_settings(options.set)
+    run(token_folder(options), run_folder(options), shape, settings, start=options.start)
 
 
 def do_evaluate(options: argparse.Namespace) -> None:
@@ -110,6 +112,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for everything written")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting (run)"
+    )
+    parser.add_argument(
+        "--from", dest="start", type=Path, metavar="FILE", help="GGUF file to start from (run)"
     )
     parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
     parser.add_argument("--threads", type=int, default=os.cpu_count())

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .model import Shape, TinyLlama
+from .start import load_weights
 
 LOG_STEPS = 20
 
@@ -212,15 +213,23 @@ class Meter:
 
 
 def run(
-    tokens: Path, out: Path, shape: Shape, settings: Settings, compile_model: bool = True
+    tokens: Path,
+    out: Path,
+    shape: Shape,
+    settings: Settings,
+    compile_model: bool = True,
+    start: Path | None = None,
 ) -> TinyLlama:
     """Train to the last step, going on from a checkpoint in `out` if there is one.
 
+    Without one, it starts from the weights of the GGUF file `start`, or else from random ones.
     SIGTERM ends the run after the current step, with a checkpoint.
     """
     trainer = Trainer(tokens, out, shape, settings)
     if trainer.checkpoint.exists():
         trainer.load()
+    elif start is not None:
+        load_weights(trainer.model, start, tokens / "tokenizer.json")
     forward: Callable[..., tuple[Tensor, Tensor]] = trainer.model
     if compile_model:
         forward = torch.compile(trainer.model, dynamic=False)
