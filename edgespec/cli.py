@@ -229,6 +229,14 @@ Out = Annotated[
 MaxBatch = Annotated[
     int, typer.Option("--max-batch", metavar="N", help="Most replies written at once.")
 ]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Use every node of a Ray cluster: HOST:PORT of its head, auto or local.",
+    ),
+]
 Format = Annotated[str, typer.Option("--format", metavar="onnx", help="What to write.")]
 Bits = Annotated[
     int | None,
@@ -380,6 +388,7 @@ def batch(
     file: Prompts,
     out: Out = None,
     max_batch: MaxBatch = 8,
+    ray: Ray = None,
     model: Model = None,
     backend: Backend = "auto",
     memory: Memory = "auto",
@@ -399,7 +408,8 @@ def batch(
 
     Each line of FILE is like {"prompt": "..."}, with max_tokens, temperature, top_k, top_p, min_p,
     repetition_penalty, seed, ignore_eos, accept, raw and an id if wanted; each line of the output
-    is the reply to the line at its place. Lines that --out holds already are left out.
+    is the reply to the line at its place. Lines that --out holds already are left out. With --ray,
+    the budget is each node's own, and the model must be at the same place on every node.
     """
     from edgespec.terminal.batches import run_batch
 
@@ -414,7 +424,7 @@ def batch(
     load = LoadOptions(
         model, memory, backend, threads, context, chosen, kv_type, None, max_batch, partner
     )
-    if not run_batch(file, out, load, reply, raw=raw):
+    if not run_batch(file, out, load, reply, raw=raw, ray=ray):
         raise typer.Exit(1)
 
 

@@ -85,7 +85,7 @@ def test_a_prompt_that_does_not_fit_costs_no_other(model: Path, tmp_path: Path) 
     assert (second["line"], second["id"]) == (2, "long")
     assert "text" in first
     assert "text" in third
-    assert found.err == "edgespec: 1 of 3 prompts do not fit\n"
+    assert found.err == "edgespec: 1 of 3 prompts have no reply\n"
 
 
 @pytest.mark.parametrize(

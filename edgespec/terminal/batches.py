@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO
 
-from edgespec.errors import ContextOverflowError, EdgeSpecError, OptionError
+from edgespec.answering import Answer, Line, answers
+from edgespec.errors import OptionError
 from edgespec.terminal.options import LoadOptions, ReplyOptions
 from edgespec.terminal.progress import ProgressLine
-
-if TYPE_CHECKING:
-    from edgespec.engine import Engine
-    from edgespec.reply import Reply, Request
 
 OPTIONS = (
     "max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed",
@@ -25,108 +22,62 @@ OPTIONS = (
 """What a line may have besides its prompt, and an id that comes back with the reply."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of the file: what to answer, and how."""
-
-    number: int
-    """From 1."""
-    prompt: str
-    options: dict[str, Any]
-    id: Any = None
-
-    @property
-    def head(self) -> dict[str, Any]:
-        """What its line of output starts with."""
-        return {"line": self.number} | ({} if self.id is None else {"id": self.id})
-
-
 def run_batch(
-    path: str, out: str | None, load: LoadOptions, options: ReplyOptions, *, raw: bool
+    path: str,
+    out: str | None,
+    load: LoadOptions,
+    options: ReplyOptions,
+    *,
+    raw: bool,
+    ray: str | None = None,
 ) -> bool:
-    """Answer all lines that `out` does not hold yet; False when some could not be answered."""
+    """Answer all lines that `out` does not hold yet; False when some could not be answered.
+
+    On the nodes of the Ray cluster at the address `ray`, or here if that is None.
+    """
     options.check()
     lines = read_lines(path)
-    with _output(out, lines) as (target, num_done):
-        if num_done == len(lines):
+    defaults = options.as_arguments() | {"raw": raw}
+    with _output(out, lines) as (target, num_done), ProgressLine() as progress:
+        left = lines[num_done:]
+        if not left:
             return True
-        with ProgressLine() as progress, load.load(progress) as engine:
-            defaults = options.as_arguments() | {"raw": raw}
-            on_overflow = defaults.pop("on_overflow")  # the same for all lines
-            return _answer(engine, lines[num_done:], defaults, on_overflow, target, progress)
+        if ray is None:
+            with load.load(progress) as engine:
+                return _write(left, answers(engine, left, defaults), target, progress)
+        from edgespec.cluster import cluster_answers
+
+        def note(said: str) -> None:
+            progress.clear()
+            print(f"edgespec: {said}", file=sys.stderr)
+
+        progress("cluster", 0, 1)
+        found = cluster_answers(ray, left, asdict(load), defaults, note)
+        return _write(left, found, target, progress)
 
 
-def _answer(
-    engine: Engine,
+def _write(
     lines: list[Line],
-    defaults: dict[str, Any],
-    on_overflow: str,
+    found: Iterable[tuple[Line, Answer]],
     target: IO[str],
     progress: ProgressLine,
 ) -> bool:
-    """Write a line for each, as soon as it and all before it are there."""
-    from edgespec.overflow import policy
-    from edgespec.writing import Writing, fit_prompt
-
-    asked: list[Request] = []
-    waiting: dict[int, dict[str, Any]] = {}  # place of a line, its output
-    places = []  # of each request's line
-    for place, line in enumerate(lines):
-        request = _request(engine, line, defaults)
-        try:
-            writing = Writing(request, policy(on_overflow))
-            fit_prompt(writing, engine.plan, engine.file.spec.context_length)
-        except ContextOverflowError as error:
-            waiting[place] = line.head | {"error": str(error)}
-            continue
-        asked.append(request)
-        places.append(place)
-    num_failed, written, seen = len(waiting), 0, 0
-    stream = engine.stream_batch(asked, on_overflow=on_overflow)
-    try:
-        for _ in stream:
-            ended = stream.ended
-            for index in ended[seen:]:
-                line = lines[places[index]]
-                waiting[places[index]] = line.head | _fields(stream.reply(index))
-            if len(ended) > seen:
-                seen = len(ended)
-                written = _write(waiting, written, target)
-                progress("batch", num_failed + seen, len(lines))
-        _write(waiting, written, target)
-    finally:
-        stream.close()
+    """Write an output for each line, as soon as it and all before it are there."""
+    waiting: dict[int, Answer] = {}
+    num_written = num_failed = 0
+    for num_found, (line, output) in enumerate(found, 1):
+        waiting[line.number] = output
+        num_failed += "error" in output
+        while num_written < len(lines) and lines[num_written].number in waiting:
+            ready = waiting.pop(lines[num_written].number)
+            target.write(json.dumps(ready, ensure_ascii=False) + "\n")
+            num_written += 1
+        target.flush()
+        progress("batch", num_found, len(lines))
     if num_failed:
         progress.clear()
-        print(f"edgespec: {num_failed} of {len(lines)} prompts do not fit", file=sys.stderr)
+        print(f"edgespec: {num_failed} of {len(lines)} prompts have no reply", file=sys.stderr)
     return not num_failed
-
-
-def _request(engine: Engine, line: Line, defaults: dict[str, Any]) -> Request:
-    try:
-        return engine.request(line.prompt, **(defaults | line.options))
-    except (EdgeSpecError, TypeError) as error:
-        raise OptionError(f"line {line.number}: {error}") from None
-
-
-def _fields(reply: Reply) -> dict[str, Any]:
-    return {
-        "text": reply.text,
-        "finish_reason": reply.finish_reason,
-        "seed": reply.stats.seed,
-        "prompt_tokens": reply.stats.prompt_tokens,
-        "output_tokens": len(reply.token_ids),
-        **({"lossy": True} if reply.stats.lossy else {}),
-    }
-
-
-def _write(waiting: dict[int, dict[str, Any]], written: int, target: IO[str]) -> int:
-    """Write the lines whose turn it is; returns how many are written in all."""
-    while written in waiting:
-        target.write(json.dumps(waiting.pop(written), ensure_ascii=False) + "\n")
-        written += 1
-    target.flush()
-    return written
 
 
 def read_lines(path: str) -> list[Line]:

@@ -19,6 +19,7 @@ _STAGES = {
     "peers": "starting the other engines",
     "store": "reading the texts",
     "batch": "writing replies",
+    "cluster": "starting an engine on each node",
     "replay": "replaying",
 }
 

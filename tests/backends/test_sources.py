@@ -17,11 +17,11 @@ OPTIONS = {"jit", "njit", "cfunc", "vectorize", "guvectorize", "stencil", "gener
 KEYWORDS = {"parallel", "fastmath", "nogil", "boundscheck", "error_model", "cache"}
 PLACES = (
     {"cli", "__main__", "terminal", "server", "bench"},
-    {"replay"},
+    {"replay", "cluster"},
     {"export"},
     {"engine", "chat", "opening", "warm_up", "__init__", "batch", "voting", "writing", "decode"}
     | {"session", "shelf", "prefixes", "prompts", "reply", "overflow", "selecting"}
-    | {"model_drafting"},
+    | {"model_drafting", "answering"},
     {"control"},
     {"drafting", "verification"},
     {"backends"},

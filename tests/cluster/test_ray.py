@@ -1,0 +1,140 @@
+"""`edgespec batch --ray` on a real cluster: two nodes on this machine, whose workers are killed."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cli_runs import Finished, edgespec, environment
+from tests.models.build import CHATML, write_gguf
+
+NUM_PROMPTS = 120
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    pytest.importorskip("ray", reason="ray is not installed")
+    with subprocess.Popen(
+        [sys.executable, Path(__file__).with_name("two_nodes.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment() | {"RAY_USAGE_STATS_ENABLED": "0"},
+        text=True,
+    ) as cluster:
+        assert cluster.stdout is not None and cluster.stdin is not None
+        yield cluster.stdout.readline().strip()
+        cluster.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_gguf(tmp_path_factory.mktemp("ray") / "tiny.gguf", template=CHATML)
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ray") / "prompts.jsonl"
+    words = ("the", "cat", "hat", "one", "two", "hello")
+    rng = random.Random(1)
+    lines = [
+        {"prompt": " ".join(rng.choices(words, k=rng.randint(1, 9))), "id": f"p{n}", "seed": n}
+        for n in range(NUM_PROMPTS)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def arguments(model: Path, prompts: Path) -> list[object]:
+    options: list[object] = ["--threads", 1, "--max-batch", 4, "--max-tokens", 60]
+    return ["batch", prompts, "-m", model, "--memory", "1GiB", *options]
+
+
+def workers() -> list[psutil.Process]:
+    """Ray names a process after the class it runs."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = " ".join(process.info["cmdline"] or ())
+        if command.startswith("ray::Worker"):
+            found.append(process)
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(model: Path, prompts: Path) -> str:
+    found = edgespec(*arguments(model, prompts))
+    assert (found.code, found.err) == (0, "")
+    return found.out
+
+
+def test_killed_workers_change_nothing(
+    address: str, model: Path, prompts: Path, alone: str, tmp_path: Path
+) -> None:
+    """Two are killed at random while they write: every line is there once, and is the same."""
+    out = tmp_path / "out.jsonl"
+    with subprocess.Popen(
+        [sys.executable, "-m", "edgespec"]
+        + [str(each) for each in (*arguments(model, prompts), "--ray", address, "--out", out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        text=True,
+    ) as run:
+        rng, killed, seen = random.Random(2), 0, 0
+        while run.poll() is None and killed < 2:
+            time.sleep(0.05)
+            written = out.read_text(encoding="utf-8").count("\n") if out.exists() else 0
+            if written > seen and (found := workers()):
+                rng.choice(found).kill()
+                killed, seen = killed + 1, written + NUM_PROMPTS // 4
+        printed, said = run.communicate(timeout=240)
+    assert (run.returncode, printed) == (0, "")
+    assert killed == 2
+    assert said.count("died; another takes its lines") == len(said.splitlines()) == 2
+    assert out.read_text(encoding="utf-8") == alone
+
+
+def test_it_goes_on_where_it_ended(
+    address: str, model: Path, prompts: Path, alone: str, tmp_path: Path
+) -> None:
+    """What --out holds already is not asked for again."""
+    out = tmp_path / "out.jsonl"
+    kept = "".join(alone.splitlines(keepends=True)[: NUM_PROMPTS - 7])
+    out.write_text(kept + '{"line": 11', encoding="utf-8", newline="")
+    found = edgespec(*arguments(model, prompts), "--ray", address, "--out", out)
+    assert (found.code, found.out, found.err) == (0, "", "")
+    assert out.read_text(encoding="utf-8") == alone
+
+
+def test_a_model_that_does_not_fit_is_told_of_by_each_node(
+    address: str, model: Path, prompts: Path
+) -> None:
+    found = edgespec(*arguments(model, prompts), "--ray", address, "--memory", "20MiB")
+    assert (found.code, found.out) == (1, "")
+    lines = found.err.splitlines()
+    assert len(lines) == 3
+    assert all("is left out: " in line and "20" in line for line in lines[:2])
+    assert "no node of the cluster is left, and 120 prompts are without a reply" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("127.0.0.1:9", ("nobody listens at 127.0.0.1:9", "ray start --head")),
+        ("here", ("--ray here is no address", "HOST:PORT")),
+        ("ray://127.0.0.1:10001", ("is no address",)),
+    ],
+)
+def test_wrong_addresses(address: str, words: tuple[str, ...], model: Path, prompts: Path) -> None:
+    pytest.importorskip("ray", reason="ray is not installed")
+    found: Finished = edgespec(*arguments(model, prompts), "--ray", address)
+    found.assert_refused(2, *words)

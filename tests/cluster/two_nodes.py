@@ -1,0 +1,16 @@
+"""Two nodes of a Ray cluster on this machine; prints the address, ends when its input does."""
+
+from __future__ import annotations
+
+import sys
+
+from ray.cluster_utils import Cluster
+
+if __name__ == "__main__":
+    answers = sys.stdout
+    sys.stdout = sys.stderr
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster.add_node(num_cpus=1)
+    print(cluster.address, file=answers, flush=True)
+    sys.stdin.read()
+    cluster.shutdown()
