@@ -45,6 +45,11 @@ def recipe(command: str, *arguments: str) -> str:
     return done.stdout
 
 
+def file_of(out: str) -> str:
+    (path,) = Path(out).glob("*.gguf")
+    return str(path)
+
+
 def test_whole_recipe(tmp_path: Path) -> None:
     import gguf
 
@@ -58,6 +63,12 @@ def test_whole_recipe(tmp_path: Path) -> None:
     assert json.loads(recipe("evaluate", "--out", out))["all"]["tokens"] > 0
     recipe("sample", "--out", out, "--prompt", "What is 3?")
     assert "sha256" in recipe("export", "--out", out)
+    recipe("plot", "--out", out, "--after", f"{out}/run/log.jsonl", "--file", f"{out}/loss.svg")
+    assert "</svg>" in Path(out, "loss.svg").read_text(encoding="utf-8")
+    # Where there is a file and no checkpoint, training goes on from where the file is.
+    Path(out, "run").rename(tmp_path / "first run")
+    first = json.loads(recipe("run", "--out", out, "--from", file_of(out)).splitlines()[0])
+    assert first["loss"] < steps[-1]["loss"] + 0.1
 
     reader = gguf.GGUFReader(tmp_path / "out" / "edgespec-tiny-q8_0.gguf")
     kinds = {tensor.name: tensor.tensor_type.name for tensor in reader.tensors}

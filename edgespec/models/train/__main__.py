@@ -87,6 +87,15 @@ def do_export(options: argparse.Namespace) -> None:
     print(f"{path}: {path.stat().st_size:,} bytes, sha256 {checksum}")
 
 
+def do_plot(options: argparse.Namespace) -> None:
+    """Draw the loss curves of the run, after those of earlier ones."""
+    from .plot import plot
+
+    path = options.file or Path(options.out) / "loss.svg"
+    plot([*options.after, run_folder(options) / "log.jsonl"], path)
+    print(path)
+
+
 def do_sample(options: argparse.Namespace) -> None:
     """Print the reply to a prompt."""
     model = load_model(run_folder(options) / "checkpoint.pt")
@@ -100,6 +109,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "run": do_run,
     "evaluate": do_evaluate,
     "export": do_export,
+    "plot": do_plot,
     "sample": do_sample,
 }
 
@@ -119,7 +129,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--smoke", action="store_true", help="a tiny model, 20 steps, 40 records")
-    parser.add_argument("--file", type=Path, help="GGUF file to write (export)")
+    parser.add_argument("--file", type=Path, help="file to write (export, plot)")
+    parser.add_argument(
+        "--after", action="append", default=[], type=Path, metavar="LOG",
+        help="log.jsonl of an earlier run to draw first (plot)",
+    )  # fmt: skip
     parser.add_argument("--prompt", default="Tell me a short story.", help="what to say (sample)")
     parser.add_argument("--raw", action="store_true", help="send the prompt without template")
     parser.add_argument("--temperature", type=float, default=0.0)
