@@ -535,6 +535,31 @@ def prepare(
 
 
 @app.command()
+def worker(
+    host: Annotated[
+        str, typer.Option("--host", metavar="HOST", help="The address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", help="The TCP port; 0 is a free one.")
+    ] = 50052,
+    memory: Memory = "auto",
+    threads: Threads = None,
+    allow_public: Annotated[
+        bool,
+        typer.Option("--allow-public", help="Listen where other machines can reach it."),
+    ] = False,
+) -> None:
+    """Hold layers of models that run on another machine, and compute them.
+
+    `--workers HOST:PORT` of run and chat uses it, through llama.cpp's RPC backend. It has no
+    authentication and no encryption: it listens on this machine alone unless told otherwise.
+    """
+    from edgespec.terminal.worker import run_worker
+
+    run_worker(host, port, memory, threads, allow_public=allow_public)
+
+
+@app.command()
 def doctor(as_json: Json = False) -> None:
     """Look this machine and installation over.
 
