@@ -182,6 +182,11 @@ class Links:
         for link in self.all:
             link.reset()
 
+    def fail(self, why: str) -> None:
+        """Have everything that is asked from now on fail until `reset`."""
+        for link in self.all:
+            link.failure = link.failure or why
+
     def close(self) -> None:
         for link in self.all:
             link.close()
