@@ -95,9 +95,7 @@ def _own_refusal(name: str, file: ModelFile) -> str:
 
 
 @contextmanager
-def survey(
-    name: str, file: ModelFile, devices: Sequence[Device] = ()
-) -> Iterator[Ask | None]:
+def survey(name: str, file: ModelFile, devices: Sequence[Device] = ()) -> Iterator[Ask | None]:
     """For a backend that counts its own memory, who to ask; None for the others.
 
     Raises ModelFileError for a file that its engine refuses, BackendError when it does not run.

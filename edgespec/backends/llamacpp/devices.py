@@ -67,7 +67,7 @@ def devices_for(vram: str | int, workers: str | Sequence[str] | None) -> tuple[D
     "auto" uses no GPU and all that workers offer. Raises OptionError for what means nothing here,
     BackendError when a worker does not answer or the build has no RPC.
     """
-    addresses = parse_workers(workers if isinstance(workers, str) or not workers else [*workers])
+    addresses = parse_workers(workers)
     if not addresses and (is_auto(vram) or str(vram).strip() == "0"):
         return ()
     found = _workers(addresses)

@@ -1,4 +1,4 @@
-"""A llama.cpp target whose layers are partly on GPUs or workers, which may be lost and come back."""
+"""A llama.cpp target with layers on GPUs or workers, which may be lost and come back."""
 
 from __future__ import annotations
 

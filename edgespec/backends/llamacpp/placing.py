@@ -64,9 +64,7 @@ class Placing:
 
     def _allocation(self, context: ContextSettings, parts: Sequence[DevicePart]) -> Allocation:
         offload = Offload.of(parts, self._endpoints)
-        found = self._survey.allocation(
-            replace(context, gpu_layers=sum(offload.units)), offload
-        )
+        found = self._survey.allocation(replace(context, gpu_layers=sum(offload.units)), offload)
         self._links.check()
         return found
 

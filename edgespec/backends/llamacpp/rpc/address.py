@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -40,7 +41,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_workers(text: str | list[str] | tuple[str, ...] | None) -> tuple[Address, ...]:
+def parse_workers(text: str | Sequence[str] | None) -> tuple[Address, ...]:
     """Addresses from a list or a text with commas; raises OptionError for what is none."""
     parts = text.split(",") if isinstance(text, str) else text or ()
     found = tuple(Address.parse(part) for part in parts)

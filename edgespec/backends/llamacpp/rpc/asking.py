@@ -1,4 +1,4 @@
-"""A few questions to a worker before llama.cpp, which ends the process over a bad answer, has any."""
+"""A few questions to a worker before llama.cpp, which ends the process over bad answers, asks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def connect(address: Address, limit_s: float) -> Wire:
 
 
 def hello(wire: Wire, address: Address) -> None:
-    """Greet, and check that it is a worker that speaks our version; raises BackendError, OSError."""
+    """Greet, and check that it is a worker of our version; raises BackendError, OSError."""
     major, minor, patch, _, _ = HELLO_REPLY.unpack(_reply(wire, Command.HELLO, CAPABILITIES))
     if major != MAJOR:
         raise BackendError(
