@@ -308,7 +308,7 @@ def _plan(
                 datastore_bytes=_mapped_bytes(store),
                 draft_model=partner.sizing if partner else None,
             )
-        return replace(made, reasons=(*made.reasons, *backends.notes(name)))
+        return replace(made, reasons=(*made.reasons, *backends.notes(name, devices)))
 
     choose = backends.offer_with_devices if devices else backends.offer
     offer = choose(backend, file)

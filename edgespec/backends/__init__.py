@@ -113,13 +113,14 @@ def survey(name: str, file: ModelFile, devices: Sequence[Device] = ()) -> Iterat
         yield None
 
 
-def notes(name: str) -> tuple[str, ...]:
+def notes(name: str, devices: Sequence[Device] = ()) -> tuple[str, ...]:
     """What a plan should say of a backend on this machine."""
     if name != "llamacpp":
         return ()
+    from edgespec.backends.llamacpp.devices import unused_gpus
     from edgespec.backends.llamacpp.probe import probed
 
-    return tuple(filter(None, [probed().note()]))
+    return tuple(filter(None, [probed().note(), unused_gpus(devices)]))
 
 
 def may_abort(name: str) -> bool:

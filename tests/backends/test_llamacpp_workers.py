@@ -1,4 +1,4 @@
-"""Layers on other machines: real workers on loopback, their budgets, and what happens when one dies."""
+"""Layers on other machines: real workers on loopback, their budgets, and how they end."""
 
 from __future__ import annotations
 
@@ -145,21 +145,22 @@ def test_a_model_too_large_for_all_budgets_together_is_refused(
 @serving
 def test_trees_and_snapshots_work_over_workers(model: Path, pair: list[Worker]) -> None:
     tree = TokenTree(np.array([5, 9, 9, 30], np.int32), np.array([-1, 0, 0, 1], np.int16))
-    plan = edgespec.plan(
-        model, context=256, threads=1, workers=addresses(pair), backend="llamacpp"
-    )
-    with open_model(model) as file:
-        with LlamaTarget(file, plan) as local, OffloadedTarget(file, plan) as target:
-            for one in (local, target):
-                one.prefill(list(range(3, 40)))
-            assert np.allclose(target.forward(tree), local.forward(tree), atol=1e-3)
-            target.commit([0, 1])
-            local.commit([0, 1])
-            kept = target.snapshot()
-            target.truncate(3)
-            target.restore(kept)
-            chain = TokenTree.chain([7])
-            assert np.allclose(target.forward(chain), local.forward(chain), atol=1e-3)
+    plan = edgespec.plan(model, context=256, threads=1, workers=addresses(pair), backend="llamacpp")
+    with (
+        open_model(model) as file,
+        LlamaTarget(file, plan) as local,
+        OffloadedTarget(file, plan) as target,
+    ):
+        for one in (local, target):
+            one.prefill(list(range(3, 40)))
+        assert np.allclose(target.forward(tree), local.forward(tree), atol=1e-3)
+        target.commit([0, 1])
+        local.commit([0, 1])
+        kept = target.snapshot()
+        target.truncate(3)
+        target.restore(kept)
+        chain = TokenTree.chain([7])
+        assert np.allclose(target.forward(chain), local.forward(chain), atol=1e-3)
 
 
 @serving
@@ -382,7 +383,7 @@ def test_a_budget_that_leaves_nothing_to_offer_is_refused() -> None:
 @pytest.mark.parametrize("text", ["", "host:", ":5", "host:0", "host:70000", "a:b", "x:1,x:1"])
 def test_addresses_that_are_none_are_told(text: str) -> None:
     with pytest.raises(OptionError):
-        parse_workers(text + "," if not text else text)
+        parse_workers(text or ",")
 
 
 def test_addresses_are_read() -> None:

@@ -18,7 +18,7 @@ from edgespec.backends.llamacpp.rpc.asking import ask_worker
 from edgespec.child import Child, PeerError, can_have_children, serve
 from edgespec.errors import BackendError, OptionError
 from edgespec.memory.placement import Device
-from edgespec.memory.size import is_auto, parse_size
+from edgespec.memory.size import format_size, is_auto, parse_size
 
 LIMIT_S = 30.0
 """A first start of a GPU's driver may compile."""
@@ -61,8 +61,8 @@ def gpus() -> tuple[GgmlDevice, ...]:
 
 
 def devices_for(vram: str | int, workers: str | Sequence[str] | None) -> tuple[Device, ...]:
-    """The devices a plan may use, in the order in which it fills them: workers as they were named,
-    each with what it offers now, then GPUs; together at most `vram` bytes.
+    """The devices a plan may use, in the order in which it fills them: GPUs, then workers as they
+    were named, each with what it has now; together at most `vram` bytes.
 
     "auto" uses no GPU and all that workers offer. Raises OptionError for what means nothing here,
     BackendError when a worker does not answer or the build has no RPC.
@@ -75,7 +75,7 @@ def devices_for(vram: str | int, workers: str | Sequence[str] | None) -> tuple[D
         return found
     left = parse_size(vram, whole_bytes=_total_bytes(found)) if str(vram).strip() != "0" else 0
     if left:
-        found += tuple(Device(gpu.name, "gpu", gpu.free_bytes) for gpu in gpus())
+        found = (*(Device(gpu.name, "gpu", gpu.free_bytes) for gpu in gpus()), *found)
     if not found:
         raise OptionError(
             f"--vram {vram} was asked for, and {_no_gpu()}; leave --vram out, or install a build "
@@ -87,6 +87,21 @@ def devices_for(vram: str | int, workers: str | Sequence[str] | None) -> tuple[D
         left -= budget
         capped.append(Device(device.name, device.kind, budget))
     return tuple(device for device in capped if device.budget_bytes)
+
+
+def unused_gpus(devices: Sequence[Device]) -> str:
+    """What a plan says of GPUs it leaves alone, "" where there are none."""
+    used = {device.name for device in devices}
+    left = [gpu for gpu in _gpus_if_any() if gpu.name not in used]
+    told = ", ".join(f"{one.name} ({format_size(one.free_bytes)} free)" for one in left)
+    return f"GPU {told} is not used: --vram takes some of it" if left else ""
+
+
+def _gpus_if_any() -> tuple[GgmlDevice, ...]:
+    try:
+        return gpus()
+    except BackendError:  # doctor tells
+        return ()
 
 
 def _total_bytes(workers: Sequence[Device]) -> int:

@@ -104,6 +104,7 @@ class Model:
         if layers is not None:
             params.kv_overrides = _first_layers(api, path, layers)
         params.no_alloc = not allocate
+        self.free_before = self.devices.free_bytes()
         stopped: list[BaseException] = []
         report = _progress_callback(api, progress, stopped)
         params.progress_callback = report

@@ -19,8 +19,8 @@ from edgespec.memory.plan import Plan
 from edgespec.memory.size import format_size
 from edgespec.models.file import ModelFile
 
-_TOLD_BYTES = 16 * 1024
-"""Log lines tell MiB with two decimals."""
+_ROUNDING_BYTES = 16 * 1024
+"""Of three log lines that tell MiB with two decimals."""
 
 
 class OffloadedTarget(LlamaTarget):
@@ -91,14 +91,24 @@ class OffloadedTarget(LlamaTarget):
     def _check_memory(self, plan: Plan) -> None:
         self._links.check()
         super()._check_memory(plan)
-        for part, held in zip(plan.devices, self.device_bytes().values(), strict=True):
-            size = sum(held.values())
-            if size > part.budget_bytes + len(held) * _TOLD_BYTES:
+        for part, size in zip(plan.devices, self._taken_bytes(), strict=True):
+            if size > part.budget_bytes:
                 raise BudgetError(
-                    f"llama.cpp has allocated {format_size(size)} on {part.kind} {part.name}, over "
-                    f"its budget of {format_size(part.budget_bytes)} and the "
+                    f"{part.kind} {part.name} has {format_size(size)} less than before the model "
+                    f"was loaded, over its budget of {format_size(part.budget_bytes)} and the "
                     f"{format_size(part.total_bytes)} planned; try a smaller --context"
                 )
+
+    def _taken_bytes(self) -> list[int]:
+        """What each device of the plan has less free than before, as the device itself tells, and
+        at least what llama.cpp says it allocated there.
+        """
+        devices = self._model.devices
+        gone = zip(self._model.free_before, devices.free_bytes(), strict=True)
+        taken = reversed([before - after for before, after in gone])
+        held = (sum(sizes.values()) for sizes in self.device_bytes().values())
+        told = (max(0, size - _ROUNDING_BYTES) for size in held)
+        return [max(pair) for pair in zip(taken, told, strict=True)]
 
     def _fork(self, sequence: KvSequence, length: int) -> Text:
         text = super()._fork(sequence, length)

@@ -14,9 +14,14 @@ from edgespec.backends.llamacpp.survey import Allocation, Survey, context_settin
 from edgespec.memory.foreign import EngineBytes
 from edgespec.memory.placement import Device, DevicePart, ModelUnits, place
 from edgespec.memory.settings import Settings
+from edgespec.memory.size import MIB
 from edgespec.models.file import ModelFile
 
 _MOST_TRIES = 6
+DRIVER_BYTES = 512 * MIB
+"""What a GPU's driver takes for a process before the first buffer; not measured by us. The target
+asks the device itself what is gone once a model is loaded.
+"""
 
 
 class Placing:
@@ -35,8 +40,6 @@ class Placing:
         self._endpoints = {
             name: link.endpoint for name, link in zip(workers, self._links.all, strict=True)
         }
-        self._guess: dict[str, int] = {}
-        """Bytes of compute buffers by device, from the placement before."""
 
     def __enter__(self) -> Self:
         return self
@@ -49,14 +52,18 @@ class Placing:
         context = context_settings(settings, threads)
         alone = self._survey.bytes_of(context)
         layer_cache = self._survey.allocation(context).layer_cache
-        guess = {device.name: alone.compute for device in self._devices}
+        beside = {one.name: DRIVER_BYTES * (one.kind == "gpu") for one in self._devices}
+        guess = {name: alone.compute + more for name, more in beside.items()}
         for _ in range(_MOST_TRIES):
             compute = [guess[device.name] for device in self._devices]
             parts = place(self._units, layer_cache, self._devices, compute)
             if not parts:
                 return alone
             found = self._allocation(context, parts)
-            real = dict(zip((part.name for part in parts), _compute(found), strict=True))
+            real = {
+                part.name: size + beside[part.name]
+                for part, size in zip(parts, _compute(found), strict=True)
+            }
             if all(real[part.name] <= part.compute_bytes for part in parts):
                 return self._engine_bytes(alone, found, parts, real, layer_cache)
             guess |= {name: max(guess[name], size) for name, size in real.items()}
@@ -83,7 +90,7 @@ class Placing:
             copies_head=False,  # the head is on a device
             weights=self._units.rest + sum(self._units.layers[:first]),
             cache=min(alone.cache, first * layer_cache),
-            compute=sum(found.compute.values()) - sum(real.values()),
+            compute=sum(found.compute.values()) - sum(_compute(found)),
             read_tensors=2,
             devices=devices,
         )

@@ -76,8 +76,8 @@ def hello(wire: Wire, address: Address) -> None:
 def stranger(address: Address, why: str) -> BackendError:
     """The error for something that answers, but not as a worker does."""
     return BackendError(
-        f"what listens at {address} does not answer like a worker ({why}); check the address, or "
-        "start one there: edgespec worker"
+        f"what listens at {address} does not answer like a worker ({why}); check the address, and "
+        "that the worker there is not at work for another client"
     )
 
 

@@ -52,7 +52,7 @@ _START_S = 20.0
 _TURN_S = 2.0
 """How long a client waits for the one before it to be gone."""
 _SAMPLE_S = 0.05
-_SILENCE_S = 3600.0
+_GREETING_S = 5.0
 Say = Callable[[str], None]
 
 
@@ -182,12 +182,12 @@ class Front:
             return
         server = None
         try:
-            client.watch_peer(_SILENCE_S)
+            client.watch_peer(_GREETING_S)
             if not self._server.runs():
                 self._say("the RPC server has ended; starting it again")
             self._server.start()
             server = Wire(self._server.connect())
-            server.watch_peer(_SILENCE_S)
+            server.watch_peer(None)
             self._talk(client, server)
         except (OSError, ValueError):  # one of both is gone
             pass
@@ -253,6 +253,7 @@ class Front:
             )
         answer = told[: -len(payload)] + bytes(len(payload))
         client.send(SIZE.pack(len(answer)) + answer)
+        client.watch_peer(None)  # a conversation may rest for hours
 
     def _allocate(self, client: Wire, server: Wire, command: Command, payload: bytes) -> None:
         _, size = ALLOC_REQUEST.unpack(payload)

@@ -26,8 +26,10 @@ class Wire:
         self._start = self._end = 0
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def watch_peer(self, silence_s: float) -> None:
-        """Notice within 5 s that the other machine is gone, and after so long that it is silent."""
+    def watch_peer(self, silence_s: float | None) -> None:
+        """Notice within 5 s that the other machine is gone, and after so long that it says nothing
+        although it is listened to.
+        """
         self._socket.settimeout(silence_s)
         with suppress(OSError):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
