@@ -5,7 +5,7 @@
 Workers are processes of `edgespec worker` on the loopback address; a delay is put on every byte in
 each direction by a relay of ours, so 1 ms is a round trip of 2 ms. Every layer is on workers but
 what they cannot hold. Plain and speculative replies alternate; their texts must be equal. Exit
-code 1: they were not.
+code 1: they were not. Linux only, for the peaks.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -63,7 +65,7 @@ class Delay:
 
 @contextmanager
 def worker(memory_bytes: int, threads: int) -> Iterator[int]:
-    """The port of a worker with a memory budget."""
+    """The port of a worker with a memory budget; tells at the end what it held at most."""
     command = [sys.executable, "-m", "edgespec", "worker", "--port", "0"]
     command += ["--memory", str(memory_bytes), "--threads", str(threads)]
     process = subprocess.Popen(
@@ -72,9 +74,24 @@ def worker(memory_bytes: int, threads: int) -> Iterator[int]:
     try:
         assert process.stdout is not None
         yield int(process.stdout.readline().split(",")[0].rpartition(":")[2])
+        peak = sum(_peak_bytes(one.pid) for one in _tree(process.pid))
+        budget = format_size(memory_bytes)
+        print(f"{'':<28}a worker held {format_size(peak)} of {budget}", flush=True)
     finally:
         process.kill()
         process.wait()
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    """A worker and its server."""
+    front = psutil.Process(pid)
+    return [front, *front.children(recursive=True)]
+
+
+def _peak_bytes(pid: int) -> int:
+    """VmHWM; their sum is at least the peak of the sum."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def measure(

@@ -25,7 +25,8 @@ def run_worker(
     why = library.missing() or library.missing_rpc()
     if why:
         raise BackendError(f"a worker serves llama.cpp's RPC devices and {why}")
-    from edgespec.backends.llamacpp.rpc.front import Front, RpcServer
+    from edgespec.backends.llamacpp.rpc.front import Front
+    from edgespec.backends.llamacpp.rpc.server import RpcServer
 
     budget = Budget.parse(memory, snapshot())
     count = threads or cpu.usable_threads()

@@ -32,6 +32,7 @@ from edgespec.backends.llamacpp.rpc.protocol import (
     Command,
     request,
 )
+from edgespec.backends.llamacpp.rpc.server import RpcServer
 from edgespec.backends.llamacpp.rpc.wire import Wire
 from edgespec.backends.llamacpp.target import LlamaTarget
 from edgespec.errors import BackendError, BudgetError, OptionError
@@ -325,7 +326,7 @@ def ask(wire: Wire) -> int:
 @serving
 def test_past_the_hard_line_the_server_is_stopped() -> None:
     said: list[str] = []
-    server = front.RpcServer(library.shared_folder(), 1)
+    server = RpcServer(library.shared_folder(), 1)
     door = front.Front("127.0.0.1", 0, 1 << 40, server, said.append)
     try:
         door._budget_bytes = 1
@@ -350,12 +351,15 @@ def test_a_second_client_is_told_that_the_worker_is_busy(model: Path) -> None:
 
 @serving
 def test_the_command_line_runs_and_explains(model: Path, pair: list[Worker]) -> None:
+    options = ("-m", model, "--workers", addresses(pair), "--context", 256, "--threads", 1)
+    planned = json.loads(run_cli("plan", *options, "--json").out)["planned_bytes"]
+    budget = planned + 4 * MIB
     found = run_cli(
-        "run", "-m", model, "--workers", addresses(pair), "--context", 256, "--threads", 1,
-        "--max-tokens", 4, "--seed", 1, "--json", "hello",
-    )  # fmt: skip
+        "run", *options, "--memory", budget, "--max-tokens", 4, "--seed", 1, "--json", "hello"
+    )
     assert found.code == 0, found.err
     values = json.loads(found.out)
+    assert values["stats"]["peak_memory_bytes"] <= budget == values["plan"]["budget_bytes"]
     assert [part["name"] for part in values["plan"]["devices"]] == [w.address for w in pair]
     assert values["stats"]["backend"] == "llamacpp"
     told = run_cli("plan", "-m", model, "--workers", addresses(pair), "--context", 256)
@@ -402,3 +406,17 @@ def test_devices_are_for_one_backend(model: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("edgespec.backends.llamacpp.devices.missing", lambda: "")
     with pytest.raises(BackendError, match="workers were named and built without"):
         edgespec.plan(model, workers="127.0.0.1:1")
+
+
+@serving
+def test_a_draft_model_drafts_here_while_workers_verify(
+    model: Path, pair: list[Worker], tmp_path: Path
+) -> None:
+    small = write_gguf(tmp_path / "small.gguf", layers=1, template=CHATML, context=2048)
+    options = {"max_tokens": 24, "temperature": 0, "ignore_eos": True}
+    with load(model, workers=addresses(pair)) as plain:
+        expected = plain.generate("the cat", speculation=False, **options)
+    with load(model, workers=addresses(pair), draft_model=small, drafters="none") as engine:
+        reply = engine.generate("the cat", max_nodes=4, **options)
+        assert reply.token_ids == expected.token_ids
+        assert "draft model" in {item.name for item in engine.plan.footprint}
