@@ -64,7 +64,7 @@ NO_AMX = $(shell echo 'int x;' | $${CC:-cc} -mno-amx-tile -mno-amx-int8 -mno-amx
 	-o /dev/null 2>/dev/null && echo -mno-amx-tile -mno-amx-int8 -mno-amx-bf16)
 
 $(VENV)/llama: $(VENV)/dev
-	CMAKE_ARGS="-DGGML_NATIVE=ON" CFLAGS="$(NO_AMX)" CXXFLAGS="$(NO_AMX)" \
+	CMAKE_ARGS="-DGGML_NATIVE=ON -DGGML_RPC=ON" CFLAGS="$(NO_AMX)" CXXFLAGS="$(NO_AMX)" \
 		$(PIP) --no-cache-dir --no-binary llama-cpp-python --editable '.[dev,llamacpp]'
 	@touch $@
 

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -42,11 +43,18 @@ class Child:
     """`python -m module`, which calls `serve`; `greeting` is its answer to the request.
 
     Raises PeerError, PeerCrash when the process dies of a fault: `name` is what the sentence calls
-    it and `crash_advice` what it says to do about a crash.
+    it and `crash_advice` what it says to do about a crash. It has `limit_s` for the greeting.
     """
 
     def __init__(
-        self, module: str, request: Any, *, name: str, crash_advice: str = "", **environment: str
+        self,
+        module: str,
+        request: Any,
+        *,
+        name: str,
+        crash_advice: str = "",
+        limit_s: float | None = None,
+        **environment: str,
     ) -> None:
         self._name, self._crash_advice = name, crash_advice
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
@@ -57,11 +65,23 @@ class Child:
             stderr=self._log,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | environment,
         )
+        late = threading.Event()
+        clock = threading.Timer(limit_s or 0, self._end_late, (late,))
+        if limit_s is not None:
+            clock.start()
         try:
             self.greeting = self.ask(request)
         except BaseException:
             self.close()
+            if late.is_set():
+                raise PeerError(f"{name} took longer than {limit_s:g} s") from None
             raise
+        finally:
+            clock.cancel()
+
+    def _end_late(self, late: threading.Event) -> None:
+        late.set()
+        self._process.kill()
 
     def ask(self, question: Any) -> Any:
         """The answer to one question."""

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from edgespec.errors import EdgeSpecError, OptionError
 from edgespec.terminal import bench, replay, stores
 from edgespec.terminal import prefix as prefixes
-from edgespec.terminal.options import LoadOptions, ReplyOptions, check_vram, one_model
+from edgespec.terminal.options import LoadOptions, ReplyOptions, one_model
 from edgespec.terminal.text import printable, read_prompt, tolerate_any_encoding
 from edgespec.version import __version__
 
@@ -122,7 +122,19 @@ Memory = Annotated[
 ]
 Vram = Annotated[
     str,
-    typer.Option("--vram", metavar="SIZE", help="Most GPU memory; this version uses none."),
+    typer.Option(
+        "--vram",
+        metavar="SIZE",
+        help="Most memory to take of GPUs and workers; auto takes none of GPUs.",
+    ),
+]
+Workers = Annotated[
+    str | None,
+    typer.Option(
+        "--workers",
+        metavar="HOST:PORT,...",
+        help="Other machines that run `edgespec worker`, to hold layers of the model.",
+    ),
 ]
 Context = Annotated[
     int | None,
@@ -281,6 +293,7 @@ def run(
     backend: Backend = "auto",
     memory: Memory = "auto",
     vram: Vram = "auto",
+    workers: Workers = None,
     context: Context = None,
     kv_type: KvType = "auto",
     threads: Threads = None,
@@ -316,7 +329,6 @@ def run(
         raise OptionError(
             "--system needs the chat template that --raw leaves out; drop one of them"
         )
-    check_vram(vram)
     reply = ReplyOptions(
         max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
         not no_speculation, ignore_eos, accept, on_overflow,
@@ -324,7 +336,7 @@ def run(
     text = read_prompt(prompt, sys.stdin.buffer, stdin_is_terminal=sys.stdin.isatty())
     chosen, partner = ("none", None) if no_speculation else (drafters, draft_model)
     load = LoadOptions(
-        model, memory, backend, threads, context, chosen, kv_type, store, draft_model=partner
+        model, memory, backend, threads, context, chosen, kv_type, store, 1, partner, vram, workers
     )
     run_once(text, load, reply, system=system, prefix=prefix, raw=raw, stats=stats, as_json=as_json)
 
@@ -336,6 +348,7 @@ def chat(
     backend: Backend = "auto",
     memory: Memory = "auto",
     vram: Vram = "auto",
+    workers: Workers = None,
     context: Context = None,
     kv_type: KvType = "auto",
     threads: Threads = None,
@@ -370,14 +383,13 @@ def chat(
         raise OptionError(
             "a chat needs the chat template; continue a text with `edgespec run --raw`"
         )
-    check_vram(vram)
     reply = ReplyOptions(
         max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
         not no_speculation, ignore_eos, accept, on_overflow,
     )  # fmt: skip
     chosen, partner = ("none", None) if no_speculation else (drafters, draft_model)
     load = LoadOptions(
-        model, memory, backend, threads, context, chosen, kv_type, store, draft_model=partner
+        model, memory, backend, threads, context, chosen, kv_type, store, 1, partner, vram, workers
     )
     if not hold_chat(prompt, load, reply, system=system, prefix=prefix, as_json=as_json):
         raise typer.Exit(1)
@@ -392,6 +404,8 @@ def batch(
     model: Model = None,
     backend: Backend = "auto",
     memory: Memory = "auto",
+    vram: Vram = "auto",
+    workers: Workers = None,
     context: Context = None,
     kv_type: KvType = "auto",
     threads: Threads = None,
@@ -422,8 +436,9 @@ def batch(
     )
     chosen, partner = ("none", None) if no_speculation else (drafters, draft_model)
     load = LoadOptions(
-        model, memory, backend, threads, context, chosen, kv_type, None, max_batch, partner
-    )
+        model, memory, backend, threads, context, chosen, kv_type, None, max_batch, partner,
+        vram, workers,
+    )  # fmt: skip
     if not run_batch(file, out, load, reply, raw=raw, ray=ray):
         raise typer.Exit(1)
 
@@ -435,6 +450,7 @@ def plan(
     backend: Backend = "auto",
     memory: Memory = "auto",
     vram: Vram = "auto",
+    workers: Workers = None,
     context: Context = None,
     kv_type: KvType = "auto",
     threads: Threads = None,
@@ -450,12 +466,12 @@ def plan(
     Nothing is loaded; the plan is the one that `run` and `chat` would use. Below it: what each
     lever would give.
     """
-    check_vram(vram)
     chosen, partner = ("none", None) if no_speculation else (drafters, draft_model)
     named = one_model(model_argument, model)
     options = LoadOptions(
-        named, memory, backend, threads, context, chosen, kv_type, store, max_batch, partner
-    )
+        named, memory, backend, threads, context, chosen, kv_type, store, max_batch, partner,
+        vram, workers,
+    )  # fmt: skip
     made = options.plan()
     if as_json:
         _print_json(made.as_dict())
@@ -532,6 +548,31 @@ def prepare(
     place = Path(out) if out else path.with_name(f"{path.stem}-exit{exit_layer}")
     for part in split_model(path, exit_layer, place):
         print(f"{printable(str(part))}  {format_size(part.stat().st_size)}")
+
+
+@app.command()
+def worker(
+    host: Annotated[
+        str, typer.Option("--host", metavar="HOST", help="The address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", help="The TCP port; 0 is a free one.")
+    ] = 50052,
+    memory: Memory = "auto",
+    threads: Threads = None,
+    allow_public: Annotated[
+        bool,
+        typer.Option("--allow-public", help="Listen where other machines can reach it."),
+    ] = False,
+) -> None:
+    """Hold layers of models that run on another machine, and compute them.
+
+    `--workers HOST:PORT` of run and chat uses it, through llama.cpp's RPC backend. It has no
+    authentication and no encryption: it listens on this machine alone unless told otherwise.
+    """
+    from edgespec.terminal.worker import run_worker
+
+    run_worker(host, port, memory, threads, allow_public=allow_public)
 
 
 @app.command()

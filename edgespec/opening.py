@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgespec import backends, model_drafting
+from edgespec.backends.llamacpp.devices import devices_for
 from edgespec.cache import kernels_are_cached
 from edgespec.errors import BudgetError, OptionError
 from edgespec.memory import Budget, Plan, Planner, hardware, runtime, snapshot
@@ -55,6 +56,8 @@ def plan(
     sequences: int = 1,
     store: str | os.PathLike[str] | None = None,
     draft_model: str | os.PathLike[str] | None = None,
+    vram: str | int = "auto",
+    workers: str | Sequence[str] | None = None,
 ) -> Plan:
     """What `load` with the same arguments would do: where every byte goes, and why.
 
@@ -68,7 +71,7 @@ def plan(
             opened.callback(partner.close)
         return _plan(
             file, memory, backend, threads, context, max_nodes, names, kv_type, sequences, store,
-            partner, compare=True,
+            partner, vram, workers, compare=True,
         )  # fmt: skip
 
 
@@ -85,6 +88,8 @@ def load(
     sequences: int = 1,
     store: str | os.PathLike[str] | None = None,
     draft_model: str | os.PathLike[str] | None = None,
+    vram: str | int = "auto",
+    workers: str | Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> Engine:
     """Open a model inside a memory budget; None is the model that ships with the package.
@@ -94,7 +99,9 @@ def load(
     leaves too little context; `sequences`
     how many replies may be written at once (`Engine.generate_batch`), each in a context of its own;
     `store` is a datastore for the drafter "hierarchy"; `draft_model` a smaller model of the same
-    vocabulary, which the drafter "draft-model" asks.
+    vocabulary, which the drafter "draft-model" asks. `workers` are addresses of `edgespec worker`s
+    ("host:port,host:port"), which take layers of the model up to what they offer; `vram` is the
+    most of GPUs and workers together, "auto" uses no GPU.
     Raises BudgetError before loading when the model does not fit, ModelFileError when it cannot be
     read, StoreError when the datastore cannot be used, OptionError for arguments that mean nothing.
     """
@@ -108,7 +115,7 @@ def load(
             opened.callback(partner.close)
         chosen = _plan(
             file, memory, backend, threads, context, max_nodes, names, kv_type, sequences, store,
-            partner,
+            partner, vram, workers,
         )  # fmt: skip
         engine = _open(file, chosen, names, store, partner, progress)
         opened.pop_all()  # they are the engine's from here on
@@ -267,11 +274,14 @@ def _plan(
     sequences: int,
     store: str | os.PathLike[str] | None,
     partner: model_drafting.Partner | None,
+    vram: str | int,
+    workers: str | Sequence[str] | None,
     *,
     compare: bool = False,
 ) -> Plan:
     """The plan to carry out; `compare` has it tell of every backend that could."""
     memory_now = snapshot()
+    devices = devices_for(vram, workers)
 
     def is_ready(name: str) -> bool:
         asked = backends.compiled_apart(name, kv_type)
@@ -282,7 +292,7 @@ def _plan(
     def make(name: str) -> Plan:
         model_drafting.check(drafters, name, file)
         kernels: KernelState = "cached" if is_ready(name) else "cold"
-        with backends.survey(name, file) as ask:
+        with backends.survey(name, file, devices) as ask:
             made = Planner(runtime(memory_now.process_resident_bytes, kernels), ask).plan(
                 file.spec,
                 file.tensors.values(),
@@ -298,9 +308,10 @@ def _plan(
                 datastore_bytes=_mapped_bytes(store),
                 draft_model=partner.sizing if partner else None,
             )
-        return replace(made, reasons=(*made.reasons, *backends.notes(name)))
+        return replace(made, reasons=(*made.reasons, *backends.notes(name, devices)))
 
-    offer = backends.offer(backend, file)
+    choose = backends.offer_with_devices if devices else backends.offer
+    offer = choose(backend, file)
     return Selection(file, offer, make, is_ready).plan(compare=compare)
 
 

@@ -59,7 +59,7 @@ class Selection:
     def _without_choice(self, name: str, *, compare: bool) -> Plan:
         made = self.make_plan(name)
         reasons = self.offer.reasons or (f"backend {name}: the model is too small to compare",)
-        tried = backends.may_abort(name)
+        tried = backends.may_abort(name) and not made.devices  # a survey in a process tried it
         if compare or tried:
             only = self._contender(made, measure=tried)
         if compare:

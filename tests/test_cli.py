@@ -216,7 +216,11 @@ def test_doctor_finds_what_the_commands_use() -> None:
         found["instruction set"]["value"]["used"] in found["instruction set"]["value"]["available"]
     )
     assert found["cache"]["value"]["writable"]
-    assert found["gpu"]["value"] is None
+    assert {"devices", "onnx_providers"} == set(found["devices"]["value"])
+    if found["backend llamacpp"]["value"]["installed"]:
+        kinds = {device["kind"] for device in found["devices"]["value"]["devices"]}
+        assert "cpu" in kinds
+    assert found["workers"]["value"] in (True, False)
     assert found["budget"]["value"] > 0
     text = edgespec("doctor").out
     for name in found:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edgespec.errors import BackendError, OptionError, UnsupportedModelError
@@ -13,6 +13,7 @@ from edgespec.memory.settings import CHOSEN_KV_TYPES
 if TYPE_CHECKING:
     from edgespec.backends.base import Progress, Target
     from edgespec.memory.foreign import Ask
+    from edgespec.memory.placement import Device
     from edgespec.memory.plan import Plan
     from edgespec.models.file import ModelFile
     from edgespec.models.spec import TensorType
@@ -64,6 +65,18 @@ def offer(name: str, file: ModelFile) -> Offer:
     return Offer(("llamacpp",), {"native": why_not}, reasons)
 
 
+def offer_with_devices(name: str, file: ModelFile) -> Offer:
+    """The same where layers are to go to GPUs or workers, which llama.cpp alone does."""
+    if name not in ("auto", "llamacpp") or file.format != "gguf":
+        raise OptionError(
+            f"--vram and --workers place layers of .gguf models by the llamacpp backend, and "
+            f"backend {name} was asked for {file.path.name}; use --backend llamacpp, or leave them "
+            "out"
+        )
+    offered = offer("llamacpp", file)
+    return replace(offered, reasons=("backend llamacpp: the one that uses other devices",))
+
+
 def _several(absent: str) -> Offer:
     """For a model that the native backend runs; llama.cpp runs what that does."""
     if absent:
@@ -82,7 +95,7 @@ def _own_refusal(name: str, file: ModelFile) -> str:
 
 
 @contextmanager
-def survey(name: str, file: ModelFile) -> Iterator[Ask | None]:
+def survey(name: str, file: ModelFile, devices: Sequence[Device] = ()) -> Iterator[Ask | None]:
     """For a backend that counts its own memory, who to ask; None for the others.
 
     Raises ModelFileError for a file that its engine refuses, BackendError when it does not run.
@@ -90,7 +103,7 @@ def survey(name: str, file: ModelFile) -> Iterator[Ask | None]:
     if name == "llamacpp":
         from edgespec.backends.llamacpp.planning import ask_engine
 
-        with ask_engine(file.path) as ask:
+        with ask_engine(file, devices) as ask:
             yield ask
     elif name == "onnx":
         from edgespec.backends.onnx.planning import ask_onnx
@@ -100,13 +113,14 @@ def survey(name: str, file: ModelFile) -> Iterator[Ask | None]:
         yield None
 
 
-def notes(name: str) -> tuple[str, ...]:
+def notes(name: str, devices: Sequence[Device] = ()) -> tuple[str, ...]:
     """What a plan should say of a backend on this machine."""
     if name != "llamacpp":
         return ()
+    from edgespec.backends.llamacpp.devices import unused_gpus
     from edgespec.backends.llamacpp.probe import probed
 
-    return tuple(filter(None, [probed().note()]))
+    return tuple(filter(None, [probed().note(), unused_gpus(devices)]))
 
 
 def may_abort(name: str) -> bool:
@@ -134,6 +148,10 @@ def warm_up(name: str, kinds: Iterable[TensorType], kv_type: str = "f16") -> Non
 
 def open_target(file: ModelFile, plan: Plan, progress: Progress | None = None) -> Target:
     """Load a model into the backend its plan names."""
+    if plan.backend == "llamacpp" and plan.devices:
+        from edgespec.backends.llamacpp.offloaded import OffloadedTarget
+
+        return OffloadedTarget(file, plan, progress)
     if plan.backend == "llamacpp":
         from edgespec.backends.llamacpp.target import LlamaTarget
 

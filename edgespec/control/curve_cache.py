@@ -60,6 +60,7 @@ def _place(path: Path, plan: Plan) -> Path:
     parts: list[Any] = [str(path.resolve()), status.st_size, status.st_mtime_ns]
     cpu = hardware()
     parts += [plan.backend, plan.threads, plan.kv_type]
+    parts += [(part.name, part.units) for part in plan.devices]
     parts += [cpu.cpu_name, cpu.isa, os.environ.get("EDGESPEC_ISA")]
     parts += [edgespec.version.__version__, code_key()]
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from edgespec.memory import calibration
 from edgespec.memory.calibration import Runtime
 from edgespec.memory.footprint import tokenizer_bytes
+from edgespec.memory.placement import DevicePart
 from edgespec.memory.plan import Footprint, FootprintItem
 from edgespec.memory.settings import Settings
 from edgespec.memory.size import MIB
@@ -42,6 +43,10 @@ class EngineBytes:
     """How it keeps keys and values, where that is not for us to choose."""
     branch_bytes: int = BRANCH_BYTES_PER_POSITION
     """Of each position for each node beside the text."""
+    read_tensors: int = 1
+    """Copies of a tensor while it is read: two where it is sent on to a device."""
+    devices: tuple[DevicePart, ...] = ()
+    """What other devices would hold; the rest here is this process's alone."""
 
 
 Ask = Callable[[Settings, int], EngineBytes]
@@ -103,7 +108,7 @@ def foreign_footprint(
     if draft_model_bytes:
         held.append(FootprintItem("draft model", draft_model_bytes, "weights, KV cache, scratch"))
     total = sum(item.size_bytes for item in held)
-    loading = max((tensor.size_bytes for tensor in tensors), default=0)
+    loading = engine.read_tensors * max((tensor.size_bytes for tensor in tensors), default=0)
     after = total - base - kernels - engine.library - engine.vocabulary - weights
     start_up = max(0, runtime.peak_bytes() - total)
     return Footprint(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from edgespec.memory.placement import DevicePart
 from edgespec.memory.size import format_size
 
 
@@ -109,6 +110,8 @@ class Plan:
     """Texts that may be written at once; each has `context_length` positions of its own."""
     candidates: tuple[Candidate, ...] = field(default=())
     """Backends that were compared for this plan; empty where an earlier choice was kept."""
+    devices: tuple[DevicePart, ...] = field(default=())
+    """What GPUs and workers hold; the footprint is what is left to this process."""
 
     @property
     def planned_bytes(self) -> int:
@@ -129,6 +132,7 @@ class Plan:
             lines.append(f"  {item.name:<26}{size:>12}  {item.note}".rstrip())
         total, budget = format_size(self.planned_bytes), format_size(self.budget_bytes)
         lines.append(f"  {'total':<26}{total:>12}  of a budget of {budget}")
+        lines.extend(f"  {part.describe()}" for part in self.devices)
         lines.extend(f"  {reason}" for reason in self.reasons)
         return "\n".join(lines)
 
@@ -138,6 +142,7 @@ class Plan:
         values["footprint"] = {item.name: item.size_bytes for item in self.footprint}
         values["planned_bytes"] = self.planned_bytes
         values["reasons"] = list(self.reasons)
+        values["devices"] = [part.as_dict() for part in self.devices]
         values["levers"] = [asdict(lever) for lever in self.levers]
         values["candidates"] = [
             asdict(one) | {"pass_ms": dict(one.pass_ms)} for one in self.candidates

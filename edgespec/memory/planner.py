@@ -95,6 +95,7 @@ class Planner:
         chosen = limits.fit(lambda settings: sizing.total(settings) <= budget.size_bytes)
         if chosen is None:
             raise refuse(sizing, limits, budget)
+        devices = sizing.devices(chosen)
         return Plan(
             backend=backend,
             quantisation=quantisation(sizing.tensors),
@@ -103,13 +104,14 @@ class Planner:
             max_nodes=chosen.max_nodes,
             prefill_chunk=chosen.prefill_chunk,
             threads=chosen.threads,
-            gpu_layers=0,
+            gpu_layers=sum(part.units for part in devices),
             budget_bytes=budget.size_bytes,
             footprint=sizing.footprint(chosen),
             reasons=(budget.describe(), *reasons(spec, limits, chosen, hardware)),
             levers=levers(sizing, chosen),
             drafter_bytes=chosen.drafter_bytes,
             sequences=chosen.sequences,
+            devices=devices,
         )
 
 

@@ -16,6 +16,7 @@ from edgespec.memory.native_sizes import (
     scratch_bytes,
     weights_bytes,
 )
+from edgespec.memory.placement import DevicePart
 from edgespec.memory.plan import Footprint
 from edgespec.memory.settings import Settings
 from edgespec.memory.size import KIB, MIB
@@ -107,6 +108,10 @@ class Sizing:
         """How keys and values are kept, which not every engine leaves to us."""
         told = "" if self.ask is None else self.ask(settings, settings.threads).kv_type
         return told or settings.kv_type
+
+    def devices(self, settings: Settings) -> tuple[DevicePart, ...]:
+        """What other devices hold besides this process."""
+        return () if self.ask is None else self.ask(settings, settings.threads).devices
 
     def total(self, settings: Settings) -> int:
         """The peak in bytes."""

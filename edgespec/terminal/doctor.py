@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -48,7 +49,8 @@ def examine() -> list[Finding]:
         _llamacpp(),
         _onnx(),
         *_extras(),
-        Finding("gpu", "none used: every backend of this version runs on the processor", None),
+        _devices(),
+        _workers(),
         _bundled_model(),
         *_environment(),
     ]
@@ -210,6 +212,39 @@ def _onnx() -> Finding:
         return Finding(name, f"{why}, for ONNX models", value)
     writes = f"onnx {writer} writes models for it" if writer else "onnx, to export, is missing"
     return Finding(name, f"{library.PACKAGE} {library.version()}; {writes}", value)
+
+
+def _devices() -> Finding:
+    """What else than the processor could compute, as llama.cpp and ONNX Runtime see it."""
+    from edgespec.backends.llamacpp import devices, library
+    from edgespec.backends.onnx import library as onnx
+
+    value: dict[str, Any] = {"devices": [], "onnx_providers": []}
+    with suppress(EdgeSpecError):
+        value["onnx_providers"] = list(onnx.library().get_available_providers())
+    providers = ", ".join(value["onnx_providers"]) or "none"
+    if library.missing():
+        return Finding("devices", f"llama.cpp: not installed; ONNX Runtime: {providers}", value)
+    try:
+        found = devices.local_devices()
+    except EdgeSpecError as error:
+        return Finding("devices", str(error), value, "note", "update the driver, or use no --vram")
+    value["devices"] = [asdict(device) for device in found]
+    told = ", ".join(
+        f"{one.kind} {one.name} ({one.description}, {format_size(one.free_bytes)} of "
+        f"{format_size(one.total_bytes)} free)"
+        for one in found
+    )
+    return Finding("devices", f"llama.cpp: {told}; ONNX Runtime: {providers}", value)
+
+
+def _workers() -> Finding:
+    """Whether layers can be put on other machines."""
+    from edgespec.backends.llamacpp import library
+
+    why = library.missing() or library.missing_rpc()
+    text = why or "llama.cpp is built with RPC: `edgespec worker` serves, --workers uses"
+    return Finding("workers", text, not why)
 
 
 def _extras() -> Iterator[Finding]:

@@ -26,6 +26,8 @@ class LoadOptions:
     store: str | None = None
     sequences: int = 1
     draft_model: str | None = None
+    vram: str = "auto"
+    workers: str | None = None
 
     def load(self, progress: Progress | None = None) -> Engine:
         from edgespec.opening import load
@@ -73,18 +75,6 @@ class ReplyOptions:
 
     def as_arguments(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def check_vram(size: str) -> None:
-    """This version runs on the processor alone, so no budget but none can be used."""
-    from edgespec.memory.size import is_auto, parse_size
-
-    if is_auto(size) or size.strip() == "0":
-        return
-    parse_size(size, whole_bytes=1 << 40)  # a mistyped size is told as one
-    raise OptionError(
-        f"--vram {size} was asked for, but no backend of this version uses a GPU; leave --vram out"
-    )
 
 
 def one_model(argument: str | None, option: str | None) -> str | None:

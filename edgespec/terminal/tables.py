@@ -55,6 +55,8 @@ def print_plan(plan: Plan, model: str | None) -> None:
     table.add_row("total", format_size(plan.planned_bytes), Text(share, "cyan"), total)
     console.print(table)
     console.print()
+    for part in plan.devices:
+        console.print(Text(f"· {printable(part.describe())}"))
     for reason in plan.reasons:
         console.print(Text(f"· {reason}"))
     if plan.candidates:

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from edgespec.backends.llamacpp.ggml import library_file
 from edgespec.errors import BackendError
 
 PACKAGE = "llama-cpp-python"
@@ -47,6 +48,26 @@ def version() -> str:
         return metadata.version(PACKAGE)
     except metadata.PackageNotFoundError:
         return "0"
+
+
+RPC_INSTALL = (
+    f'CMAKE_ARGS="-DGGML_RPC=ON" pip install --force-reinstall --no-cache-dir '
+    f"--no-binary {PACKAGE} {PACKAGE}"
+)
+
+
+def shared_folder() -> Path:
+    """Where the package keeps its shared libraries; it must be installed."""
+    folder = package_folder()
+    assert folder is not None
+    return folder / "lib"
+
+
+def missing_rpc() -> str:
+    """Why workers cannot be used with the build that is installed, "" when they can."""
+    if library_file(shared_folder(), "ggml-rpc") is not None:
+        return ""
+    return f"this {PACKAGE} was built without RPC; build it with: {RPC_INSTALL}"
 
 
 class _Lines(threading.local):

@@ -11,6 +11,12 @@ from typing import Any, Literal
 from edgespec.backends.base import Progress
 from edgespec.backends.llamacpp.cells import num_sequences
 from edgespec.backends.llamacpp.library import Library, version
+from edgespec.backends.llamacpp.offload import (
+    Devices,
+    Offload,
+    device_cache_bytes,
+    layer_cache_bytes,
+)
 from edgespec.errors import BackendError, ModelFileError, UnsupportedModelError
 from edgespec.models.gguf import read_header
 from edgespec.models.source import FileSource
@@ -70,7 +76,8 @@ class Model:
     Without `allocate` no tensor is read and nothing can be computed, but contexts still tell what
     they would allocate. `extra_buffers` lets the library repack weights for this processor; with
     `mapped` they are used where the file lies in memory, shared by all that map it. `layers` opens
-    the first part of a model split by `models/splitting.py` as a model of these layers.
+    the first part of a model split by `models/splitting.py` as a model of these layers. `offload`
+    says what other devices hold; without it they hold nothing.
     """
 
     def __init__(
@@ -79,22 +86,25 @@ class Model:
         path: Path,
         *,
         extra_buffers: bool,
-        gpu_layers: int = 0,
         allocate: bool = True,
         mapped: bool = False,
         layers: int | None = None,
+        offload: Offload | None = None,
         progress: Progress | None = None,
     ) -> None:
         api = library.api
         self.library = library
         params = api.llama_model_default_params()
-        params.n_gpu_layers = gpu_layers
+        params.n_gpu_layers = 0
+        self.devices = Devices(offload)
+        self.devices.apply(api, params)
         # A map would stay resident beside repacked copies.
         params.load_mode = api.LLAMA_LOAD_MODE_MMAP if mapped else api.LLAMA_LOAD_MODE_NONE
         params.use_extra_bufts = extra_buffers and not mapped
         if layers is not None:
             params.kv_overrides = _first_layers(api, path, layers)
         params.no_alloc = not allocate
+        self.free_before = self.devices.free_bytes()
         stopped: list[BaseException] = []
         report = _progress_callback(api, progress, stopped)
         params.progress_callback = report
@@ -167,7 +177,12 @@ class Context:
             )
         lines = library.lines()
         self.cache_bytes = cache_bytes(lines)
-        self.compute_bytes = sum(buffers(lines, "compute").values())
+        self.layer_cache_bytes = layer_cache_bytes(lines)
+        """Of one layer at most."""
+        self.caches = device_cache_bytes(lines)
+        self.compute = buffers(lines, "compute")
+        """Bytes by buffer."""
+        self.compute_bytes = sum(self.compute.values())
         self.memory: Any = api.llama_get_memory(self.handle)
 
     def close(self) -> None:

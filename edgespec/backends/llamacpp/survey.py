@@ -7,18 +7,45 @@ assertion: then that is an error here. It is also how such files are told before
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 from edgespec.backends.llamacpp.library import library
 from edgespec.backends.llamacpp.model import Context, ContextSettings, Model
+from edgespec.backends.llamacpp.offload import Offload
 from edgespec.child import Child, PeerError, serve
 from edgespec.errors import BackendError, EdgeSpecError, ModelFileError, UnsupportedModelError
 from edgespec.memory.foreign import EngineBytes
 from edgespec.memory.monitor import resident_bytes
+from edgespec.memory.settings import Settings
 
 _ERRORS = {kind.__name__: kind for kind in (BackendError, ModelFileError, UnsupportedModelError)}
+
+
+def context_settings(settings: Settings, threads: int) -> ContextSettings:
+    """A context for what the planner wants to know about."""
+    return ContextSettings(
+        context=settings.context,
+        rows=max(settings.prefill_chunk, settings.max_nodes),
+        nodes=settings.max_nodes,
+        threads=threads,
+        kv_type=settings.kv_type,
+        texts=settings.sequences,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What one session would allocate, in bytes."""
+
+    cache: int
+    layer_cache: int
+    """Of one layer at most."""
+    compute: dict[str, int] = field(default_factory=dict)
+    """By buffer."""
+    devices: tuple[str, ...] = ()
+    """Names of the buffers of the devices of an offload, in its order."""
 
 
 class Survey:
@@ -37,7 +64,7 @@ class Survey:
             )
         except PeerError as error:
             raise self._unusable(error) from None
-        self._answers: dict[ContextSettings, EngineBytes] = {}
+        self._answers: dict[tuple[ContextSettings, Offload | None], Allocation] = {}
         facts = self._told(self._child.greeting)
         self.has_state: bool = facts["has_state"]
         self._fixed = EngineBytes(
@@ -46,15 +73,20 @@ class Survey:
 
     def bytes_of(self, settings: ContextSettings) -> EngineBytes:
         """What a session with these settings allocates."""
-        found = self._answers.get(settings)
+        found = self.allocation(settings)
+        return replace(self._fixed, cache=found.cache, compute=sum(found.compute.values()))
+
+    def allocation(self, settings: ContextSettings, offload: Offload | None = None) -> Allocation:
+        """The same by where it is, with layers on other devices if wanted."""
+        found = self._answers.get((settings, offload))
         if found is None:
+            question = {"settings": asdict(settings), "offload": offload and asdict(offload)}
             try:
-                answer = self._told(self._child.ask(asdict(settings)))
+                answer = self._told(self._child.ask(question))
             except PeerError as error:
                 raise self._unusable(error) from None
-            found = self._answers[settings] = replace(
-                self._fixed, cache=answer["cache"], compute=answer["compute"]
-            )
+            answer["devices"] = tuple(answer["devices"])
+            found = self._answers[settings, offload] = Allocation(**answer)
         return found
 
     def close(self) -> None:
@@ -97,12 +129,37 @@ def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
         "has_state": model.has_state,
     }
 
+    models = {"": model}
+
+    def opened_with(offload: Any) -> Model:
+        """The model as these devices would have it; the last two are kept."""
+        key = "" if offload is None else repr(offload)
+        if key not in models:
+            for other in [name for name in models if name]:
+                models.pop(other).close()
+            models[key] = Model(
+                opened,
+                path,
+                extra_buffers=extra,
+                allocate=False,
+                offload=Offload.from_json(offload),
+            )
+        return models[key]
+
     def answer(question: Any) -> Any:
         try:
-            context = Context(model, ContextSettings(**question))
+            model = opened_with(question["offload"])
+            context = Context(model, ContextSettings(**question["settings"]))
         except EdgeSpecError as error:
             return _error(error)
-        found = {"cache": context.cache_bytes, "compute": context.compute_bytes}
+        found = asdict(
+            Allocation(
+                context.cache_bytes,
+                context.layer_cache_bytes,
+                context.compute,
+                model.devices.buffer_names(),
+            )
+        )
         context.close()
         return found
 

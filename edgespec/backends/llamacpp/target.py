@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from edgespec.backends.llamacpp.batch import Batch, leaves
 from edgespec.backends.llamacpp.cells import Cells, Text
 from edgespec.backends.llamacpp.library import library
 from edgespec.backends.llamacpp.model import Context, ContextSettings, Model
+from edgespec.backends.llamacpp.offload import Offload
 from edgespec.backends.llamacpp.probe import probed
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, BudgetError, ModelFileError, UnsupportedModelError
@@ -43,6 +45,8 @@ class LlamaTarget(Target):
     """
 
     capabilities = Capabilities(name="llamacpp", bit_exact_rows=False, trees=True, sequences=True)
+    _offload: Offload | None = None
+    """What other devices hold, where a subclass has some."""
 
     def __init__(
         self,
@@ -67,15 +71,17 @@ class LlamaTarget(Target):
         )
         verdict = probed()
         verdict.require()
-        self._model = Model(
+        self._settings = settings
+        self._open_model = partial(
+            Model,
             library(),
             file.path,
             extra_buffers=verdict.extra_buffers,
-            gpu_layers=plan.gpu_layers,
             mapped=mapped or layers is not None,
             layers=layers,
-            progress=progress,
+            offload=self._offload,
         )
+        self._model = self._open_model(progress=progress)
         self._context: Context | None = None
         try:
             self._check_model(plan)

@@ -1,0 +1,67 @@
+"""A socket that frames are read from and written to."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+
+_CHUNK_BYTES = 1 << 18
+_KEEPALIVE = (("TCP_KEEPIDLE", 1), ("TCP_KEEPALIVE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 3))
+"""Seconds of silence, seconds between questions and how many go unanswered: the system asks the
+other machine, whatever the program there is busy with. macOS has its own name for the first.
+"""
+_UNSENT_MS = 4000
+
+
+class Wire:
+    """Reads through a buffer; raises ConnectionError at the end, TimeoutError and other OSErrors as
+    the socket does.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._buffer = memoryview(bytearray(_CHUNK_BYTES))
+        self._start = self._end = 0
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def watch_peer(self, silence_s: float | None) -> None:
+        """Notice within 5 s that the other machine is gone, and after so long that it says nothing
+        although it is listened to.
+        """
+        self._socket.settimeout(silence_s)
+        with suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEPALIVE:
+                option = getattr(socket, name, None)
+                if option is not None and (name != "TCP_KEEPALIVE" or sys.platform == "darwin"):
+                    self._socket.setsockopt(socket.IPPROTO_TCP, option, value)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNSENT_MS)
+
+    def read(self, count: int) -> bytes:
+        """Exactly so many bytes, few enough to keep."""
+        parts = [bytes(chunk) for chunk in self.chunks(count)]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def chunks(self, count: int) -> Iterator[memoryview]:
+        """Exactly so many bytes as they come; each chunk is good until the next."""
+        while count:
+            if self._start == self._end:
+                self._start, self._end = 0, self._socket.recv_into(self._buffer)
+                if not self._end:
+                    raise ConnectionError("the connection was closed")
+            end = min(self._end, self._start + count)
+            chunk = self._buffer[self._start : end]
+            self._start, count = end, count - len(chunk)
+            yield chunk
+
+    def send(self, data: bytes | memoryview) -> None:
+        self._socket.sendall(data)
+
+    def close(self) -> None:
+        """Also wakes whoever reads."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()

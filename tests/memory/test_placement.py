@@ -1,0 +1,77 @@
+"""Which layers go where, on invented models and devices."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgespec.memory.placement import Device, ModelUnits, place
+from edgespec.models import open_model
+from tests.models.build import write_gguf
+
+UNITS = ModelUnits(layers=(10, 10, 10, 10), head=5, rest=7)
+
+
+def devices(*budgets: int) -> list[Device]:
+    return [Device(f"d{number}", "worker", size) for number, size in enumerate(budgets)]
+
+
+@pytest.mark.parametrize(
+    ("budgets", "compute", "expected"),
+    [
+        ((1000,), (0,), {"d0": (0, 4, True)}),
+        ((1000, 1000), (0, 0), {"d0": (0, 4, True)}),
+        ((29,), (0,), {"d0": (2, 2, True)}),
+        ((28,), (0,), {"d0": (3, 1, True)}),
+        ((29,), (2,), {"d0": (3, 1, True)}),
+        ((29, 12), (0, 0), {"d0": (2, 2, True), "d1": (1, 1, False)}),
+        ((29, 11), (0, 0), {"d0": (2, 2, True)}),
+        ((5, 36), (0, 0), {"d0": (4, 0, True), "d1": (1, 3, False)}),
+        ((4, 29), (0, 0), {"d1": (2, 2, True)}),
+        ((4,), (0,), {}),
+        ((1000,), (1000,), {}),
+        ((), (), {}),
+    ],
+)
+def test_devices_are_filled_in_order_from_the_last_layer_on(
+    budgets: tuple[int, ...], compute: tuple[int, ...], expected: dict[str, tuple[int, int, bool]]
+) -> None:
+    parts = place(UNITS, 2, devices(*budgets), compute)
+    assert {one.name: (one.first_layer, one.num_layers, one.head) for one in parts} == expected
+
+
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=12),
+    st.integers(1, 60),
+    st.integers(0, 9),
+    st.lists(st.tuples(st.integers(0, 200), st.integers(0, 40)), max_size=5),
+)
+def test_no_budget_is_ever_passed_and_every_layer_has_one_place(
+    layers: list[int], head: int, cache: int, given_devices: list[tuple[int, int]]
+) -> None:
+    units = ModelUnits(tuple(layers), head, 0)
+    budgets, compute = [x for x, _ in given_devices], [y for _, y in given_devices]
+    parts = place(units, cache, devices(*budgets), compute)
+    end = len(layers)
+    for part in parts:
+        assert part.total_bytes <= part.budget_bytes
+        assert part.first_layer + part.num_layers == end
+        assert part.weights_bytes == sum(layers[part.first_layer : end]) + part.head * head
+        assert part.cache_bytes == part.num_layers * cache
+        end = part.first_layer
+    assert sum(part.head for part in parts) == bool(parts)
+    more = place(units, cache, devices(*(2 * size for size in budgets)), compute)
+    assert sum(part.units for part in more) >= sum(part.units for part in parts)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_units_of_a_model_hold_every_tensor(tmp_path: object, tied: bool) -> None:
+    with open_model(write_gguf(f"{tmp_path}/m.gguf", layers=3, tied=tied)) as file:
+        units = ModelUnits.of(file.spec, file.tensors.values())
+        sizes = {name: tensor.size_bytes for name, tensor in file.tensors.items()}
+    embedding = sizes["token_embd.weight"]
+    assert len(units.layers) == 3 and units.rest >= embedding
+    whole = sum(sizes.values()) + tied * embedding
+    padded = sum(units.layers) + units.head + units.rest
+    assert whole <= padded <= whole + 1024 * (len(sizes) + 1)
