@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Logits, TokenTree
+from edgespec.backends.base import Logits, Target, TokenTree
 from edgespec.backends.sequence import KvSequence
-from edgespec.drafting.model_drafter import LONGEST, ModelDrafter, with_maxima
+from edgespec.drafting.model_drafter import LONGEST, Draw, ModelDrafter, with_maxima
 
 MOST_NODES = 8
 """Nodes of a pass of the small model: tokens it has to catch up with, the last one's logits asked
@@ -52,6 +52,30 @@ class DraftModelDrafter(ModelDrafter):
     def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         super().extend(tokens)
         self._text.extend(int(token) for token in tokens)
+
+    def look(self, path: Sequence[int]) -> Draw | None:
+        """What follows the text and these tokens; None where nothing can be said.
+
+        Going from one path to another computes again where they differ, in one pass if that is few.
+        """
+        num_text = len(self._text)
+        if num_text + len(path) >= self._small.target.context_length:
+            return None
+        self._text += path
+        try:
+            return self._draw_at(self._position + len(path) + 1, *self._row(0, 0))
+        finally:
+            del self._text[num_text:]
+
+    def forget(self) -> None:
+        """Read the text anew: what the sequence holds is not known any more."""
+        self._small.truncate(0)
+        self._fed.clear()
+
+    @property
+    def target(self) -> Target:
+        """What computes the small model."""
+        return self._small.target
 
     def _room(self) -> int:
         context = self._small.target.context_length

@@ -212,6 +212,16 @@ class Market(Drafter):
         source.wait = source.silence
         source.asked = False
 
+    def pause(self) -> None:
+        for source in self._sources:
+            source.drafter.pause()
+
+    def told(self) -> tuple[tuple[str, ...], str]:
+        """What went wrong, and whether drafting overlapped, of all drafters."""
+        drafters = [source.drafter for source in self._sources]
+        notes = tuple(note for drafter in drafters for note in drafter.notes)
+        return notes, next((drafter.overlap for drafter in drafters if drafter.overlap), "")
+
     def shrink(self) -> int:
         return sum(source.drafter.shrink() for source in self._sources)
 

@@ -26,6 +26,7 @@ class LoadOptions:
     store: str | None = None
     sequences: int = 1
     draft_model: str | None = None
+    overlap: str = "auto"
 
     def load(self, progress: Progress | None = None) -> Engine:
         from edgespec.opening import load
