@@ -50,7 +50,7 @@ def way_of(engine: Engine, way: str, choices: dict[str, Choice]) -> Iterator[Non
     drafter, second = drafter_of(engine), guesses.LEAST_SECOND
     if way != "plain":
         drafter._choice = choices.setdefault(
-            way, Choice(_OPTIONS[way], slowdown=drafter._choice.slowdown)
+            way, Choice(_OPTIONS[way], drafter._choice.slowdown, drafter._choice.hold_up)
         )
     guesses.LEAST_SECOND = 2.0 if way == "chain" else second
     try:
@@ -130,7 +130,8 @@ def main() -> None:
         print(
             f"a draft takes {1e3 * drafter._drafter._step_s:.2f} ms in turn, "
             f"{1e3 * drafter._pipeline.draft_s:.2f} ms beside the target; "
-            f"right {drafter._drafter.mean_rate:.2f}; slowdown {drafter._choice.slowdown:.2f}"
+            f"right {drafter._drafter.mean_rate:.2f}; a draft beside holds the "
+            f"target up by {drafter._choice.hold_up:.2f} of its time"
         )
 
 

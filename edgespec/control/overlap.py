@@ -21,17 +21,21 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.base import Target
 from edgespec.backends.sequence import KvSequence
 from edgespec.control.overlap_choice import Choice
+from edgespec.control.overlap_profile import measure
 from edgespec.control.pipeline import Pipeline
 from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
 from edgespec.drafting.draft_model import DraftModelDrafter
+from edgespec.drafting.guesses import LEAST
 from edgespec.memory.cores import Cores, stay_on
 from edgespec.verification.sampling import SamplingParams
 
 _RATE = 0.1
-_TRIES = 3
+WAIT = 0.7
+"""Part of a draft's worth that the target waits for: one that is not waited for is written beside
+the pass, and not lost."""
 
 
 class DraftAhead(Drafter):
@@ -76,13 +80,16 @@ class DraftAhead(Drafter):
         self._token_s = 0.0
         """What a token takes while drafting ahead."""
         self._under_way = False
+        self._drafts = 0
+        """Of the thread, when the step's drafts were taken."""
         self._lent: int | None = None
 
     def attach(self, sequence: KvSequence, prices: NDArray[np.float64]) -> None:
         self._drafter.attach(sequence, prices)
         self._target, self._prices = sequence.target, prices
-        if self._threads is not None and self._choice.option == "auto":
-            self._choice.slowdown = _slowdown(sequence, self._threads)
+        if self._choice.option != "off":
+            found = measure(sequence, self._drafter, self._threads, self._draft_threads)
+            self._choice.slowdown, self._choice.hold_up = found.slowdown, found.hold_up
 
     def begin(self, sampling: SamplingParams) -> None:
         self.pause()
@@ -99,7 +106,7 @@ class DraftAhead(Drafter):
 
     def propose(self, max_nodes: int) -> DraftTree:
         """What is ready or worth waiting for, at most `max_nodes` besides the root."""
-        self._start, self.saved_s = self._clock(), 0.0
+        self._start = self._clock()
         if self._pipeline.failure is not None:
             self._fall_back()
         self._under_way = self._choice.overlapped
@@ -115,17 +122,21 @@ class DraftAhead(Drafter):
     def _draft_ahead(self, max_nodes: int) -> DraftTree:
         self._ahead += 1
         self._lend(self._draft_threads)
+        # What is drafted ahead holds the target up; what is waited for, it waits for.
+        self._pipeline.least = max(LEAST, self._choice.hold_up)
         self._pipeline.go_on()
         # A wait is worth at most what drafting in turn would make of it.
         token_s = self._drafter.value_s(step_s=self._pipeline.draft_s)
-        token_s = min(token_s, self._token_s or token_s)
+        token_s = WAIT * min(token_s, self._token_s or token_s)
         waited = self._pipeline.wait(partial(self._pays, max_nodes, token_s))
         self._ready += not waited
         tree = self._pipeline.tree(max_nodes, self.source)
         if self._threads is not None and self._target is not None:
             self._target.limit_threads(self._threads)
-            # The pass will take longer than its size says: that is the price of these drafts.
-            self.saved_s = (1.0 - self._choice.slowdown) * float(self._prices[0])
+        self._drafts = self._pipeline.drafts
+        index = min(len(tree), len(self._prices)) - 1
+        pass_s = float(self._prices[index]) * self._choice.slowdown
+        self._pipeline.verdict_at = self._clock() + pass_s
         self._before = self._before or stay_on(self._fast)
         return tree
 
@@ -146,6 +157,15 @@ class DraftAhead(Drafter):
         more_s = wait_s + float(self._prices[size + 1] - self._prices[size])
         return chance * self._drafter.mean_rate * token_s > more_s
 
+    @property
+    def saved_s(self) -> float:
+        """A pass takes longer than its size says beside a drafter: that is the drafts' price."""
+        if not self._under_way:
+            return self._drafter.saved_s
+        drafts = self._pipeline.drafts - self._drafts
+        held_up_s = self._choice.hold_up * self._pipeline.draft_s * drafts
+        return (1.0 - self._choice.slowdown) * float(self._prices[0]) - held_up_s
+
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from the verdict, drop what it made impossible, and go on drafting."""
         now, overlapped = self._clock(), self._under_way
@@ -161,11 +181,6 @@ class DraftAhead(Drafter):
     def _learn_pace(self, now: float, outcome: StepOutcome) -> None:
         token_s = (now - self._start) / _promised(outcome.tree)
         self._token_s += (_RATE if self._token_s else 1.0) * (token_s - self._token_s)
-        if self._threads is not None:
-            index = min(len(outcome.tree), len(self._prices)) - 1
-            slowdown = (now - self._proposed) / float(self._prices[index])
-            known = self._choice.slowdown
-            self._choice.slowdown = max(1.0, known + _RATE * (min(slowdown, 2 * known) - known))
 
     def pause(self) -> None:
         """No step is under way any more: threads rest, and cores are given back."""
@@ -213,19 +228,3 @@ def _promised(tree: DraftTree) -> float:
     for parent, given in zip(tree.parents[1:].tolist(), tree.p_accept[1:].tolist(), strict=True):
         chances.append(chances[parent] * given)
     return sum(chances)
-
-
-def _slowdown(sequence: KvSequence, threads: int) -> float:
-    """How many times as long the target takes for a node on so many threads."""
-    target, seconds = sequence.target, []
-    for most in (None, threads):
-        target.limit_threads(most)
-        times = []
-        for _ in range(_TRIES):
-            start = time.perf_counter()
-            target.forward_batch(((sequence, TokenTree.chain([0])),))
-            times.append(time.perf_counter() - start)
-        seconds.append(min(times))
-    target.limit_threads(None)
-    sequence.expect(None)
-    return max(1.0, seconds[1] / seconds[0])

@@ -20,8 +20,10 @@ WORTH = 1.05
 """A trial is made where overlap could be so many times as fast at best, if drafts took no time."""
 BETTER = 1.03
 """Overlap is kept where it was measured to be so many times as fast."""
+HOPELESS = 1.15
+"""A trial ends as soon as overlap takes so many times as long."""
 PATIENCE, MOST_PATIENCE = 128, 2048
-"""Steps to the next trial; doubled after each that decided as the one before."""
+"""Steps to the next trial; four times as many after each that decided as the one before."""
 _RATE = 0.05
 
 
@@ -42,6 +44,8 @@ class Choice:
     option: str
     slowdown: float = 1.0
     """How many times as long the target takes with the cores that overlap leaves it."""
+    hold_up: float = 0.0
+    """By what part of its own time a draft holds up the target that computes beside it."""
     overlapped: bool = field(init=False)
     gain: float = field(default=0.0, init=False)
     """How many times as fast overlap was in the last trial; 0 where none was made."""
@@ -59,10 +63,11 @@ class Choice:
 
     @property
     def at_best(self) -> float:
-        """How many times as fast as serial steps those would be whose drafts took no time."""
+        """How many times as fast as serial steps those would be that wait for no draft."""
         if not self._step_s:
             return 0.0
-        return self._step_s / ((self._step_s - self._draft_s) * self.slowdown)
+        ahead_s = self._draft_s * self.hold_up
+        return self._step_s / ((self._step_s - self._draft_s) * self.slowdown + ahead_s)
 
     def observe(self, seconds: float, tokens: float, draft_s: float) -> None:
         """A step took `seconds`, `draft_s` of them for drafting, and promised `tokens`."""
@@ -76,8 +81,16 @@ class Choice:
         if self._blocks and self._left < BLOCK - LEAD_IN:
             cost = self._costs[self.overlapped]
             cost.seconds, cost.tokens = cost.seconds + seconds, cost.tokens + tokens
+            if self.overlapped and self._left <= BLOCK - LEAD_IN - 2 and self._is_hopeless:
+                self._decide()
         if self._left <= 0:
             self._turn()
+
+    @property
+    def _is_hopeless(self) -> bool:
+        """Whether a trial need not go on."""
+        serial, overlapped = (cost.token_s for cost in self._costs)
+        return bool(serial) and overlapped > HOPELESS * serial
 
     def _turn(self) -> None:
         """Go on to the next block, or decide, or begin a trial."""
@@ -99,7 +112,8 @@ class Choice:
         self.gain = serial / overlapped if overlapped else 0.0
         self.overlapped = self.gain >= BETTER
         same = self.overlapped == self._before
-        self._patience = min(2 * self._patience, MOST_PATIENCE) if same else PATIENCE
+        self._patience = min(4 * self._patience, MOST_PATIENCE) if same else PATIENCE
+        self._blocks = []
         self._left = self._patience
 
     @property

@@ -12,14 +12,18 @@ import time
 from collections.abc import Callable, Sequence
 
 from edgespec.drafting.base import DraftTree
-from edgespec.drafting.draft_model import DraftModelDrafter
-from edgespec.drafting.guesses import MOST, Guess, Guesses
+from edgespec.drafting.draft_model import MOST_NODES, DraftModelDrafter
+from edgespec.drafting.guesses import LEAST, MOST, Guess, Guesses
 from edgespec.drafting.model_drafter import Draw
 
 _RATE, _RATE_DOWN = 0.05, 0.5
 """The price of a draft follows slowly up, and quickly down, as serial drafting's does."""
 _LARGEST_SURPRISE = 2.0
 _GUESS_BYTES = 512
+LIKELY = 0.5
+"""A draft is still begun shortly before a verdict if it is as likely to be of use."""
+Job = tuple[list[Guess], list[list[int]]]
+"""Nodes to look behind, and the tokens from the drafter's text to each."""
 
 
 class Pipeline:
@@ -46,7 +50,15 @@ class Pipeline:
         self._lead: list[int] = []
         """Tokens that are known to be the text's next, before it was said to have grown."""
         self._running = self._closed = False
-        self._busy: Guess | None = None
+        self._busy: list[Guess] = []
+        self._awaited = False
+        """Whether somebody waits for the next draft."""
+        self.least = LEAST
+        """How likely a node must be to be looked behind while the target computes."""
+        self.verdict_at = 0.0
+        """When the next verdict is expected; a draft that would come later had better be likely."""
+        self.drafts = 0
+        """Passes of the draft model so far."""
         self._since = 0.0
         self.draft_s = 0.0
         """What a draft takes in the thread."""
@@ -59,7 +71,7 @@ class Pipeline:
         """Let the thread draft."""
         with self._changed:
             if not self._is_alive:
-                self._busy = None
+                self._busy = []
                 self._thread = threading.Thread(
                     target=self._work, name="edgespec-drafter", daemon=True
                 )
@@ -81,9 +93,9 @@ class Pipeline:
         """The drafter, told of the whole text, and left alone by the thread until `go_on`."""
         with self._changed:
             self._running = False
-            while self._busy is not None and self._is_alive:
+            while self._busy and self._is_alive:
                 self._changed.wait()
-            self._busy = None
+            self._busy = []
             self._lead.clear()
             self._tell()
         return self._drafter
@@ -135,20 +147,22 @@ class Pipeline:
                 coming = self._coming()
                 if coming is None or not pays(*coming, self._guesses.size):
                     break
-                waited = True
+                waited = self._awaited = True
+                self._changed.notify_all()
                 self._changed.wait()
+            self._awaited = False
         return waited
 
     def _coming(self) -> tuple[float, float] | None:
         """How likely the place of the next draft is, and the seconds until it is there."""
         left_s, chance = 0.0, 0.0
-        if self._busy is not None:
+        if self._busy:
             left_s = max(self.draft_s - (self._clock() - self._since), 0.0)
-            chance = self._guesses.chance(self._busy)
+            chance = max(map(self._guesses.chance, self._busy))
         if chance > 0.0:
             return chance, left_s
-        job = self._guesses.next()
-        return None if job is None else (job[1], left_s + self.draft_s)
+        nodes = self._guesses.next()
+        return (self._guesses.chance(nodes[0]), left_s + self.draft_s) if nodes else None
 
     def tree(self, max_nodes: int, source: int) -> DraftTree:
         """What is ready, surest first."""
@@ -160,34 +174,47 @@ class Pipeline:
         try:
             self._start()
             while (job := self._next_job()) is not None:
-                node, path = job
-                self._finish(node, self._drafter.look(path))
+                self._finish(job[0], self._drafter.look(job[1]))
         except Exception as error:  # told by whoever asks for drafts next
             with self._changed:
-                self.failure, self._busy = error, None
+                self.failure, self._busy = error, []
                 self._changed.notify_all()
 
-    def _next_job(self) -> tuple[Guess, list[int]] | None:
+    def _next_job(self) -> Job | None:
         """Wait for something to draft; None when it is all over."""
         with self._changed:
             while not self._closed:
-                job = self._guesses.next() if self._running else None
+                job = self._take_job() if self._running else None
                 if job is not None:
-                    node, _ = job
-                    node.asked, self._busy, self._since = True, node, self._clock()
-                    self._tell()
-                    return node, self._lead + self._guesses.path(node)
+                    return job
                 self._changed.wait()
         return None
 
-    def _finish(self, node: Guess, draw: Draw | None) -> None:
+    def _take_job(self) -> Job | None:
+        """The nodes to look behind now, and their paths; None when none is worth it."""
+        alone = self._awaited  # then nothing is taken from the target, and one draft is enough
+        nodes = self._guesses.next(*((0, LEAST) if alone else (MOST_NODES - 1, self.least)))
+        if not nodes:
+            return None
+        late = self._clock() + self.draft_s > self.verdict_at
+        if late and not alone and self._guesses.chance(nodes[0]) < LIKELY:
+            return None
+        for node in nodes:
+            node.asked = True
+        self._busy, self._since = nodes, self._clock()
+        self._tell()
+        return nodes, [self._lead + self._guesses.path(node) for node in nodes]
+
+    def _finish(self, nodes: list[Guess], draws: Sequence[Draw | None]) -> None:
         with self._changed:
             self._observe_price(self._clock() - self._since)
-            self._busy = None
-            if draw is not None and self._guesses.holds(node):
-                self._guesses.grow(node, draw, *self._drafter.chances(draw))
-            else:
-                self.dropped += 1
+            self._busy = []
+            self.drafts += 1
+            for node, draw in zip(nodes, draws, strict=True):
+                if draw is not None and self._guesses.holds(node):
+                    self._guesses.grow(node, draw, *self._drafter.chances(draw))
+                else:
+                    self.dropped += 1
             self._changed.notify_all()
 
     def _observe_price(self, seconds: float) -> None:

@@ -107,9 +107,7 @@ class Drafter(ABC):
     name: str
     wants_top = 0
     """How many of the target's likeliest tokens per node `observe` needs to see."""
-    saved_s = 0.0
-    """Seconds that the pass over the last proposal need not spend, because proposing did its work.
-    """
+    _saved_s = 0.0
 
     notes: tuple[str, ...] = ()
     """What went wrong in this reply and cost time alone."""
@@ -146,6 +144,13 @@ class Drafter(ABC):
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from a verified step; `extend` is called separately."""
         del outcome
+
+    @property
+    def saved_s(self) -> float:
+        """Seconds that the pass over the last proposal need not spend, because proposing did its
+        work; less than 0 where drafting holds the pass up.
+        """
+        return self._saved_s
 
     @property
     def overlap(self) -> str:

@@ -10,6 +10,7 @@ Speculative Decoding via Hybrid Drafting and Rollback-Aware Branch Parallelism")
 from __future__ import annotations
 
 import heapq
+import os
 from collections.abc import Iterator, Sequence
 from itertools import count
 
@@ -22,6 +23,10 @@ LEAST = 0.02
 """Nodes less likely than this to be part of the text are not grown."""
 LEAST_SECOND = 0.04
 """Runners-up less likely than this are left out."""
+LEAST_BESIDE = 0.2
+"""A node is looked behind beside another if it has this part of the chance that is asked for."""
+MOST_AT_ONCE = 5
+"""Nodes that are considered for that."""
 MOST = 64
 """Nodes of a tree."""
 
@@ -68,14 +73,28 @@ class Guesses:
             node = node.parent
         return node is self.root
 
-    def next(self) -> tuple[Guess, float] | None:
-        """The node to look behind now, and how likely it is; None when none is worth it."""
-        best, most, size = None, LEAST, 0
+    def next(self, room: int = 0, least: float = LEAST) -> list[Guess]:
+        """The nodes to look behind now, likeliest first; none when none is as likely as `least`.
+
+        More than one where their paths, below what they share, have at most `room` nodes: a pass
+        over few costs little more than one over one.
+        """
+        waiting, size = [], 0
         for node, chance in self._nodes():
             size += 1
-            if not node.asked and chance > most:
-                best, most = node, chance
-        return None if best is None or size >= MOST else (best, most)
+            if not node.asked and chance > LEAST_BESIDE * least:
+                waiting.append((chance, size, node))
+        waiting.sort(reverse=True)
+        if not waiting or waiting[0][0] <= least or size >= MOST:
+            return []
+        found = [waiting[0][2]]
+        paths = [self.path(found[0])]
+        for _, _, node in waiting[1 : MOST_AT_ONCE + 1]:
+            path = self.path(node)
+            if _num_nodes([*paths, path]) <= room:
+                found.append(node)
+                paths.append(path)
+        return found
 
     def chance(self, node: Guess) -> float:
         """How likely a node is part of the text; 0 when that is impossible."""
@@ -134,3 +153,9 @@ class Guesses:
             node, chance = waiting.pop()
             yield node, chance
             waiting += [(child, chance * child.given) for child in node.children]
+
+
+def _num_nodes(paths: Sequence[Sequence[int]]) -> int:
+    """Nodes of several paths below what they share."""
+    shared = len(os.path.commonprefix([[*path] for path in paths]))
+    return len({tuple(path[:end]) for path in paths for end in range(shared + 1, len(path) + 1)})
