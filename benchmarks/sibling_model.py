@@ -45,7 +45,7 @@ def write(path: Path, source: Path, layers: int, ffn: int, seed: int = 0) -> Non
     changed = {"llama.block_count": layers, "llama.feed_forward_length": ffn}
     for name, value in fields.items():
         if not name.startswith("GGUF.") and name != "general.architecture":
-            _add(writer, name, changed.get(name, value), reader)
+            add_field(writer, name, changed.get(name, value), reader)
     for name, data, kind in _tensors(reader, layers, ffn, np.random.default_rng(seed)):
         writer.add_tensor(name, data, raw_dtype=kind)
     writer.write_header_to_file()
@@ -54,7 +54,8 @@ def write(path: Path, source: Path, layers: int, ffn: int, seed: int = 0) -> Non
     writer.close()
 
 
-def _add(writer: GGUFWriter, name: str, value: object, reader: GGUFReader) -> None:
+def add_field(writer: GGUFWriter, name: str, value: object, reader: GGUFReader) -> None:
+    """Copy a field of the metadata, with this value."""
     field = reader.fields[name]
     if len(field.types) > 1:  # arrays keep the type of their elements
         writer.add_key_value(name, value, field.types[0], field.types[1])

@@ -187,6 +187,14 @@ DraftModel = Annotated[
     str | None,
     typer.Option("--draft-model", metavar="FILE", help="A smaller model that guesses ahead."),
 ]
+Overlap = Annotated[
+    str,
+    typer.Option(
+        "--overlap",
+        metavar="auto|on|off",
+        help="Whether the draft model works while the model verifies; auto: where that is faster.",
+    ),
+]
 NoSpeculation = Annotated[
     bool,
     typer.Option("--no-speculation", help="One token at a time; the text is the same, only later."),
@@ -307,6 +315,7 @@ def run(
     drafters: Drafters = "auto",
     store: Store = None,
     draft_model: DraftModel = None,
+    overlap: Overlap = "auto",
     no_speculation: NoSpeculation = False,
     system: System = None,
     prefix: PrefixName = None,
@@ -336,8 +345,9 @@ def run(
     text = read_prompt(prompt, sys.stdin.buffer, stdin_is_terminal=sys.stdin.isatty())
     chosen, partner = ("none", None) if no_speculation else (drafters, draft_model)
     load = LoadOptions(
-        model, memory, backend, threads, context, chosen, kv_type, store, 1, partner, vram, workers
-    )
+        model, memory, backend, threads, context, chosen, kv_type, store, 1, partner, vram, workers,
+        "off" if no_speculation else overlap,
+    )  # fmt: skip
     run_once(text, load, reply, system=system, prefix=prefix, raw=raw, stats=stats, as_json=as_json)
 
 
@@ -362,6 +372,7 @@ def chat(
     drafters: Drafters = "auto",
     store: Store = None,
     draft_model: DraftModel = None,
+    overlap: Overlap = "auto",
     no_speculation: NoSpeculation = False,
     system: System = None,
     prefix: PrefixName = None,
@@ -389,8 +400,9 @@ def chat(
     )  # fmt: skip
     chosen, partner = ("none", None) if no_speculation else (drafters, draft_model)
     load = LoadOptions(
-        model, memory, backend, threads, context, chosen, kv_type, store, 1, partner, vram, workers
-    )
+        model, memory, backend, threads, context, chosen, kv_type, store, 1, partner, vram, workers,
+        "off" if no_speculation else overlap,
+    )  # fmt: skip
     if not hold_chat(prompt, load, reply, system=system, prefix=prefix, as_json=as_json):
         raise typer.Exit(1)
 
@@ -457,6 +469,7 @@ def plan(
     drafters: Drafters = "auto",
     store: Store = None,
     draft_model: DraftModel = None,
+    overlap: Overlap = "auto",
     no_speculation: NoSpeculation = False,
     max_batch: MaxBatch = 1,
     as_json: Json = False,
@@ -470,7 +483,7 @@ def plan(
     named = one_model(model_argument, model)
     options = LoadOptions(
         named, memory, backend, threads, context, chosen, kv_type, store, max_batch, partner,
-        vram, workers,
+        vram, workers, "off" if no_speculation else overlap,
     )  # fmt: skip
     made = options.plan()
     if as_json:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from edgespec import backends
 from edgespec.errors import OptionError, UnsupportedModelError
+from edgespec.memory.cores import cores
+from edgespec.memory.hardware import hardware
 from edgespec.memory.plan import Plan
 from edgespec.memory.sizing import DRAFT_CHUNK, DRAFT_NODES, MODEL_DRAFTERS, DraftModel
 from edgespec.models import ModelFile, TensorType, open_model, resolve
@@ -47,6 +49,31 @@ def exit_layers(file: ModelFile) -> tuple[int, ...]:
     return (first, *sorted(layer for layer in others - {first} if 1 <= layer < num_layers))
 
 
+def check_overlap(overlap: str, draft_model: bool, sequences: int) -> None:
+    """Raise OptionError for an overlap that means nothing, or that there cannot be."""
+    if overlap not in ("auto", "on", "off"):
+        raise OptionError(f"overlap is auto, on or off, and {overlap!r} was asked for")
+    if overlap == "on" and not draft_model:
+        raise OptionError(
+            "overlap lets a draft model work while the model verifies, and there is none; name "
+            "one: --draft-model FILE"
+        )
+    if overlap == "on" and sequences > 1:
+        raise OptionError(
+            f"overlap was asked for with {sequences} texts at once, which share the draft model; "
+            "write one at a time, or use --overlap auto"
+        )
+
+
+def shared_cores(threads: int, cores: int) -> tuple[int | None, int]:
+    """Threads of the target and of a draft model while both compute, on so many cores; the target
+    has planned `threads`, and None leaves it all of them.
+    """
+    if cores > threads:
+        return None, min(cores - threads, threads)
+    return (threads - 1) or None, 1
+
+
 def check(names: Sequence[str], backend: str, file: ModelFile) -> None:
     """Raise OptionError for drafters that this backend or this model cannot have."""
     if EARLY_EXIT not in names:
@@ -72,11 +99,13 @@ class Partner:
     file: ModelFile
     ids: NDArray[np.int32] | None
     """Its ids for each of the other's tokens; None when they are the same."""
+    overlap: str = "auto"
+    """Whether it drafts while the other verifies: one of `OPTIONS` in control/overlap_choice.py."""
     _target: Target | None = None
     _num_texts: int = 0
 
     @classmethod
-    def open(cls, model: str | os.PathLike[str], main: ModelFile) -> Self:
+    def open(cls, model: str | os.PathLike[str], main: ModelFile, overlap: str = "auto") -> Self:
         """Open the file; OptionError when it cannot draft for `main`, ModelFileError when it cannot
         be read.
         """
@@ -87,7 +116,7 @@ class Partner:
             why_not = refusal(file.spec, file.tensors.values())
             if why_not:
                 raise UnsupportedModelError(f"{file.path} cannot draft: {why_not}")
-            return cls(file, translation(main, file))
+            return cls(file, translation(main, file), overlap)
         except BaseException:
             file.close()
             raise
@@ -120,6 +149,19 @@ class Partner:
         self._num_texts += 1
         return self._target.own if self._num_texts == 1 else self._target.open_sequence()
 
+    def overlap_reason(self, plan: Plan) -> str:
+        """A sentence on drafting while the other verifies."""
+        if self.overlap == "off" or plan.sequences > 1:
+            why = "as asked" if self.overlap == "off" else "the texts share the draft model"
+            return f"overlap off: {why}; drafts are written before each pass"
+        threads, draft_threads = shared_cores(plan.threads, hardware().usable_threads())
+        kept = "kept where that is measured to be faster" if self.overlap == "auto" else "as asked"
+        place = " (efficiency cores)" if cores().unequal else ""
+        return (
+            f"overlap {self.overlap}: drafts on {draft_threads} of the threads{place} while "
+            f"{threads or plan.threads} verify; {kept}"
+        )
+
     def close(self) -> None:
         """Give back its memory and file."""
         if self._target is not None:
@@ -127,13 +169,20 @@ class Partner:
         self.file.close()
 
 
-def make(name: str, file: ModelFile, partner: Partner | None) -> Drafter:
+def make(name: str, file: ModelFile, partner: Partner | None, plan: Plan) -> Drafter:
     """A model drafter by its name."""
     vocab_size = file.spec.vocab_size
     if name == DRAFT_MODEL and partner is not None:
+        from edgespec.control.overlap import DraftAhead
         from edgespec.drafting.draft_model import DraftModelDrafter
 
-        return DraftModelDrafter(partner.sequence(), vocab_size, partner.ids)
+        drafter = DraftModelDrafter(partner.sequence(), vocab_size, partner.ids)
+        if plan.sequences > 1:  # they share the small model, which computes for one at a time
+            return drafter
+        threads, draft_threads = shared_cores(plan.threads, hardware().usable_threads())
+        return DraftAhead(
+            drafter, partner.overlap, threads=threads, draft_threads=draft_threads, cores=cores()
+        )
     from edgespec.drafting.early_exit import EarlyExitDrafter
 
     head_size = min(vocab_size, max(_LEAST_HEAD, vocab_size // _HEAD_PART))

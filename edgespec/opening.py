@@ -58,15 +58,17 @@ def plan(
     draft_model: str | os.PathLike[str] | None = None,
     vram: str | int = "auto",
     workers: str | Sequence[str] | None = None,
+    overlap: str = "auto",
 ) -> Plan:
     """What `load` with the same arguments would do: where every byte goes, and why.
 
     Raises BudgetError when nothing fits, OptionError for arguments that mean nothing.
     """
     names = drafter_names(drafters, store, draft_model)
+    model_drafting.check_overlap(overlap, draft_model is not None, sequences)
     with ExitStack() as opened:
         file = opened.enter_context(open_model(resolve(model), foreign=True))
-        partner = model_drafting.Partner.open(draft_model, file) if draft_model else None
+        partner = _partner(draft_model, file, overlap)
         if partner is not None:
             opened.callback(partner.close)
         return _plan(
@@ -90,6 +92,7 @@ def load(
     draft_model: str | os.PathLike[str] | None = None,
     vram: str | int = "auto",
     workers: str | Sequence[str] | None = None,
+    overlap: str = "auto",
     progress: Progress | None = None,
 ) -> Engine:
     """Open a model inside a memory budget; None is the model that ships with the package.
@@ -99,18 +102,20 @@ def load(
     leaves too little context; `sequences`
     how many replies may be written at once (`Engine.generate_batch`), each in a context of its own;
     `store` is a datastore for the drafter "hierarchy"; `draft_model` a smaller model of the same
-    vocabulary, which the drafter "draft-model" asks. `workers` are addresses of `edgespec worker`s
-    ("host:port,host:port"), which take layers of the model up to what they offer; `vram` is the
-    most of GPUs and workers together, "auto" uses no GPU.
+    vocabulary, which the drafter "draft-model" asks; `overlap` whether that one drafts while the
+    other verifies: "on", "off" or "auto", where it is measured to be faster. `workers` are
+    addresses of `edgespec worker`s ("host:port,host:port"), which take layers of the model up to
+    what they offer; `vram` is the most of GPUs and workers together, "auto" uses no GPU.
     Raises BudgetError before loading when the model does not fit, ModelFileError when it cannot be
     read, StoreError when the datastore cannot be used, OptionError for arguments that mean nothing.
     """
     names = drafter_names(drafters, store, draft_model)
+    model_drafting.check_overlap(overlap, draft_model is not None, sequences)
     path = resolve(model)
     with _refusals(path), ExitStack() as opened:
         file = open_model(path, foreign=True)
         opened.callback(file.close)
-        partner = model_drafting.Partner.open(draft_model, file) if draft_model else None
+        partner = _partner(draft_model, file, overlap)
         if partner is not None:
             opened.callback(partner.close)
         chosen = _plan(
@@ -120,6 +125,12 @@ def load(
         engine = _open(file, chosen, names, store, partner, progress)
         opened.pop_all()  # they are the engine's from here on
         return engine
+
+
+def _partner(
+    draft_model: str | os.PathLike[str] | None, file: ModelFile, overlap: str
+) -> model_drafting.Partner | None:
+    return model_drafting.Partner.open(draft_model, file, overlap) if draft_model else None
 
 
 @contextmanager
@@ -208,7 +219,7 @@ def _market_maker(
 
     def make_one(name: str) -> Drafter:
         if name in MODEL_DRAFTERS:
-            return model_drafting.make(name, file, partner)
+            return model_drafting.make(name, file, partner, chosen)
         return make_drafter(name, sizes[name], **shared[name])
 
     return lambda: Market([make_one(name) for name in names], statistics)
@@ -308,7 +319,8 @@ def _plan(
                 datastore_bytes=_mapped_bytes(store),
                 draft_model=partner.sizing if partner else None,
             )
-        return replace(made, reasons=(*made.reasons, *backends.notes(name, devices)))
+        told = () if partner is None else (partner.overlap_reason(made),)
+        return replace(made, reasons=(*made.reasons, *told, *backends.notes(name, devices)))
 
     choose = backends.offer_with_devices if devices else backends.offer
     offer = choose(backend, file)

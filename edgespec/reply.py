@@ -109,6 +109,8 @@ class Stats:
     """The same, but they are to be computed again."""
     notes: tuple[str, ...] = ()
     """What went wrong on the way and cost time alone."""
+    overlap: str = ""
+    """Whether drafts were written while the target verified, and why; "" without a draft model."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -84,7 +84,8 @@ class Session:
         return num_common(self.ids, prompt_ids, self.sequence.length)
 
     def settle(self) -> None:
-        """Drop what an interrupted step committed beyond the text."""
+        """Drop what an interrupted step committed beyond the text; nobody drafts any more."""
+        self.market.pause()
         self.sequence.truncate(min(self.sequence.length, max(len(self.ids) - 1, 0)))
 
 

@@ -144,6 +144,7 @@ class Writer:
             prefill_tokens_per_second=computed / self._prefill_s if computed else 0.0,
             time_to_first_token_s=self._first_s,
             traffic=self._traffic,
+            told=self.run.session.market.told() if writing.request.speculation else None,
         )
 
 
@@ -167,9 +168,11 @@ def stats(
     prefill_tokens_per_second: float = 0.0,
     time_to_first_token_s: float = 0.0,
     traffic: KvTraffic | None = None,
+    told: tuple[tuple[str, ...], str] | None = None,
 ) -> Stats:
     """The numbers of a reply, or of one that was never begun."""
     moved = traffic or KvTraffic()
+    notes, overlap = told or ((), "")
     return Stats(
         prompt_tokens=len(request.prompt_ids) if prompt_tokens is None else prompt_tokens,
         dropped_turns=dropped_turns,
@@ -185,7 +188,8 @@ def stats(
         restored_tokens=moved.restored_tokens,
         spilled_tokens=moved.spilled_tokens,
         forgotten_tokens=moved.forgotten_tokens,
-        notes=tuple(moved.notes),
+        notes=(*moved.notes, *notes),
+        overlap=overlap,
         **counts.as_dict(),
     )
 

@@ -214,6 +214,9 @@ class Target(ABC):
         """
         return None
 
+    def limit_threads(self, most: int | None) -> None:  # noqa: B027 - not all backends can
+        """Compute passes on at most so many of the planned threads; None: on as many as ever."""
+
     @property
     def kv_kind(self) -> str:
         """What must be equal for keys and values to be the same bytes, beside the model: how they

@@ -107,9 +107,10 @@ class Drafter(ABC):
     name: str
     wants_top = 0
     """How many of the target's likeliest tokens per node `observe` needs to see."""
-    saved_s = 0.0
-    """Seconds that the pass over the last proposal need not spend, because proposing did its work.
-    """
+    _saved_s = 0.0
+
+    notes: tuple[str, ...] = ()
+    """What went wrong in this reply and cost time alone."""
 
     def attach(self, sequence: KvSequence, prices: NDArray[np.float64]) -> None:
         """The text lies in this sequence, and a pass over n nodes takes about prices[n - 1]
@@ -143,6 +144,21 @@ class Drafter(ABC):
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from a verified step; `extend` is called separately."""
         del outcome
+
+    @property
+    def saved_s(self) -> float:
+        """Seconds that the pass over the last proposal need not spend, because proposing did its
+        work; less than 0 where drafting holds the pass up.
+        """
+        return self._saved_s
+
+    @property
+    def overlap(self) -> str:
+        """Whether it drafted while the target verified, and why: one clause; "" where it cannot."""
+        return ""
+
+    def pause(self) -> None:  # noqa: B027 - most do nothing on their own
+        """The reply has ended or was cancelled: what works on its own is to stop."""
 
     def shrink(self) -> int:
         """Make do with about half of the stores' bytes, for good, because memory is short; returns

@@ -8,14 +8,15 @@ or wrong.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Logits, TokenTree
+from edgespec.backends.base import Logits, Target, TokenTree
 from edgespec.backends.sequence import KvSequence
-from edgespec.drafting.model_drafter import LONGEST, ModelDrafter, with_maxima
+from edgespec.drafting.model_drafter import LONGEST, Draw, ModelDrafter, with_maxima
 
 MOST_NODES = 8
 """Nodes of a pass of the small model: tokens it has to catch up with, the last one's logits asked
@@ -53,6 +54,58 @@ class DraftModelDrafter(ModelDrafter):
         super().extend(tokens)
         self._text.extend(int(token) for token in tokens)
 
+    def look(self, paths: Sequence[Sequence[int]]) -> list[Draw | None]:
+        """What follows the text and each of these paths, none the beginning of another, in one
+        pass; None where nothing can be said.
+
+        Together they may have `MOST_NODES` - 1 nodes below what they share. What is computed of the
+        first stays; going from one path to another computes again where they differ.
+        """
+        num_text, first = len(self._text), [*paths[0]]
+        if num_text + max(map(len, paths)) >= self._small.target.context_length:
+            return [None] * len(paths)
+        shared = len(os.path.commonprefix([[*path] for path in paths]))
+        tokens, parents, ends = branches([[*path][shared:] for path in paths])
+        self._text += first[:shared]
+        try:
+            rest = self._catch_up(MOST_NODES - len(tokens))
+        finally:
+            del self._text[num_text:]
+        tree = TokenTree(
+            self._theirs(rest + tokens),
+            np.array([*range(-1, len(rest) - 1), *(len(rest) + p for p in parents)], np.int16),
+        )
+        target = self._small.target
+        one = len(paths) == 1
+        logits = target.forward_batch(((self._small, tree),), rows="last" if one else "all")
+        rows = [0] if one else [len(rest) + end for end in ends]
+        draws = [
+            self._draw_at(self._position + len(path) + 1, *self._rows(logits, row))
+            for path, row in zip(paths, rows, strict=True)
+        ]
+        kept, node = [], ends[0]
+        while node >= 0:
+            kept.append(len(rest) + node)
+            node = parents[node]
+        self._small.commit([*range(len(rest)), *kept[::-1]])
+        self._fed += rest + first[shared:]
+        return draws
+
+    def try_out(self) -> None:
+        """A pass over one node, of which nothing stays: to be timed."""
+        self._small.target.forward_batch(((self._small, TokenTree.chain([0])),), rows="last")
+        self._small.expect(None)
+
+    def forget(self) -> None:
+        """Read the text anew: what the sequence holds is not known any more."""
+        self._small.truncate(0)
+        self._fed.clear()
+
+    @property
+    def target(self) -> Target:
+        """What computes the small model."""
+        return self._small.target
+
     def _room(self) -> int:
         context = self._small.target.context_length
         return max(0, min(LONGEST, context - len(self._text)))
@@ -62,16 +115,21 @@ class DraftModelDrafter(ModelDrafter):
         target = self._small.target
         chain = TokenTree.chain(self._theirs(new))
         logits = target.forward_batch(((self._small, chain),), rows="last")
-        maxima = target.maxima
+        found = self._rows(logits, 0)
         self._small.commit(range(len(new)))
         self._fed += new
-        if self._ids is not None:
-            return with_maxima(logits[:, self._ids], None)
-        if logits.shape[1] > self._vocab_size:  # padding that the target has not got
-            return with_maxima(logits[:, : self._vocab_size], None)
-        return with_maxima(logits, maxima)
+        return found
 
-    def _catch_up(self) -> list[int]:
+    def _rows(self, logits: Logits, row: int) -> tuple[Logits, Logits]:
+        """One row of a pass, by the target's own ids, and its maxima."""
+        maxima, found = self._small.target.maxima, logits[row : row + 1]
+        if self._ids is not None:
+            return with_maxima(found[:, self._ids], None)
+        if found.shape[1] > self._vocab_size:  # padding that the target has not got
+            return with_maxima(found[:, : self._vocab_size], None)
+        return with_maxima(found, None if maxima is None else maxima[row : row + 1])
+
+    def _catch_up(self, most_nodes: int = MOST_NODES) -> list[int]:
         """Forget what the text did not become, and prefill but for the last few; these."""
         most = min(len(self._fed), self._small.length, len(self._text) - 1)
         same = 0
@@ -83,7 +141,7 @@ class DraftModelDrafter(ModelDrafter):
         self._small.truncate(same)
         del self._fed[same:]
         rest = self._text[same:]
-        if len(rest) > MOST_NODES:
+        if len(rest) > most_nodes:
             self._small.prefill(self._theirs(rest[:-1]))
             self._fed += rest[:-1]
             rest = rest[-1:]
@@ -101,3 +159,23 @@ class DraftModelDrafter(ModelDrafter):
         """Bytes of its arrays and lists; the model's own are the plan's."""
         ids = 0 if self._ids is None else self._ids.nbytes
         return super().size_bytes + ids + 8 * (len(self._text) + len(self._fed))
+
+
+def branches(paths: Sequence[Sequence[int]]) -> tuple[list[int], list[int], list[int]]:
+    """Paths as one tree below a node that is not part of it: tokens, parents (-1: that node), and
+    where each path ends.
+    """
+    tokens: list[int] = []
+    parents: list[int] = []
+    places: dict[tuple[int, int], int] = {}
+    ends = []
+    for path in paths:
+        node = -1
+        for token in path:
+            if (node, token) not in places:
+                places[node, token] = len(tokens)
+                tokens.append(token)
+                parents.append(node)
+            node = places[node, token]
+        ends.append(node)
+    return tokens, parents, ends

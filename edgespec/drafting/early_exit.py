@@ -92,7 +92,7 @@ class EarlyExitDrafter(ModelDrafter):
                 self._num_drafts = 0
                 break
             self._shadows[place] = self._drafts[0, 0]
-        self.saved_s = sequence.early.seconds
+        self._saved_s = sequence.early.seconds
         self._num_shadows = len(self.layers) - 1
         self._rates = self._tables[-1]
 
@@ -104,7 +104,7 @@ class EarlyExitDrafter(ModelDrafter):
         assert sequence is not None  # there is no room without
         logits = sequence.forward_until(self.layer, [token], [depth - 1], vocab=self._head_size)
         if depth == 0:
-            self.saved_s = sequence.early.seconds
+            self._saved_s = sequence.early.seconds
         return with_maxima(logits, sequence.target.maxima)
 
     def observe(self, outcome: StepOutcome) -> None:

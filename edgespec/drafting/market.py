@@ -92,6 +92,10 @@ class Market(Drafter):
         """Names by the index that trees carry; index 0 is the root."""
         return ("root", *(source.drafter.name for source in self._sources))
 
+    @property
+    def saved_s(self) -> float:
+        return sum(source.drafter.saved_s for source in self._sources if source.asked)
+
     def attach(self, sequence: KvSequence, prices: NDArray[np.float64]) -> None:
         self.token_s = float(prices[0])
         for source in self._sources:
@@ -107,11 +111,12 @@ class Market(Drafter):
         for source in self._sources:
             source.drafter.reset(tokens)
             source.wait = source.silence = 0
+            source.asked = False
             source.tree = None
-        self._last, self.saved_s = int(tokens[-1]), 0.0
+        self._last = int(tokens[-1])
 
     def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
-        self._last, self.saved_s = tokens[-1], 0.0
+        self._last = tokens[-1]
         self._latest.extend(tokens)
         if len(self._latest) >= _MOST_PENDING:
             self.feed_all()
@@ -160,7 +165,6 @@ class Market(Drafter):
         self._feed(source)
         tree = source.drafter.propose(max_nodes)
         source.spent_s += self._clock() - start - source.drafter.saved_s
-        self.saved_s += source.drafter.saved_s
         return tree if len(tree) > 1 else None
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -211,6 +215,16 @@ class Market(Drafter):
             source.silence = min(max(2 * source.silence, 1), _LONGEST_WAIT)
         source.wait = source.silence
         source.asked = False
+
+    def pause(self) -> None:
+        for source in self._sources:
+            source.drafter.pause()
+
+    def told(self) -> tuple[tuple[str, ...], str]:
+        """What went wrong, and whether drafting overlapped, of all drafters."""
+        drafters = [source.drafter for source in self._sources]
+        notes = tuple(note for drafter in drafters for note in drafter.notes)
+        return notes, next((drafter.overlap for drafter in drafters if drafter.overlap), "")
 
     def shrink(self) -> int:
         return sum(source.drafter.shrink() for source in self._sources)

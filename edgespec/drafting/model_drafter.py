@@ -13,6 +13,7 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,9 @@ from edgespec.backends.sequence import KvSequence
 from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
 from edgespec.drafting.chain_kernels import (
     MEAN,
+    NOBODY,
     NUM_MARGINS,
+    SECOND,
     best_length,
     draw_two,
     first_rates,
@@ -45,6 +48,16 @@ _LARGEST_SURPRISE = 2.0
 """A draft counts as at most this many times the usual: one page fault decides nothing."""
 
 
+class Draw(NamedTuple):
+    """What a model says comes next."""
+
+    first: int
+    second: int
+    """The runner-up, NOBODY where there is none."""
+    kind: int
+    """How clearly the first won."""
+
+
 class ModelDrafter(Drafter):
     """Draws a chain of drafts from rows of logits that a subclass computes."""
 
@@ -56,6 +69,7 @@ class ModelDrafter(Drafter):
         self._kinds = np.zeros(LONGEST, np.int64)
         self._drafts = np.zeros((LONGEST, 2), np.int64)
         self._num_drafts = 0
+        self._drawn = np.zeros(2, np.int64)
         self._block_max = np.zeros(-(-vocab_size // (TILE * BLOCK)), np.int32)
         self._heap = np.zeros(MOST_CANDIDATES, np.int64)
         self._tokens = np.zeros(2 * LONGEST + 1, np.int32)
@@ -110,7 +124,7 @@ class ModelDrafter(Drafter):
 
     def _draw_chain(self, longest: int) -> None:
         """Draw up to so many tokens, each while it pays; the first always, to learn from."""
-        token, chance, value_s = self._last, 1.0, self._value_s(longest)
+        token, chance, value_s = self._last, 1.0, self.value_s(longest)
         for depth in range(longest):
             if depth and chance * self._rates[MEAN, RATE] * value_s < self._price(depth):
                 return
@@ -124,36 +138,58 @@ class ModelDrafter(Drafter):
 
     def _draw(self, depth: int, logits: Logits, maxima: Logits) -> bool:
         """Draw the draft `depth` after the next token; False where nothing can be drawn."""
+        draw = self._draw_at(self._position + depth + 1, logits, maxima)
+        if draw is None:
+            return False
+        self._drafts[depth] = draw.first, draw.second
+        self._kinds[depth], self._num_drafts = draw.kind, depth + 1
+        return True
+
+    def _draw_at(self, position: int, logits: Logits, maxima: Logits) -> Draw | None:
+        """Draw the token for a position; None where nothing can be drawn."""
         with np.errstate(over="ignore"):  # the hash wraps; NumPy only notices with the JIT off
             margin = draw_two(
                 logits[0],
                 logits[0].view(np.int32),
                 maxima[0].view(np.int32),
                 self._options,
-                self._position + depth + 1,
+                position,
                 self._block_max[: -(-maxima.shape[1] // BLOCK)],
                 self._heap,
-                self._drafts[depth],
+                self._drawn,
             )
         if margin < 0.0:
-            return False
-        self._kinds[depth], self._num_drafts = self._kind(margin), depth + 1
-        return True
+            return None
+        return Draw(int(self._drawn[0]), int(self._drawn[1]), self._kind(margin))
+
+    def chances(self, draw: Draw) -> tuple[float, float]:
+        """How likely its first and its second are right."""
+        second = 0.0 if draw.second == NOBODY else self._rates[draw.kind + SECOND, RATE]
+        return float(self._rates[draw.kind, RATE]), float(second)
+
+    def learn(self, draw: Draw, token: int) -> None:
+        """This came where that was drawn."""
+        kinds, drafts = np.array([draw.kind]), np.array([[draw.first, draw.second]])
+        learn_chain(self._rates, kinds, drafts, 1, np.array([token], np.int32))
+
+    @property
+    def mean_rate(self) -> float:
+        """How often a draft is right."""
+        return float(self._rates[MEAN, RATE])
 
     def _kind(self, margin: float) -> int:
         steps = int(min(margin, 100.0) * 2.0)
         kind = min(steps, 2) if steps < 3 else 3 + int(math.log2(steps / 3.0) * 2.0)
         return min(kind, NUM_MARGINS - 1) + (0 if self._sampling.greedy else NUM_MARGINS)
 
-    def _value_s(self, longest: int) -> float:
-        """Seconds that a right token saves: what one takes at the best length."""
+    def value_s(self, longest: int = LONGEST, step_s: float | None = None) -> float:
+        """Seconds that a right token saves: what one takes at the best length, if a draft takes
+        `step_s` (None: what it was measured to).
+        """
         if self._prices is None:
             return math.inf
-        return float(
-            best_length(
-                self._prices, float(self._rates[MEAN, RATE]), self._step_s, self.saved_s, longest
-            )
-        )
+        step_s = self._step_s if step_s is None else step_s
+        return float(best_length(self._prices, self.mean_rate, step_s, self.saved_s, longest))
 
     def _price(self, depth: int) -> float:
         """Seconds that a draft more takes: to draw it, and to verify it."""
@@ -186,7 +222,7 @@ class ModelDrafter(Drafter):
     @property
     def size_bytes(self) -> int:
         """Bytes of its arrays; the models' own are the plan's."""
-        own = (self._rates, self._kinds, self._drafts, self._block_max, self._heap)
+        own = (self._rates, self._kinds, self._drafts, self._drawn, self._block_max, self._heap)
         tree = (self._tokens, self._parents, self._given, self._nodes)
         return sum(array.nbytes for array in (*own, *tree))
 

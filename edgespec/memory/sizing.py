@@ -55,7 +55,7 @@ class DraftModel:
         held = weights_bytes(self.tensors) + sequences * kv_bytes(spec, context)
         held += logits_bytes(spec, nodes) + activation_bytes(spec, rows, "f16", sequences)
         held += scratch_bytes(spec, context, nodes, rows, settings.threads, sequences)
-        return held + settings.threads * calibration.THREAD_BYTES
+        return held + (settings.threads + 1) * calibration.THREAD_BYTES  # it has one of its own
 
 
 @dataclass(frozen=True, slots=True)

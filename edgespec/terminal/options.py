@@ -28,6 +28,7 @@ class LoadOptions:
     draft_model: str | None = None
     vram: str = "auto"
     workers: str | None = None
+    overlap: str = "auto"
 
     def load(self, progress: Progress | None = None) -> Engine:
         from edgespec.opening import load

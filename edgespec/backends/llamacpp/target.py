@@ -96,6 +96,7 @@ class LlamaTarget(Target):
         self._cells = Cells(self._api, self._context.memory, plan.sequences, plan.max_nodes)
         several = not self._model.has_state
         self.capabilities = replace(self.capabilities, trees=several, sequences=several)
+        self._threads = plan.threads
         self._rows: Logits = np.zeros((0, self.spec.vocab_size), np.float32)
         self._rows_at = 0
         """The library's logits, and the address where it placed them last."""
@@ -103,6 +104,10 @@ class LlamaTarget(Target):
     @property
     def prefill_chunk(self) -> int:
         return self._chunk
+
+    def limit_threads(self, most: int | None) -> None:
+        threads = self._threads if most is None else max(1, min(most, self._threads))
+        self._api.llama_set_n_threads(self._open_context.handle, threads, threads)
 
     def allocated_bytes(self) -> dict[str, int]:
         """What llama.cpp says it has allocated, by the names of the plan's footprint."""

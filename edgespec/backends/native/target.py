@@ -92,12 +92,19 @@ class NativeTarget(Target):
         self._table[table.FREQUENCIES] = self._frequencies.ctypes.data
         self._nodes.fill(self._table)
         self._team = Team(self._table, plan.threads)
-        self._pace = Pace(self._team.size)
+        self._paces: dict[int, Pace] = {}
+        self.limit_threads(None)
         self._num_rows, self._num_logits = 0, spec.vocab_size
 
     @property
     def prefill_chunk(self) -> int:
         return self._chunk
+
+    def limit_threads(self, most: int | None) -> None:
+        size = self._team.size if most is None else max(1, min(most, self._team.size))
+        if size not in self._paces:
+            self._paces[size] = Pace(size)
+        self._pace = self._paces[size]
 
     @property
     def kv_kind(self) -> str:
