@@ -117,11 +117,12 @@ def measure(
         curve, plan = engine.cost_curve(), engine.plan
     plain, fast = (statistics.median(speeds[which]) for which in (False, True))
     ratios = [b / a for a, b in zip(speeds[False], speeds[True], strict=True)]
+    each = [statistics.median(ratios[place :: len(PROMPTS)]) for place in range(len(PROMPTS))]
     passes = " ".join(f"{size}: {1e3 * curve[size]:.1f}" for size in (1, 2, 4, 8) if size in curve)
     away = ", ".join(f"{part.units} units {format_size(part.total_bytes)}" for part in plan.devices)
     print(
         f"{name:<28}{plain:>8.1f}{fast:>8.1f}{statistics.median(ratios):>7.2f}"
-        f" ({min(ratios):.2f}-{max(ratios):.2f})  {statistics.mean(accepted):.2f} a step  "
+        f" ({' '.join(f'{ratio:.2f}' for ratio in each)})  {statistics.mean(accepted):.2f} a step  "
         f"ms {passes}  {away}{'' if equal else '  DIFFERENT TEXTS'}",
         flush=True,
     )
@@ -138,7 +139,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="rows whose names hold this")
     args = parser.parse_args()
     size = Path(args.model).stat().st_size
-    print(f"{'':<28}{'plain':>8}{'spec.':>8}{'ratio':>7}  tokens/s, medians of pairs")
+    print(f"{'':<28}{'plain':>8}{'spec.':>8}{'ratio':>7}  tokens/s, medians; ratios of each prompt")
     equal = True
     rows = [("here", 0, 0.0), ("one worker", 1, 0.0), ("two workers", 2, 0.0)]
     rows += [(f"one worker, {ms} ms away", 1, float(ms)) for ms in args.delays.split(",") if ms]

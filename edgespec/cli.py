@@ -439,6 +439,8 @@ def batch(
     """
     from edgespec.terminal.batches import run_batch
 
+    if ray is not None and workers is not None:
+        raise OptionError("a worker serves one machine, and --ray has several; drop one of both")
     reply = ReplyOptions(
         max_tokens,
         temperature,

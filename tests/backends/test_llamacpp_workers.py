@@ -42,6 +42,7 @@ from tests.backends.workers import Worker, workers
 from tests.cli_runs import edgespec as run_cli
 from tests.conformance.targets import missing
 from tests.models.build import CHATML, write_gguf
+from tests.models.foreign import write_mamba
 
 WHY = missing("llamacpp") or library.missing_rpc()
 serving = pytest.mark.skipif(bool(WHY), reason=WHY)
@@ -420,3 +421,20 @@ def test_a_draft_model_drafts_here_while_workers_verify(
         reply = engine.generate("the cat", max_nodes=4, **options)
         assert reply.token_ids == expected.token_ids
         assert "draft model" in {item.name for item in engine.plan.footprint}
+
+
+@serving
+@pytest.mark.parametrize("kind", ["int8", "state"])
+def test_other_kinds_of_memory_are_placed_too(
+    model: Path, pair: list[Worker], tmp_path: Path, kind: str
+) -> None:
+    """Quantised keys and values, and the states of a model that has none."""
+    path = model if kind == "int8" else write_mamba(tmp_path / "mamba.gguf")
+    options = {"max_tokens": 16, "temperature": 0, "ignore_eos": True, "raw": True}
+    kv_type = kind if kind == "int8" else "f16"
+    found = []
+    for named in (None, addresses(pair)):
+        with load(path, workers=named, kv_type=kv_type) as engine:
+            found.append([engine.generate("the cat", **options).token_ids for _ in range(2)])
+            assert bool(engine.plan.devices) == bool(named)
+    assert found[0] == found[1]
