@@ -39,6 +39,8 @@ class EngineBytes:
     name: str = "llama.cpp"
     weights: int | None = None
     """None: as much as the file's tensors."""
+    loading: int | None = None
+    """What opening holds beyond the weights; None: the largest tensor."""
     kv_type: str = ""
     """How it keeps keys and values, where that is not for us to choose."""
     branch_bytes: int = BRANCH_BYTES_PER_POSITION
@@ -108,7 +110,10 @@ def foreign_footprint(
     if draft_model_bytes:
         held.append(FootprintItem("draft model", draft_model_bytes, "weights, KV cache, scratch"))
     total = sum(item.size_bytes for item in held)
-    loading = engine.read_tensors * max((tensor.size_bytes for tensor in tensors), default=0)
+    loading = engine.loading
+    if loading is None:
+        largest = max((tensor.size_bytes for tensor in tensors), default=0)
+        loading = engine.read_tensors * largest
     after = total - base - kernels - engine.library - engine.vocabulary - weights
     start_up = max(0, runtime.peak_bytes() - total)
     return Footprint(

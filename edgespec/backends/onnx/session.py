@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from edgespec.backends.onnx.cache import KvCache
 from edgespec.backends.onnx.layout import Layout
-from edgespec.backends.onnx.library import library, settings, words
+from edgespec.backends.onnx.library import bound_heap, library, settings, words
 from edgespec.backends.onnx.patch import BIAS, POSITIONS, with_trees
 from edgespec.errors import BackendError, ModelFileError
+from edgespec.memory.monitor import release_pages
 from edgespec.models.onnx_file import OnnxFile
 
 _CPU = "cpu"
@@ -29,8 +30,9 @@ def open_session(file: OnnxFile, layout: Layout, threads: int) -> Any:
             rotates=layout.rotates,
             has_positions=POSITIONS in layout.takes,
         )
+    bound_heap()
     try:
-        return module.InferenceSession(  # without a fallback, whose failures it prints
+        session = module.InferenceSession(  # without a fallback, whose failures it prints
             model, options, providers=["CPUExecutionProvider"], enable_fallback=0
         )
     except Exception as error:  # the library's own hierarchy is not public
@@ -38,6 +40,9 @@ def open_session(file: OnnxFile, layout: Layout, threads: int) -> Any:
             f"ONNX Runtime cannot open {file.path}: {words(error)}; export the model anew, or "
             "update onnxruntime"
         ) from None
+    session._model_bytes = None  # it would keep them for another try
+    release_pages({file.path.parent / tensor.location for tensor in file.graph.external})
+    return session
 
 
 class Pass:
