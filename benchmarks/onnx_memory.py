@@ -76,7 +76,12 @@ def _convert(folder: Path, kind: str) -> Path:
     logging.disable(logging.WARNING)
     graph = folder / f"{kind}.onnx"
     if kind == "int8":
-        quantize_dynamic(folder / GRAPH, graph, weight_type=QuantType.QInt8, extra_options={"DefaultTensorType": 1})
+        quantize_dynamic(
+            folder / GRAPH,
+            graph,
+            weight_type=QuantType.QInt8,
+            extra_options={"DefaultTensorType": 1},
+        )
     else:
         model = convert_float_to_float16(onnx.load(folder / GRAPH), disable_shape_infer=True)
         onnx.save(model, str(graph))
@@ -153,7 +158,9 @@ def main() -> None:
     options = parser.parse_args()
     only = [name for name in options.only.split(",") if name]
     found = []
-    print(f"{'model':<26} {'form':<13} {'context':>6} {'planned':>8} {'peak':>9} planned/peak   tok/s")
+    print(
+        f"{'model':<26} {'form':<13} {'context':>6} {'planned':>8} {'peak':>9} planned/peak   tok/s"
+    )
     with ExitStack() as stack:
         root = options.keep or Path(stack.enter_context(TemporaryDirectory(prefix="edgespec-")))
         for model in map(resolve, options.models or [None]):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from edgespec.memory import calibration
 from edgespec.memory.calibration import Runtime
 from edgespec.memory.footprint import native_footprint
-from edgespec.memory.foreign import Ask, foreign_footprint
+from edgespec.memory.foreign import Ask, engine_bytes, foreign_footprint
 from edgespec.memory.native_sizes import (
     activation_bytes,
     kv_bytes,
@@ -45,17 +45,31 @@ class DraftModel:
 
     spec: ModelSpec
     tensors: tuple[TensorInfo, ...]
+    ask: Ask | None = None
+    """Who tells what another engine would hold; None on the native backend."""
+    shares_library: bool = False
+    """The first model runs on the same engine, so its library is there already."""
 
     def size_bytes(self, settings: Settings) -> int:
         """Weights, keys and values in f16 of every text, and the scratch of small passes."""
-        spec, sequences = self.spec, settings.sequences
-        context = min(settings.context, spec.context_length)
+        spec, sequences, threads = self.spec, settings.sequences, settings.threads
         nodes = max(DRAFT_NODES, sequences)
-        rows = max(DRAFT_CHUNK, nodes)
-        held = weights_bytes(self.tensors) + sequences * kv_bytes(spec, context)
-        held += logits_bytes(spec, nodes) + activation_bytes(spec, rows, "f16", sequences)
-        held += scratch_bytes(spec, context, nodes, rows, settings.threads, sequences)
-        return held + (settings.threads + 1) * calibration.THREAD_BYTES  # it has one of its own
+        own = replace(
+            settings,
+            context=min(settings.context, spec.context_length),
+            max_nodes=nodes,
+            prefill_chunk=max(DRAFT_CHUNK, nodes),
+            kv_type="f16",
+        )
+        held = (threads + 1) * calibration.THREAD_BYTES  # it has one of its own
+        if self.ask is not None:
+            engine = self.ask(own, threads)
+            library = 0 if self.shares_library else engine.library
+            return held + library + engine_bytes(spec, self.tensors, own, engine)
+        held += weights_bytes(self.tensors) + sequences * kv_bytes(spec, own.context)
+        held += logits_bytes(spec, nodes)
+        held += activation_bytes(spec, own.prefill_chunk, "f16", sequences)
+        return held + scratch_bytes(spec, own.context, nodes, own.prefill_chunk, threads, sequences)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,12 @@ def converted(growing: Path, how: str) -> None:
 
     graph = growing / GRAPH
     if how == "int8":
-        quantize_dynamic(graph, growing / "int8.onnx", weight_type=QuantType.QInt8, extra_options={"DefaultTensorType": 1})
+        quantize_dynamic(
+            graph,
+            growing / "int8.onnx",
+            weight_type=QuantType.QInt8,
+            extra_options={"DefaultTensorType": 1},
+        )
     else:
         model = convert_float_to_float16(onnx.load(graph), disable_shape_infer=True)
         onnx.save(model, str(growing / "fp16.onnx"))

@@ -20,7 +20,7 @@ from edgespec.memory.settings import Settings
 from edgespec.memory.size import KIB, MIB
 from edgespec.models.file import ModelFile
 from edgespec.models.onnx_file import OnnxFile
-from edgespec.models.onnx_graph import BFLOAT16, FLOAT16, Graph, Tensor
+from edgespec.models.onnx_graph import BFLOAT16, FLOAT16, Graph
 from edgespec.models.spec import ModelSpec
 
 LIBRARY_BYTES = 16 * MIB
