@@ -410,10 +410,19 @@ def test_two_texts_at_once_are_refused(folder: Path) -> None:
 
 
 def test_a_large_vocabulary_is_not_multiplied_for_a_prompt(tmp_path: Path) -> None:
-    """A prompt's rows have no logits: the room is for a node's, and the prompt is longer."""
+    """A prompt's rows have no logits: the room is for a node's, and the prompt is longer. The head
+    is given the rows that are asked for, which are those of a whole pass.
+    """
     path = write_gguf(tmp_path / "m.gguf", vocab=5000, type="Q8_0", ffn=128)
     made = export(path, tmp_path / "out", check=False)
     with open_onnx(made.path, max_nodes=2, prefill_chunk=64) as target:
         target.prefill(tokens(200))
+        assert target._layout.picks  # type: ignore[attr-defined]
         assert target.length == 200
-        assert score(target, tokens(2, 1)).shape == (2, 5000)
+        tree = TokenTree.chain(tokens(2, 1))
+        both = target.forward(tree).copy()
+        assert both.shape == (2, 5000)
+        last = target.forward(tree, rows="last")
+        assert last.shape == (1, 5000)
+        assert np.allclose(last[0], both[1], atol=1e-5)
+        assert target.forward(tree, rows="none").shape == (0, 5000)

@@ -30,8 +30,7 @@ def missing() -> str:
     """Why ONNX Runtime cannot be used here and what to type, "" when it is installed."""
     if find_spec(PACKAGE) is None:
         return f"{PACKAGE} is not installed: {INSTALL}"
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version())[:2])
-    if numbers and numbers < OLDEST:  # builds for other devices go by other names
+    if version() and version_numbers() < OLDEST:
         wanted = ".".join(map(str, OLDEST))
         return f"{PACKAGE} {version()} is too old, {wanted} is the oldest that works: {INSTALL}"
     return ""
@@ -43,6 +42,11 @@ def version() -> str:
         return metadata.version(PACKAGE)
     except metadata.PackageNotFoundError:
         return ""
+
+
+def version_numbers() -> tuple[int, ...]:
+    """Its first two numbers; builds for other devices, which go by other names, count as new."""
+    return tuple(int(part) for part in re.findall(r"\d+", version())[:2]) or OLDEST
 
 
 def library() -> Any:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgespec.backends.onnx.layout import Layout, layout_of
-from edgespec.backends.onnx.library import missing
+from edgespec.backends.onnx.layout import KEPT_ROWS, Layout, layout_of
+from edgespec.backends.onnx.library import missing, version_numbers
 from edgespec.errors import BackendError, UnsupportedModelError
 from edgespec.memory.foreign import Ask, EngineBytes
 from edgespec.memory.settings import Settings
@@ -32,6 +32,10 @@ PARSED_KEPT = 0.1
 taken out: measured 2 and 1 of 27 MiB.
 """
 _NO_PAGES_BACK = sys.platform != "linux"
+_SPANS_SINCE = (1, 31)
+"""GroupQueryAttention was seen to need no more memory for more positions; of older versions nothing
+was measured.
+"""
 _PLAIN_SCORES = {4: 3.0, 2: 4.0}
 """Copies, as 32-bit floats, of a layer's scores that are alive at a time where attention is written
 out, by the bytes of its floats: measured.
@@ -70,7 +74,9 @@ def ask_onnx(file: ModelFile) -> Ask:
     assert isinstance(file, OnnxFile)
     spec, layout = file.spec, layout_of(file)
     kv_item = np.dtype(layout.kv_type).itemsize
-    weights = Weights.of(file.graph, patched=layout.trees)
+    weights = Weights.of(file.graph, patched=layout.patch is not None)
+
+    has_spans = version_numbers() >= _SPANS_SINCE
 
     def ask(settings: Settings, threads: int) -> EngineBytes:
         del threads
@@ -81,7 +87,7 @@ def ask_onnx(file: ModelFile) -> Ask:
             library=LIBRARY_BYTES + len(file.graph.nodes) * GRAPH_BYTES_PER_NODE,
             vocabulary=spec.vocab_size * TOKENIZER_BYTES_PER_TOKEN,
             cache=positions if layout.shared else 2 * positions,
-            compute=_pass_bytes(spec, layout, settings),
+            compute=_pass_bytes(spec, layout, settings, has_spans=has_spans),
             kv_type="f16" if kv_item == 2 else "f32",
             weights=weights.kept_bytes,
             loading=weights.opening_bytes,
@@ -91,25 +97,26 @@ def ask_onnx(file: ModelFile) -> Ask:
     return ask
 
 
-def _pass_bytes(spec: ModelSpec, layout: Layout, settings: Settings) -> int:
-    """What a pass over a whole chunk at the end of the context allocates, in a layer's attention or
-    in its feed-forward, whichever takes more; and the masks of trees.
+def _pass_bytes(spec: ModelSpec, layout: Layout, settings: Settings, *, has_spans: bool) -> int:
+    """What a pass over a whole chunk at the end of the context allocates: in a layer's attention,
+    in its feed-forward or in the head, whichever takes most; and the masks of trees.
+
+    With `has_spans` attention computes scores of a few positions at a time.
     """
     rows, context = max(settings.prefill_chunk, settings.max_nodes), settings.context
-    kv_item, heads = np.dtype(layout.kv_type).itemsize, spec.num_heads
-    queries = heads * spec.head_dim
-    stream = 2 * spec.dim  # as it is, and normed
-    scores = 4 * heads * rows * context
-    attention = 4 * rows * (stream + 3 * queries + 4 * spec.kv_dim) + scores
-    masks = (rows + settings.max_nodes) * context * kv_item
-    if not layout.shared:  # keys and values are repeated for every head, and keys turned
-        scores = int(scores * _PLAIN_SCORES[kv_item])
-        attention = scores + (3 * 4 + 3 * kv_item % 4) * context * queries
-        masks = 0
-    elif not layout.trees:
-        masks = 0
-    feed_forward = 4 * rows * (stream + 3 * max(spec.ffn_dim, queries))
-    return max(attention, feed_forward) + masks
+    kv_item, queries = np.dtype(layout.kv_type).itemsize, spec.num_heads * spec.head_dim
+    attention = 4 * rows * (2 * spec.dim + 3 * queries + 4 * spec.kv_dim)
+    score_rows = settings.max_nodes if has_spans else rows
+    masks = (rows + settings.max_nodes) * context * kv_item if layout.trees else 0
+    if layout.shared:
+        attention += 4 * spec.num_heads * score_rows * context
+    else:  # keys and values are repeated for every head, and keys turned
+        scores = 4 * spec.num_heads * rows * context
+        attention = int(scores * _PLAIN_SCORES[kv_item]) + 12 * context * queries
+    feed_forward = 4 * rows * (3 * spec.dim + 4 * max(spec.ffn_dim, queries))
+    one_row = layout.picks or bool(layout.takes & KEPT_ROWS)
+    head = 4 * spec.vocab_size * (1 if one_row else rows)
+    return max(attention, feed_forward, head) + masks
 
 
 @dataclass(frozen=True, slots=True)
