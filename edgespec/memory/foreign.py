@@ -65,6 +65,7 @@ def foreign_footprint(
     runtime: Runtime,
     datastore_bytes: int = 0,
     draft_model_bytes: int = 0,
+    draft_loading_bytes: int = 0,
 ) -> Footprint:
     """Itemise the peak of a session, in bytes; `drafters` are the caps of the stores by name."""
     tensors = tuple(tensors)
@@ -102,7 +103,7 @@ def foreign_footprint(
     if draft_model_bytes:
         held.append(FootprintItem("draft model", draft_model_bytes, "weights, KV cache, scratch"))
     total = sum(item.size_bytes for item in held)
-    loading = _loading_bytes(tensors, engine)
+    loading = max(loading_bytes(tensors, engine), draft_loading_bytes)
     after = total - base - kernels - engine.library - engine.vocabulary - weights
     start_up = max(0, runtime.peak_bytes() - total)
     return Footprint(
@@ -118,16 +119,15 @@ def foreign_footprint(
 
 def engine_bytes(
     spec: ModelSpec, tensors: Iterable[TensorInfo], settings: Settings, engine: EngineBytes
-) -> int:
-    """What a model holds on another engine, besides the library and all that is ours: a model that
-    drafts. It is loaded when all else is there, so what loading needs on top may be the most.
+) -> tuple[int, int]:
+    """What a model that drafts holds on another engine, besides the library and all that is ours:
+    once it is loaded, and to work with.
     """
     tensors = tuple(tensors)
     branches = _num_branches(settings)
     used = engine.cache + engine.compute + 4 * spec.vocab_size * (branches + 1)
     used += branches * settings.sequences * settings.context * engine.branch_bytes
-    held = engine.vocabulary + _weights_bytes(spec, tensors, engine)
-    return held + max(used, _loading_bytes(tensors, engine))
+    return engine.vocabulary + _weights_bytes(spec, tensors, engine), used
 
 
 def _num_branches(settings: Settings) -> int:
@@ -149,7 +149,8 @@ def _weights_bytes(spec: ModelSpec, tensors: Iterable[TensorInfo], engine: Engin
     return weights
 
 
-def _loading_bytes(tensors: Iterable[TensorInfo], engine: EngineBytes) -> int:
+def loading_bytes(tensors: Iterable[TensorInfo], engine: EngineBytes) -> int:
+    """What an engine holds beyond the weights while it loads them."""
     if engine.loading is not None:
         return engine.loading
     return engine.read_tensors * max((tensor.size_bytes for tensor in tensors), default=0)

@@ -134,6 +134,7 @@ class Weights:
         """
         products, scales, others = _uses(graph)
         kept, mapped, largest, within = BLOCK_BYTES * _num_blocks(graph), 0, 0, 0
+        untouched = 0  # nobody reads an embedding before the first pass
         for tensor in graph.constants.values():
             size = tensor.size_bytes
             if tensor.name in products:  # 16-bit floats are multiplied with as 32-bit ones
@@ -142,9 +143,11 @@ class Weights:
                 mapped += size
             if tensor.name in others or tensor.name not in products | scales or _NO_PAGES_BACK:
                 kept += size
+                untouched += size if tensor.location and tensor.name not in products else 0
             largest = max(largest, size)
             within += 0 if tensor.location else size
         opening = OPENING_BYTES + mapped + largest + (2 if patched else 1) * within
+        opening -= untouched
         left = int(PARSED_KEPT * within)
         return cls(kept + left, opening - left)
 
