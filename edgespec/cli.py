@@ -357,9 +357,7 @@ def run(
         not no_speculation, ignore_eos, accept, on_overflow,
     )  # fmt: skip
     text = read_prompt(prompt, sys.stdin.buffer, stdin_is_terminal=sys.stdin.isatty())
-    drafting = drafting_options(
-        drafters, draft_model, draft_backend, overlap, none=no_speculation
-    )
+    drafting = drafting_options(drafters, draft_model, draft_backend, overlap, none=no_speculation)
     load = LoadOptions(
         model, memory, backend, threads, context, kv_type=kv_type, store=store,
         vram=vram, workers=workers, **drafting,
@@ -415,9 +413,7 @@ def chat(
         max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
         not no_speculation, ignore_eos, accept, on_overflow,
     )  # fmt: skip
-    drafting = drafting_options(
-        drafters, draft_model, draft_backend, overlap, none=no_speculation
-    )
+    drafting = drafting_options(drafters, draft_model, draft_backend, overlap, none=no_speculation)
     load = LoadOptions(
         model, memory, backend, threads, context, kv_type=kv_type, store=store,
         vram=vram, workers=workers, **drafting,
@@ -466,9 +462,7 @@ def batch(
         speculation=not no_speculation,
         on_overflow=on_overflow,
     )
-    drafting = drafting_options(
-        drafters, draft_model, draft_backend, none=no_speculation
-    )
+    drafting = drafting_options(drafters, draft_model, draft_backend, none=no_speculation)
     load = LoadOptions(
         model, memory, backend, threads, context, kv_type=kv_type, sequences=max_batch,
         vram=vram, workers=workers, **drafting,

@@ -334,9 +334,7 @@ def _partner(
 ) -> Partner | None:
     """The model that drafts, when one was asked for."""
     if model is not None:
-        return Partner.open(
-            model, file, backend=backend, sequences=sequences, overlap=overlap
-        )
+        return Partner.open(model, file, backend=backend, sequences=sequences, overlap=overlap)
     if backend != "auto":
         raise OptionError(
             f"drafting on the {backend} backend was asked for, and no model to draft with; name "
