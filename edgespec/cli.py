@@ -16,7 +16,12 @@ from typer.core import TyperGroup
 from edgespec.errors import EdgeSpecError, OptionError
 from edgespec.terminal import bench, replay, stores
 from edgespec.terminal import prefix as prefixes
-from edgespec.terminal.options import LoadOptions, ReplyOptions, one_model
+from edgespec.terminal.options import (
+    LoadOptions,
+    ReplyOptions,
+    drafting_options,
+    one_model,
+)
 from edgespec.terminal.text import printable, read_prompt, tolerate_any_encoding
 from edgespec.version import __version__
 
@@ -195,6 +200,14 @@ Overlap = Annotated[
         help="Whether the draft model works while the model verifies; auto: where that is faster.",
     ),
 ]
+DraftBackend = Annotated[
+    str,
+    typer.Option(
+        "--draft-backend",
+        metavar="auto|native|llamacpp|onnx",
+        help="What computes the draft model; auto is native where that reads it.",
+    ),
+]
 NoSpeculation = Annotated[
     bool,
     typer.Option("--no-speculation", help="One token at a time; the text is the same, only later."),
@@ -316,6 +329,7 @@ def run(
     store: Store = None,
     draft_model: DraftModel = None,
     overlap: Overlap = "auto",
+    draft_backend: DraftBackend = "auto",
     no_speculation: NoSpeculation = False,
     system: System = None,
     prefix: PrefixName = None,
@@ -343,10 +357,10 @@ def run(
         not no_speculation, ignore_eos, accept, on_overflow,
     )  # fmt: skip
     text = read_prompt(prompt, sys.stdin.buffer, stdin_is_terminal=sys.stdin.isatty())
-    chosen, partner = ("none", None) if no_speculation else (drafters, draft_model)
+    drafting = drafting_options(drafters, draft_model, draft_backend, overlap, none=no_speculation)
     load = LoadOptions(
-        model, memory, backend, threads, context, chosen, kv_type, store, 1, partner, vram, workers,
-        "off" if no_speculation else overlap,
+        model, memory, backend, threads, context, kv_type=kv_type, store=store,
+        vram=vram, workers=workers, **drafting,
     )  # fmt: skip
     run_once(text, load, reply, system=system, prefix=prefix, raw=raw, stats=stats, as_json=as_json)
 
@@ -373,6 +387,7 @@ def chat(
     store: Store = None,
     draft_model: DraftModel = None,
     overlap: Overlap = "auto",
+    draft_backend: DraftBackend = "auto",
     no_speculation: NoSpeculation = False,
     system: System = None,
     prefix: PrefixName = None,
@@ -398,10 +413,10 @@ def chat(
         max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
         not no_speculation, ignore_eos, accept, on_overflow,
     )  # fmt: skip
-    chosen, partner = ("none", None) if no_speculation else (drafters, draft_model)
+    drafting = drafting_options(drafters, draft_model, draft_backend, overlap, none=no_speculation)
     load = LoadOptions(
-        model, memory, backend, threads, context, chosen, kv_type, store, 1, partner, vram, workers,
-        "off" if no_speculation else overlap,
+        model, memory, backend, threads, context, kv_type=kv_type, store=store,
+        vram=vram, workers=workers, **drafting,
     )  # fmt: skip
     if not hold_chat(prompt, load, reply, system=system, prefix=prefix, as_json=as_json):
         raise typer.Exit(1)
@@ -426,6 +441,7 @@ def batch(
     seed: Seed = None,
     drafters: Drafters = "auto",
     draft_model: DraftModel = None,
+    draft_backend: DraftBackend = "auto",
     no_speculation: NoSpeculation = False,
     raw: Raw = False,
     on_overflow: OnOverflow = "stop",
@@ -448,10 +464,10 @@ def batch(
         speculation=not no_speculation,
         on_overflow=on_overflow,
     )
-    chosen, partner = ("none", None) if no_speculation else (drafters, draft_model)
+    drafting = drafting_options(drafters, draft_model, draft_backend, none=no_speculation)
     load = LoadOptions(
-        model, memory, backend, threads, context, chosen, kv_type, None, max_batch, partner,
-        vram, workers,
+        model, memory, backend, threads, context, kv_type=kv_type, sequences=max_batch,
+        vram=vram, workers=workers, **drafting,
     )  # fmt: skip
     if not run_batch(file, out, load, reply, raw=raw, ray=ray):
         raise typer.Exit(1)
@@ -472,6 +488,7 @@ def plan(
     store: Store = None,
     draft_model: DraftModel = None,
     overlap: Overlap = "auto",
+    draft_backend: DraftBackend = "auto",
     no_speculation: NoSpeculation = False,
     max_batch: MaxBatch = 1,
     as_json: Json = False,
@@ -481,11 +498,11 @@ def plan(
     Nothing is loaded; the plan is the one that `run` and `chat` would use. Below it: what each
     lever would give.
     """
-    chosen, partner = ("none", None) if no_speculation else (drafters, draft_model)
+    drafting = drafting_options(drafters, draft_model, draft_backend, overlap, none=no_speculation)
     named = one_model(model_argument, model)
     options = LoadOptions(
-        named, memory, backend, threads, context, chosen, kv_type, store, max_batch, partner,
-        vram, workers, "off" if no_speculation else overlap,
+        named, memory, backend, threads, context, kv_type=kv_type, store=store,
+        sequences=max_batch, vram=vram, workers=workers, **drafting,
     )  # fmt: skip
     made = options.plan()
     if as_json:

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from edgespec.backends.sequence import KvSequence
     from edgespec.batch import Batch, BatchStream
     from edgespec.chat import Chat
-    from edgespec.model_drafting import Partner
     from edgespec.models.tokenizer import Tokenizer
+    from edgespec.partner import Partner
     from edgespec.voting import Vote
 
 Prompts = Sequence[str | Sequence[int] | Request]

@@ -6,7 +6,7 @@ import mmap
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -20,9 +20,10 @@ from edgespec.memory import Budget, Plan, Planner, hardware, runtime, snapshot
 from edgespec.memory.calibration import KernelState
 from edgespec.memory.monitor import release_free_memory
 from edgespec.memory.settings import BUILT_IN_DRAFTERS
-from edgespec.memory.sizing import MAPPED_BYTES, MODEL_DRAFTERS
+from edgespec.memory.sizing import MAPPED_BYTES, MODEL_DRAFTERS, DraftModel
 from edgespec.memory.watch import Watch
 from edgespec.models import ModelFile, TensorType, open_model, resolve
+from edgespec.partner import Partner
 from edgespec.selecting import Selection
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def plan(
     vram: str | int = "auto",
     workers: str | Sequence[str] | None = None,
     overlap: str = "auto",
+    draft_backend: str = "auto",
 ) -> Plan:
     """What `load` with the same arguments would do: where every byte goes, and why.
 
@@ -68,7 +70,7 @@ def plan(
     model_drafting.check_overlap(overlap, draft_model is not None, sequences)
     with ExitStack() as opened:
         file = opened.enter_context(open_model(resolve(model), foreign=True))
-        partner = _partner(draft_model, file, overlap)
+        partner = _partner(draft_model, file, draft_backend, sequences, overlap)
         if partner is not None:
             opened.callback(partner.close)
         return _plan(
@@ -93,6 +95,7 @@ def load(
     vram: str | int = "auto",
     workers: str | Sequence[str] | None = None,
     overlap: str = "auto",
+    draft_backend: str = "auto",
     progress: Progress | None = None,
 ) -> Engine:
     """Open a model inside a memory budget; None is the model that ships with the package.
@@ -102,7 +105,8 @@ def load(
     leaves too little context; `sequences`
     how many replies may be written at once (`Engine.generate_batch`), each in a context of its own;
     `store` is a datastore for the drafter "hierarchy"; `draft_model` a smaller model of the same
-    vocabulary, which the drafter "draft-model" asks; `overlap` whether that one drafts while the
+    vocabulary, which the drafter "draft-model" asks, on `draft_backend`: "native", "llamacpp",
+    "onnx" or "auto", native where it reads the file; `overlap` whether that one drafts while the
     other verifies: "on", "off" or "auto", where it is measured to be faster. `workers` are
     addresses of `edgespec worker`s ("host:port,host:port"), which take layers of the model up to
     what they offer; `vram` is the most of GPUs and workers together, "auto" uses no GPU.
@@ -115,7 +119,7 @@ def load(
     with _refusals(path), ExitStack() as opened:
         file = open_model(path, foreign=True)
         opened.callback(file.close)
-        partner = _partner(draft_model, file, overlap)
+        partner = _partner(draft_model, file, draft_backend, sequences, overlap)
         if partner is not None:
             opened.callback(partner.close)
         chosen = _plan(
@@ -125,12 +129,6 @@ def load(
         engine = _open(file, chosen, names, store, partner, progress)
         opened.pop_all()  # they are the engine's from here on
         return engine
-
-
-def _partner(
-    draft_model: str | os.PathLike[str] | None, file: ModelFile, overlap: str
-) -> model_drafting.Partner | None:
-    return model_drafting.Partner.open(draft_model, file, overlap) if draft_model else None
 
 
 @contextmanager
@@ -150,7 +148,7 @@ def _open(
     chosen: Plan,
     names: tuple[str, ...],
     store: str | os.PathLike[str] | None,
-    partner: model_drafting.Partner | None,
+    partner: Partner | None,
     progress: Progress | None,
 ) -> Engine:
     # Imported here because they bring Numba, which planning does not need.
@@ -166,7 +164,7 @@ def _open(
     spare_bytes = chosen.budget_bytes - chosen.planned_bytes
     warm_up(chosen.backend, _kinds(file, chosen.backend), spare_bytes, chosen.kv_type, names)
     if partner is not None:
-        warm_up("native", partner.kinds, spare_bytes, drafters=names)
+        warm_up(partner.backend, partner.kinds, spare_bytes, drafters=names)
     release_free_memory()  # the compiler's peak must be over before the weights come
     report("kernels", 1, 1)
     make_market = _market_maker(names, chosen, file, store, partner)
@@ -200,7 +198,7 @@ def _market_maker(
     chosen: Plan,
     file: ModelFile,
     store: str | os.PathLike[str] | None,
-    partner: model_drafting.Partner | None,
+    partner: Partner | None,
 ) -> Callable[[], Market]:
     """Makes the drafters asked for, each in what it was planned; none when there is no room for
     any. Called once for each text that may be written at a time.
@@ -284,7 +282,7 @@ def _plan(
     kv_type: str,
     sequences: int,
     store: str | os.PathLike[str] | None,
-    partner: model_drafting.Partner | None,
+    partner: Partner | None,
     vram: str | int,
     workers: str | Sequence[str] | None,
     *,
@@ -298,12 +296,12 @@ def _plan(
         asked = backends.compiled_apart(name, kv_type)
         kinds, needed = _kinds(file, name), drafters or BUILT_IN_DRAFTERS
         ready = kernels_are_cached(name, kinds, needed, asked)
-        return ready and (partner is None or kernels_are_cached("native", partner.kinds))
+        return ready and (partner is None or kernels_are_cached(partner.backend, partner.kinds))
 
     def make(name: str) -> Plan:
         model_drafting.check(drafters, name, file)
         kernels: KernelState = "cached" if is_ready(name) else "cold"
-        with backends.survey(name, file, devices) as ask:
+        with backends.survey(name, file, devices) as ask, _sizing(partner, name) as draft:
             made = Planner(runtime(memory_now.process_resident_bytes, kernels), ask).plan(
                 file.spec,
                 file.tensors.values(),
@@ -317,7 +315,7 @@ def _plan(
                 kv_type=kv_type,
                 sequences=sequences,
                 datastore_bytes=_mapped_bytes(store),
-                draft_model=partner.sizing if partner else None,
+                draft_model=draft,
             )
         told = () if partner is None else (partner.overlap_reason(made),)
         return replace(made, reasons=(*made.reasons, *told, *backends.notes(name, devices)))
@@ -325,6 +323,28 @@ def _plan(
     choose = backends.offer_with_devices if devices else backends.offer
     offer = choose(backend, file)
     return Selection(file, offer, make, is_ready).plan(compare=compare)
+
+
+def _partner(
+    model: str | os.PathLike[str] | None,
+    file: ModelFile,
+    backend: str,
+    sequences: int,
+    overlap: str,
+) -> Partner | None:
+    """The model that drafts, when one was asked for."""
+    if model is not None:
+        return Partner.open(model, file, backend=backend, sequences=sequences, overlap=overlap)
+    if backend != "auto":
+        raise OptionError(
+            f"drafting on the {backend} backend was asked for, and no model to draft with; name "
+            "it: --draft-model FILE"
+        )
+    return None
+
+
+def _sizing(partner: Partner | None, main: str) -> AbstractContextManager[DraftModel | None]:
+    return nullcontext() if partner is None else partner.sizing(main)
 
 
 def _mapped_bytes(store: str | os.PathLike[str] | None) -> int:

@@ -40,6 +40,7 @@ def native_footprint(
     sequences: int = 1,
     datastore_bytes: int = 0,
     draft_model_bytes: int = 0,
+    draft_loading_bytes: int = 0,
 ) -> Footprint:
     """Itemise the peak of a native session, in bytes.
 
@@ -98,7 +99,7 @@ def native_footprint(
     held, used = _sum(steady), _sum(running)
     slack = FootprintItem("allocator slack", int(used * calibration.SLACK))
     used += slack.size_bytes
-    loading = max(0, loading_bytes(tensors) - used)
+    loading = max(0, loading_bytes(tensors) - used, draft_loading_bytes - used)
     startup = max(0, runtime.peak_bytes() - held - used - loading)
     extra = [
         FootprintItem("loading", loading, "rows of the file, beyond what running needs"),

@@ -39,6 +39,8 @@ class EngineBytes:
     name: str = "llama.cpp"
     weights: int | None = None
     """None: as much as the file's tensors."""
+    loading: int | None = None
+    """What opening holds beyond the weights; None: the largest tensor."""
     kv_type: str = ""
     """How it keeps keys and values, where that is not for us to choose."""
     branch_bytes: int = BRANCH_BYTES_PER_POSITION
@@ -63,6 +65,7 @@ def foreign_footprint(
     runtime: Runtime,
     datastore_bytes: int = 0,
     draft_model_bytes: int = 0,
+    draft_loading_bytes: int = 0,
 ) -> Footprint:
     """Itemise the peak of a session, in bytes; `drafters` are the caps of the stores by name."""
     tensors = tuple(tensors)
@@ -71,19 +74,11 @@ def foreign_footprint(
     kernels = runtime.kernels_bytes()
     if not draft_model_bytes:  # a draft model runs on all of them
         kernels = int(kernels * KERNELS_KEPT)
-    weights = sum(tensor.size_bytes for tensor in tensors)
-    if engine.weights is not None:
-        weights = engine.weights
-    if engine.copies_head and spec.tied_embeddings:
-        weights += sum(
-            tensor.size_bytes
-            for tensor in tensors
-            if tensor.name == "token_embd.weight" and tensor.type not in _FLOATS
-        )
+    weights = _weights_bytes(spec, tensors, engine)
     kv_type = engine.kv_type or settings.kv_type
     texts = settings.sequences
     positions = texts * settings.context
-    sequences = settings.max_nodes - 1 + (texts if texts > 1 else 0)  # besides the first
+    sequences = _num_branches(settings)
     rows = sequences + 1
     branches = sequences * positions * engine.branch_bytes
     choosing = calibration.SAMPLING_BYTES_PER_TOKEN + 8 * (texts - 1)  # a heap each
@@ -108,7 +103,7 @@ def foreign_footprint(
     if draft_model_bytes:
         held.append(FootprintItem("draft model", draft_model_bytes, "weights, KV cache, scratch"))
     total = sum(item.size_bytes for item in held)
-    loading = engine.read_tensors * max((tensor.size_bytes for tensor in tensors), default=0)
+    loading = max(loading_bytes(tensors, engine), draft_loading_bytes)
     after = total - base - kernels - engine.library - engine.vocabulary - weights
     start_up = max(0, runtime.peak_bytes() - total)
     return Footprint(
@@ -120,3 +115,42 @@ def foreign_footprint(
             FootprintItem("start-up", start_up, "compiler, before the weights, beyond the rest"),
         )
     )
+
+
+def engine_bytes(
+    spec: ModelSpec, tensors: Iterable[TensorInfo], settings: Settings, engine: EngineBytes
+) -> tuple[int, int]:
+    """What a model that drafts holds on another engine, besides the library and all that is ours:
+    once it is loaded, and to work with.
+    """
+    tensors = tuple(tensors)
+    branches = _num_branches(settings)
+    used = engine.cache + engine.compute + 4 * spec.vocab_size * (branches + 1)
+    used += branches * settings.sequences * settings.context * engine.branch_bytes
+    return engine.vocabulary + _weights_bytes(spec, tensors, engine), used
+
+
+def _num_branches(settings: Settings) -> int:
+    """Sequences besides the first: nodes, and texts."""
+    return settings.max_nodes - 1 + (settings.sequences if settings.sequences > 1 else 0)
+
+
+def _weights_bytes(spec: ModelSpec, tensors: Iterable[TensorInfo], engine: EngineBytes) -> int:
+    tensors = tuple(tensors)
+    weights = engine.weights
+    if weights is None:
+        weights = sum(tensor.size_bytes for tensor in tensors)
+    if engine.copies_head and spec.tied_embeddings:
+        weights += sum(
+            tensor.size_bytes
+            for tensor in tensors
+            if tensor.name == "token_embd.weight" and tensor.type not in _FLOATS
+        )
+    return weights
+
+
+def loading_bytes(tensors: Iterable[TensorInfo], engine: EngineBytes) -> int:
+    """What an engine holds beyond the weights while it loads them."""
+    if engine.loading is not None:
+        return engine.loading
+    return engine.read_tensors * max((tensor.size_bytes for tensor in tensors), default=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -91,13 +91,26 @@ def code_bytes() -> int:
     return sum(mapping.resident_bytes for mapping in clean_code_mappings(_smaps()))
 
 
+def release_pages(files: Iterable[Path]) -> None:
+    """Give back pages of these files that a library has mapped and not changed; they return at
+    their next touch. Elsewhere than on Linux nothing happens.
+    """
+    names = {str(file.resolve()) for file in files}
+    if names:
+        _drop(clean_data_mappings(_smaps(), names))
+
+
 def _drop_code_pages() -> None:
     """Unmap resident pages of programs and libraries that are still as their files have them."""
+    _drop(clean_code_mappings(_smaps()))
+
+
+def _drop(mappings: Iterable[CodeMapping]) -> None:
     madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
     if madvise is None:
         return
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    for mapping in clean_code_mappings(_smaps()):
+    for mapping in mappings:
         # Refused for locked pages: then nothing is lost.
         madvise(mapping.start, mapping.end - mapping.start, _MADV_DONTNEED)
 
@@ -114,7 +127,7 @@ def _smaps() -> list[str]:
 
 @dataclass(slots=True)
 class CodeMapping:
-    """A span of addresses that shows part of a program's or library's file."""
+    """A span of addresses that shows part of a file, most often of a program or library."""
 
     start: int
     end: int
@@ -133,23 +146,37 @@ def clean_code_mappings(smaps: Iterable[str]) -> list[CodeMapping]:
     tables are read-only too, but their pages were changed: these are anonymous or swapped by now
     and dropping them would lose the change, so a mapping that holds a single one is left out.
     """
+    smaps = list(smaps)
+    code = {_header(line)[1] for line in smaps if " r-xp " in line}
+    return [each for each in _clean(smaps, ("r-xp", "r--p")) if each.path in code]
+
+
+def clean_data_mappings(smaps: Iterable[str], names: Container[str]) -> list[CodeMapping]:
+    """The private mappings of files by these names whose pages nobody has changed."""
+    return [each for each in _clean(smaps, ("r--p", "rw-p")) if each.path in names]
+
+
+def _clean(smaps: Iterable[str], permissions: tuple[str, ...]) -> list[CodeMapping]:
+    """Mappings of files with these permissions and without a changed page."""
     found: dict[int, CodeMapping] = {}
     current: CodeMapping | None = None
-    code: set[str] = set()
     for line in smaps:
         if line[0] not in _TELLING:
             continue
-        words = line.split(None, 5)
+        words, path = _header(line)
         if "-" in words[0]:
             start, end = (int(word, 16) for word in words[0].split("-"))
-            path = words[5] if len(words) == 6 and words[5].startswith("/") else ""
             current = None
-            if path and words[1] in ("r-xp", "r--p"):
+            if path and words[1] in permissions:
                 found[start] = current = CodeMapping(start, end, path)
-            if words[1] == "r-xp":
-                code.add(path)
         elif current is not None and words[0] == "Rss:":
             current.resident_bytes = int(words[1]) * 1024
         elif current is not None and words[0] in ("Anonymous:", "Swap:") and words[1] != "0":
             found.pop(current.start, None)
-    return [mapping for mapping in found.values() if mapping.path in code]
+    return list(found.values())
+
+
+def _header(line: str) -> tuple[list[str], str]:
+    """A line's words, and the file that a mapping's first line names."""
+    words = line.split(None, 5)
+    return words, words[5] if len(words) == 6 and words[5].startswith("/") else ""

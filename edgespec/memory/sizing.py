@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from edgespec.memory import calibration
 from edgespec.memory.calibration import Runtime
 from edgespec.memory.footprint import native_footprint
-from edgespec.memory.foreign import Ask, foreign_footprint
+from edgespec.memory.foreign import Ask, engine_bytes, foreign_footprint, loading_bytes
 from edgespec.memory.native_sizes import (
     activation_bytes,
     kv_bytes,
@@ -39,23 +39,54 @@ def mapped_bytes() -> int:
     return MAPPED_BYTES
 
 
+NATIVE_PAGES = 4 * MIB
+"""Library pages that the native backend brings back beside another engine: measured 2.5 to 3."""
+
+
 @dataclass(frozen=True, slots=True)
 class DraftModel:
     """A second model, that drafts for the first."""
 
     spec: ModelSpec
     tensors: tuple[TensorInfo, ...]
+    ask: Ask | None = None
+    """Who tells what another engine would hold; None on the native backend."""
+    shares_library: bool = False
+    """The first model runs on the same engine, so its library is there already."""
 
     def size_bytes(self, settings: Settings) -> int:
         """Weights, keys and values in f16 of every text, and the scratch of small passes."""
-        spec, sequences = self.spec, settings.sequences
-        context = min(settings.context, spec.context_length)
-        nodes = max(DRAFT_NODES, sequences)
-        rows = max(DRAFT_CHUNK, nodes)
-        held = weights_bytes(self.tensors) + sequences * kv_bytes(spec, context)
-        held += logits_bytes(spec, nodes) + activation_bytes(spec, rows, "f16", sequences)
-        held += scratch_bytes(spec, context, nodes, rows, settings.threads, sequences)
-        return held + (settings.threads + 1) * calibration.THREAD_BYTES  # it has one of its own
+        spec, own = self.spec, self._settings(settings)
+        sequences, threads, nodes = own.sequences, own.threads, own.max_nodes
+        held = (threads + 1) * calibration.THREAD_BYTES  # it has one of its own
+        if self.ask is not None:
+            engine = self.ask(own, threads)
+            library = 0 if self.shares_library else engine.library
+            return held + library + sum(engine_bytes(spec, self.tensors, own, engine))
+        held += 0 if self.shares_library else NATIVE_PAGES
+        held += weights_bytes(self.tensors) + sequences * kv_bytes(spec, own.context)
+        held += logits_bytes(spec, nodes)
+        held += activation_bytes(spec, own.prefill_chunk, "f16", sequences)
+        return held + scratch_bytes(spec, own.context, nodes, own.prefill_chunk, threads, sequences)
+
+    def loading_bytes(self, settings: Settings) -> int:
+        """What another engine needs while it loads, and passes need no more of it."""
+        if self.ask is None:
+            return 0
+        own = self._settings(settings)
+        engine = self.ask(own, own.threads)
+        _, used = engine_bytes(self.spec, self.tensors, own, engine)
+        return max(0, loading_bytes(self.tensors, engine) - used)
+
+    def _settings(self, settings: Settings) -> Settings:
+        nodes = max(DRAFT_NODES, settings.sequences)
+        return replace(
+            settings,
+            context=min(settings.context, self.spec.context_length),
+            max_nodes=nodes,
+            prefill_chunk=max(DRAFT_CHUNK, nodes),
+            kv_type="f16",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +107,9 @@ class Sizing:
 
     def footprint(self, settings: Settings) -> Footprint:
         """The itemised peak of a session with these settings."""
-        draft_bytes = self.draft_model.size_bytes(settings) if self.draft_model else 0
+        draft = self.draft_model
+        draft_bytes = draft.size_bytes(settings) if draft else 0
+        draft_loading_bytes = draft.loading_bytes(settings) if draft else 0
         if self.ask is not None:
             return foreign_footprint(
                 self.spec,
@@ -87,6 +120,7 @@ class Sizing:
                 runtime=self.runtime,
                 datastore_bytes=self.datastore_bytes,
                 draft_model_bytes=draft_bytes,
+                draft_loading_bytes=draft_loading_bytes,
             )
         reference = self.backend == "reference"  # the same parts, with every weight as f32
         return native_footprint(
@@ -102,6 +136,7 @@ class Sizing:
             sequences=settings.sequences,
             datastore_bytes=self.datastore_bytes,
             draft_model_bytes=draft_bytes,
+            draft_loading_bytes=draft_loading_bytes,
         )
 
     def kv_type(self, settings: Settings) -> str:

@@ -29,6 +29,7 @@ class LoadOptions:
     vram: str = "auto"
     workers: str | None = None
     overlap: str = "auto"
+    draft_backend: str = "auto"
 
     def load(self, progress: Progress | None = None) -> Engine:
         from edgespec.opening import load
@@ -76,6 +77,25 @@ class ReplyOptions:
 
     def as_arguments(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def drafting_options(
+    drafters: str,
+    draft_model: str | None,
+    draft_backend: str,
+    overlap: str = "auto",
+    *,
+    none: bool,
+) -> dict[str, Any]:
+    """What of `LoadOptions` is about guessing ahead; with `none` nobody does."""
+    if none:
+        return {"drafters": "none", "overlap": "off"}
+    return {
+        "drafters": drafters,
+        "draft_model": draft_model,
+        "draft_backend": draft_backend,
+        "overlap": overlap,
+    }
 
 
 def one_model(argument: str | None, option: str | None) -> str | None:

@@ -21,7 +21,7 @@ PLACES = (
     {"export"},
     {"engine", "chat", "opening", "warm_up", "__init__", "batch", "voting", "writing", "decode"}
     | {"session", "shelf", "prefixes", "prompts", "reply", "overflow", "selecting"}
-    | {"model_drafting", "answering"},
+    | {"model_drafting", "partner", "answering"},
     {"control"},
     {"drafting", "verification"},
     {"backends"},

@@ -9,7 +9,7 @@ import numpy as np
 
 from edgespec.export import DATA, GRAPH
 from edgespec.export.graph import GraphWriter
-from edgespec.export.weights import DataFile
+from edgespec.export.weights import DataFile, form_of
 from edgespec.models.file import ModelFile
 
 
@@ -62,6 +62,16 @@ class GrowingGraph(GraphWriter):
         self._constant("flat", np.array([0, 0, spec.num_heads * spec.head_dim]))
         flat = self._node("Reshape", [mixed, "flat"])
         return self._product(flat, f"blk.{layer}.attn_output.weight")
+
+    def _product(self, values: str, name: str, out: str = "") -> str:
+        """Floats by the plain operator, whose matrix has a column for each output."""
+        if form_of(self._file.tensors[name], self._bits).kind != "FLOAT":
+            return super()._product(values, name, out)
+        columns = f"{name}.columns"
+        if self._written(columns) is None:
+            matrix = self._file.matrix_f32(name).T
+            self._constants.append(self._data.add(columns, "FLOAT", matrix.shape, iter([matrix])))
+        return self._node("MatMul", [values, columns], out=out)
 
     def _split(self, layer: int, values: str, heads: int) -> str:
         """[1, rows, heads * width] to [1, heads, rows, width]."""

@@ -10,18 +10,31 @@ import pytest
 
 import edgespec
 from benchmarks.equality import Case, same
+from edgespec.backends.base import Target, TokenTree
+from edgespec.engine import Engine
 from edgespec.errors import OptionError, UnsupportedModelError
-from edgespec.model_drafting import Partner, translation
+from edgespec.export import export
 from edgespec.models import open_model
-from tests.conformance.targets import missing
+from edgespec.partner import Partner, translation
+from edgespec.reply import Reply
+from tests.conformance.targets import ROUNDED_MARGIN, missing
 from tests.models.build import CHATML, write_gguf
 from tests.models.vocabularies import bpe_vocabulary
 
 PROMPT = "the cat and the hat and the cat and the"
-BACKENDS = [
-    pytest.param(name, marks=pytest.mark.skipif(bool(missing(name)), reason=missing(name)))
-    for name in ("native", "reference", "llamacpp")
-]
+
+
+def existing(*names: str) -> list[Any]:
+    """Backends as parameters; those that are not installed are skipped."""
+    return [
+        pytest.param(name, marks=pytest.mark.skipif(bool(missing(name)), reason=missing(name)))
+        for name in names
+    ]
+
+
+BACKENDS = existing("native", "reference", "llamacpp", "onnx")
+DRAFTING = existing("native", "llamacpp", "onnx")
+ONNX = pytest.mark.skipif(bool(missing("onnx")), reason=missing("onnx"))
 
 
 @pytest.fixture(scope="module")
@@ -44,30 +57,108 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             tokenizer="gpt2", metadata=metadata,
         )  # fmt: skip
     found["other"] = write_gguf(folder / "other.gguf", type="Q8_0", template=CHATML)
+    if not missing("onnx"):
+        for name in ("large", "small", "shuffled"):
+            made = export(found[name], folder / f"{name}-onnx", check=False)
+            found[f"{name}-onnx"] = made.path.parent
+        cut = export(found["large"], folder / "cut-onnx", exit_layer=2, check=False)
+        found["cut-onnx"] = cut.path.parent
     return found
 
 
+def in_format(models: dict[str, Path], name: str, backend: str) -> Path:
+    """A model in the format that a backend reads."""
+    return models[f"{name}-onnx" if backend == "onnx" else name]
+
+
+def options(models: dict[str, Path], draft: str, drafting: str, **others: Any) -> dict[str, Any]:
+    path = in_format(models, draft, drafting)
+    return {"threads": 1, "draft_model": path, "draft_backend": drafting} | others
+
+
+def same_or_tied(engine: Engine, plain: Reply, found: Reply) -> bool:
+    """Equal to the bit where rows are; else they part, if at all, where two tokens are as good."""
+    if same(plain, found):
+        return True
+    target: Target = engine._target
+    if target.capabilities.bit_exact_rows:
+        return False
+    pairs = list(zip(plain.token_ids, found.token_ids, strict=False))
+    first = next(at for at, (one, other) in enumerate(pairs) if one != other)
+    ids = [*engine.tokenizer.encode(PROMPT), *plain.token_ids[:first]]
+    target.truncate(0)
+    target.prefill(ids[:-1])
+    row = target.forward(TokenTree.chain(ids[-1:]))[0]
+    target.truncate(0)
+    return bool(abs(row[pairs[first][0]] - row[pairs[first][1]]) < ROUNDED_MARGIN)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("drafting", DRAFTING)
 @pytest.mark.parametrize("draft", ["large", "small", "shuffled"])
 def test_the_text_is_that_of_plain_decoding(
-    models: dict[str, Path], backend: str, draft: str
+    models: dict[str, Path], backend: str, drafting: str, draft: str
 ) -> None:
-    """Alone and beside others; a model that drafts for itself is right, and too dear for more than
-    a token at a time.
+    """Every pair of backends. A model that drafts for itself is right, and too dear for more than a
+    token at a time.
     """
-    for drafters in ("none", "trigram,early-exit" if backend == "native" else "trigram"):
-        options: dict[str, Any] = {
-            "backend": backend, "drafters": drafters, "threads": 1, "draft_model": models[draft]
-        }  # fmt: skip
-        with edgespec.load(models["large"], **options) as engine:
-            for temperature in (0.0, 0.8):
-                case = Case(PROMPT, temperature, seed=3, max_tokens=40, ignore_eos=True)
-                plain = case.plain(engine)
-                found = case.speculative(engine, "drafter", None, plain)
-                assert same(plain, found) or not engine._target.capabilities.bit_exact_rows
-                assert found.stats.by_source["draft-model"]["drafted"] > 0
-                if draft == "large" and drafters == "none":
-                    assert found.stats.tokens_per_step > 1.9
+    others: dict[str, Any] = {"backend": backend, "drafters": "none"}
+    with edgespec.load(
+        in_format(models, "large", backend), **options(models, draft, drafting, **others)
+    ) as engine:
+        assert engine._partner is not None and engine._partner.backend == drafting
+        case = Case(PROMPT, 0.0, seed=3, max_tokens=40, ignore_eos=True)
+        plain = case.plain(engine)
+        found = case.speculative(engine, "drafter", None, plain)
+        assert same_or_tied(engine, plain, found)
+        assert found.stats.by_source["draft-model"]["drafted"] > 0
+        if draft == "large":
+            assert found.stats.tokens_per_step > 1.8
+        assert engine.plan.footprint["draft model"] > 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_beside_others_and_with_noise(models: dict[str, Path], backend: str) -> None:
+    beside = "trigram,early-exit" if backend == "native" else "trigram"
+    made = options(models, "small", "native", backend=backend, drafters=beside)
+    with edgespec.load(in_format(models, "large", backend), **made) as engine:
+        case = Case(PROMPT, 0.8, seed=3, max_tokens=40, ignore_eos=True)
+        plain = case.plain(engine)
+        found = case.speculative(engine, "drafter", None, plain)
+        assert same(plain, found) or not engine._target.capabilities.bit_exact_rows
+        assert found.stats.by_source["draft-model"]["drafted"] > 0
+
+
+@ONNX
+def test_a_cut_export_drafts(models: dict[str, Path]) -> None:
+    """What `edgespec export --exit-layer` wrote; its format chooses the backend."""
+    with edgespec.load(
+        models["large"], draft_model=models["cut-onnx"], drafters="none", threads=1
+    ) as engine:
+        assert engine._partner is not None and engine._partner.backend == "onnx"
+        assert engine._partner.file.spec.num_layers == 2
+        case = Case(PROMPT, 0.0, seed=1, max_tokens=30, ignore_eos=True)
+        plain = case.plain(engine)
+        found = case.speculative(engine, "drafter", None, plain)
+        assert same(plain, found)
+        assert found.stats.by_source["draft-model"]["drafted"] > 0
+
+
+@ONNX
+def test_vocabularies_of_other_formats(models: dict[str, Path], bundled_model: Path) -> None:
+    """Tokens of a sentencepiece vocabulary too are the same in a GGUF file and in its export."""
+    spm = write_gguf(models["large"].parent / "spm.gguf", type="Q8_0", layers=1)
+    made = export(spm, spm.with_suffix(""), check=False)
+    for gguf, onnx in ((spm, made.path), (models["small"], models["small-onnx"])):
+        with open_model(gguf) as main, open_model(onnx, foreign=True) as draft:
+            assert translation(main, draft) is None
+            assert translation(draft, main) is None
+    with (
+        open_model(bundled_model) as main,
+        open_model(made.path, foreign=True) as draft,
+        pytest.raises(OptionError, match="lacks"),
+    ):
+        translation(main, draft)
 
 
 def test_each_text_of_a_batch_has_its_own(models: dict[str, Path]) -> None:
@@ -128,5 +219,38 @@ def test_who_cannot_draft_is_refused(models: dict[str, Path], tmp_path: Path) ->
     with pytest.raises(OptionError, match="name it: --draft-model FILE"):
         edgespec.plan(models["large"], drafters="draft-model")
     wide = write_gguf(tmp_path / "wide.gguf", type="Q3_K", dim=256, ffn=256, vocab=300)
-    with pytest.raises(UnsupportedModelError, match="cannot draft"):
-        edgespec.plan(models["large"], draft_model=wide)
+    with pytest.raises(UnsupportedModelError, match="cannot draft: .*--draft-backend llamacpp"):
+        edgespec.plan(models["large"], draft_model=wide, draft_backend="native")
+    with pytest.raises(OptionError, match="name it: --draft-model FILE"):
+        edgespec.plan(models["large"], draft_backend="onnx")
+    with pytest.raises(OptionError, match="choose auto, native, llamacpp, onnx"):
+        edgespec.plan(models["large"], draft_model=models["small"], draft_backend="reference")
+    with pytest.raises(UnsupportedModelError, match="cannot draft: .*edgespec export"):
+        edgespec.plan(models["large"], draft_model=models["small"], draft_backend="onnx")
+
+
+@ONNX
+def test_an_export_that_cannot_draft_is_refused(models: dict[str, Path]) -> None:
+    small = models["small-onnx"]
+    with pytest.raises(UnsupportedModelError, match="leave --draft-backend native out"):
+        edgespec.plan(models["large"], draft_model=small, draft_backend="native")
+    with pytest.raises(OptionError, match="onnx backend computes one"):
+        edgespec.plan(models["large"], draft_model=small, sequences=2)
+    with pytest.raises(OptionError, match="lacks"):
+        edgespec.plan(models["other"], draft_model=small)
+
+
+@pytest.mark.skipif(bool(missing("llamacpp")), reason=missing("llamacpp"))
+def test_llama_cpp_drafts_from_what_native_cannot_read(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    vocabulary = bpe_vocabulary("gpt-2", 400)
+    wide = write_gguf(
+        tmp_path / "wide.gguf", type="Q3_K", dim=256, ffn=256, layers=1, vocab=400,
+        tokenizer="gpt2", metadata=vocabulary,
+    )  # fmt: skip
+    with edgespec.load(models["large"], draft_model=wide, drafters="none", threads=1) as engine:
+        assert engine._partner is not None and engine._partner.backend == "llamacpp"
+        case = Case(PROMPT, 0.0, seed=1, max_tokens=20, ignore_eos=True)
+        plain = case.plain(engine)
+        assert same(plain, case.speculative(engine, "drafter", None, plain))

@@ -87,3 +87,21 @@ def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert monitor.code_bytes() == 0
     assert monitor.peak_resident_bytes() > 0
     assert monitor.release_free_memory() >= 0
+
+
+@linux
+def test_pages_of_a_mapped_file_are_given_back(tmp_path: Path) -> None:
+    """Clean ones: those of a mapping that was written to stay as they are."""
+    kept, written = tmp_path / "kept.bin", tmp_path / "written.bin"
+    for path in (kept, written):
+        path.write_bytes(b"\1" * (8 * MIB))
+    maps = [np.memmap(path, np.uint8, mode="c") for path in (kept, written)]
+    assert [int(each.sum()) for each in maps] == [8 * MIB, 8 * MIB]
+    maps[1][0] = 7
+    before = monitor.resident_bytes()
+    monitor.release_pages([tmp_path / "none.bin"])
+    assert monitor.resident_bytes() > before - MIB
+    monitor.release_pages([kept, written])
+    assert before - 9 * MIB < monitor.resident_bytes() < before - 7 * MIB
+    assert maps[1][0] == 7
+    assert int(maps[0].sum()) == 8 * MIB

@@ -7,17 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from edgespec.backends.onnx.patch import ATTENTION, POSITIONS
+from edgespec.backends.onnx.patch import ATTENTION, POSITIONS, Head, Patch
 from edgespec.errors import UnsupportedModelError
 from edgespec.models.onnx_file import PAST, OnnxFile
 from edgespec.models.onnx_graph import BFLOAT16, FLOAT, FLOAT16, Graph
 
 _FLOATS: dict[int, type[Any]] = {FLOAT: np.float32, FLOAT16: np.float16}
 _TAKEN = {"input_ids", "attention_mask", POSITIONS, "use_cache_branch"}
-_KEPT_ROWS = ("num_logits_to_keep", "logits_to_keep")
+KEPT_ROWS = frozenset({"num_logits_to_keep", "logits_to_keep"})
+"""Inputs that say for how many rows logits are computed."""
 _ROTATES, _ATTENTION = "do_rotary", ATTENTION.decode()
 _MOST_PATCHED = 256 << 20
-"""Bytes of a graph that is copied; larger ones hold their weights within."""
+"""Bytes of a graph that is copied for trees; larger ones hold their weights within."""
+_MOST_PICKED = 16 << 20
+"""Bytes of a graph that is copied for its head alone."""
+_HEADS = ("MatMul", "FusedMatMul", "MatMulNBits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,26 @@ class Layout:
     logits_type: type[Any]
     trees: bool
     """It can be given masks and positions for trees."""
+    head: Head | None
+    """What can be given only the rows whose logits are wanted."""
+
+    @property
+    def picks(self) -> bool:
+        """Only rows asked for get logits."""
+        return self.head is not None
+
+    @property
+    def patch(self) -> Patch | None:
+        """What is done to the graph before it is opened."""
+        if not self.trees and self.head is None:
+            return None
+        return Patch(
+            trees=self.trees,
+            half=self.kv_type is np.float16,
+            rotates=self.rotates,
+            has_positions=POSITIONS in self.takes,
+            head=self.head,
+        )
 
 
 def layout_of(file: OnnxFile) -> Layout:
@@ -50,7 +74,7 @@ def layout_of(file: OnnxFile) -> Layout:
     if absent:
         raise _refused(file, f"it returns no {absent[0]}")
     takes = frozenset(graph.inputs) - set(pasts) - set(graph.constants)
-    unknown = sorted(takes - _TAKEN - set(_KEPT_ROWS))
+    unknown = sorted(takes - _TAKEN - KEPT_ROWS)
     if unknown:
         raise _refused(file, f"it asks for {unknown[0]}, which this backend does not know")
     kinds = {graph.inputs[name].kind for name in pasts} | {
@@ -63,6 +87,7 @@ def layout_of(file: OnnxFile) -> Layout:
     attention = [node for node in graph.nodes if node.operator == _ATTENTION]
     shared = 2 * len(attention) == len(pasts)
     rotates = any(node.settings.get(_ROTATES) for node in attention)
+    trees = shared and _can_be_patched(file, graph, rotates)
     return Layout(
         pasts,
         presents,
@@ -71,8 +96,32 @@ def layout_of(file: OnnxFile) -> Layout:
         rotates,
         _FLOATS[kinds.pop()],
         _FLOATS[logits],
-        trees=shared and _can_be_patched(file, graph, rotates),
+        trees=trees,
+        head=_head(file, graph, _MOST_PATCHED if trees else _MOST_PICKED),
     )
+
+
+def _head(file: OnnxFile, graph: Graph, most_bytes: int) -> Head | None:
+    """The product behind the logits, if it is one over every row and nothing chooses them yet."""
+    logits = graph.outputs["logits"]
+    if len(logits.shape) != 3 or KEPT_ROWS & graph.inputs.keys():
+        return None
+    if file.path.stat().st_size > most_bytes:
+        return None
+    makers = {name: node for node in graph.nodes for name in node.outputs}
+    made = "logits"
+    node = makers.get(made)
+    while node is not None and node.operator == "Cast":
+        made = node.inputs[0]
+        node = makers.get(made)
+    if node is None or node.operator not in _HEADS or node.inputs[0] not in makers:
+        return None
+    matrix = makers.get(node.inputs[1])
+    name = matrix.inputs[0] if matrix is not None and matrix.operator == "Cast" else node.inputs[1]
+    known = graph.constants.get(name)
+    if known is None or (node.operator != "MatMulNBits" and len(known.shape) != 2):
+        return None
+    return Head(node.inputs[0], made, file.spec.vocab_size, logits.kind == FLOAT16)
 
 
 def _can_be_patched(file: OnnxFile, graph: Graph, rotates: bool) -> bool:

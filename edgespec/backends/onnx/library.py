@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Any
 
 from edgespec.errors import BackendError
+from edgespec.memory.size import KIB
 
 PACKAGE = "onnxruntime"
 OLDEST = (1, 23)
 INSTALL = "pip install 'edgespec[onnx]'"
 _FATAL = 4
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_GIVEN_BACK_BYTES = 256 * KIB
 _ONCE = threading.Lock()
 
 
@@ -25,8 +30,7 @@ def missing() -> str:
     """Why ONNX Runtime cannot be used here and what to type, "" when it is installed."""
     if find_spec(PACKAGE) is None:
         return f"{PACKAGE} is not installed: {INSTALL}"
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version())[:2])
-    if numbers and numbers < OLDEST:  # builds for other devices go by other names
+    if version() and version_numbers() < OLDEST:
         wanted = ".".join(map(str, OLDEST))
         return f"{PACKAGE} {version()} is too old, {wanted} is the oldest that works: {INSTALL}"
     return ""
@@ -38,6 +42,11 @@ def version() -> str:
         return metadata.version(PACKAGE)
     except metadata.PackageNotFoundError:
         return ""
+
+
+def version_numbers() -> tuple[int, ...]:
+    """Its first two numbers; builds for other devices, which go by other names, count as new."""
+    return tuple(int(part) for part in re.findall(r"\d+", version())[:2]) or OLDEST
 
 
 def library() -> Any:
@@ -76,6 +85,20 @@ def settings(module: Any, threads: int, folder: str) -> Any:
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     return options
+
+
+@cache
+def bound_heap() -> None:
+    """Have blocks from 256 KiB on given back to the system as soon as they are freed (glibc).
+
+    Left alone, it keeps blocks up to the largest one freed so far, up to 32 MiB each, between
+    others: what passes had needed stayed resident beside what the next one needs.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        with suppress(AttributeError, OSError):
+            set_option = ctypes.CDLL(None).mallopt
+            set_option(_M_MMAP_THRESHOLD, _GIVEN_BACK_BYTES)
+            set_option(_M_TRIM_THRESHOLD, _GIVEN_BACK_BYTES)
 
 
 def words(error: BaseException) -> str:

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.backends.base import Rows
 from edgespec.backends.onnx.cache import KvCache
 from edgespec.backends.onnx.layout import Layout
-from edgespec.backends.onnx.library import library, settings, words
-from edgespec.backends.onnx.patch import BIAS, POSITIONS, with_trees
+from edgespec.backends.onnx.library import bound_heap, library, settings, words
+from edgespec.backends.onnx.patch import BIAS, PICKED, POSITIONS
 from edgespec.errors import BackendError, ModelFileError
+from edgespec.memory.monitor import release_pages
 from edgespec.models.onnx_file import OnnxFile
 
 _CPU = "cpu"
@@ -22,15 +24,11 @@ def open_session(file: OnnxFile, layout: Layout, threads: int) -> Any:
     module = library()
     options = settings(module, threads, str(file.path.resolve().parent))
     model: Any = str(file.path)
-    if layout.trees:
-        model = with_trees(
-            file.path.read_bytes(),
-            half=layout.kv_type is np.float16,
-            rotates=layout.rotates,
-            has_positions=POSITIONS in layout.takes,
-        )
+    if layout.patch is not None:
+        model = layout.patch.apply(file.path.read_bytes())
+    bound_heap()
     try:
-        return module.InferenceSession(  # without a fallback, whose failures it prints
+        session = module.InferenceSession(  # without a fallback, whose failures it prints
             model, options, providers=["CPUExecutionProvider"], enable_fallback=0
         )
     except Exception as error:  # the library's own hierarchy is not public
@@ -38,6 +36,9 @@ def open_session(file: OnnxFile, layout: Layout, threads: int) -> Any:
             f"ONNX Runtime cannot open {file.path}: {words(error)}; export the model anew, or "
             "update onnxruntime"
         ) from None
+    session._model_bytes = None  # it would keep them for another try
+    release_pages({file.path.parent / tensor.location for tensor in file.graph.external})
+    return session
 
 
 class Pass:
@@ -51,6 +52,7 @@ class Pass:
         self._positions = np.zeros(rows, np.int64)
         self._mask = np.ones(context, np.int64)
         self._kept = np.zeros(1, np.int64)
+        self._picked = np.zeros(nodes, np.int64)
         self._branch = np.ones(1, np.bool_)
         self._no_bias: NDArray[Any] = np.zeros(
             rows * context if layout.trees else 0, layout.kv_type
@@ -58,7 +60,6 @@ class Pass:
         self._bias: NDArray[Any] = np.zeros(nodes * context if layout.trees else 0, layout.kv_type)
         self._logits: NDArray[Any] = np.zeros((nodes, vocab_size), layout.logits_type)
         self._options = library().RunOptions()
-        self._options.only_execute_path_to_fetches = True
         self._options.log_severity_level = 4
         self._bindings = {wanted: session.io_binding() for wanted in (False, True)}
         self._bound: set[bool] = set()
@@ -74,17 +75,19 @@ class Pass:
         length: int,
         cache: KvCache,
         *,
-        logits: bool,
+        wanted: Rows,
         first: int = 0,
     ) -> NDArray[Any]:
         """Compute nodes behind `length` positions, each below its parent, or below them all with
-        -1; returns logits [first + n, vocab], those of the last n new, or [0, vocab].
-
-        Raises BackendError.
+        -1; returns logits [first + n, vocab] ("all"), those of the last n new, [1, vocab] ("last")
+        or [0, vocab] ("none"). Raises BackendError.
         """
         rows, layout = len(tokens), self._layout
         total = length + rows
+        logits = wanted != "none"
         bound = self._bindings[logits]
+        count = 1 if layout.picks and wanted != "all" else rows
+        start = first if wanted == "all" else 0
         self._tokens[:rows] = tokens
         bias = self._place(parents, length)
         inputs: dict[str, tuple[NDArray[Any], tuple[int, ...]]] = {
@@ -96,19 +99,24 @@ class Pass:
             "logits_to_keep": (self._kept, ()),
         }
         self._kept[0] = rows if logits else 1
+        if layout.picks:
+            self._picked[:count] = np.arange(rows - count, rows)
+            _bind(bound.bind_input, PICKED, self._picked, (count,))
         taken = layout.takes | ({POSITIONS} if layout.trees and layout.rotates else set())
         for name in taken:
             _bind(bound.bind_input, name, *inputs[name])
         if layout.trees:
             _bind(bound.bind_input, BIAS, bias, (1, 1, rows, total))
         if logits:
-            shape = (1, rows, self._logits.shape[1])
-            _bind(bound.bind_output, "logits", self._logits[first:], shape)
+            shape = (1, count, self._logits.shape[1])
+            _bind(bound.bind_output, "logits", self._logits[start:], shape)
         self._bind_cache(bound, cache, length, total, logits)
         try:
             self._session.run_with_iobinding(bound, self._options)
         except Exception as error:  # the library's own hierarchy is not public
             raise BackendError(f"ONNX Runtime failed in a pass: {words(error)}") from None
+        if wanted == "last":
+            return self._logits[count - 1 : count]
         return self._logits[: first + rows if logits else 0]
 
     def _bind_cache(self, bound: Any, cache: KvCache, length: int, total: int, which: bool) -> None:

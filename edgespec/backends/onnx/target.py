@@ -84,21 +84,21 @@ class OnnxTarget(Target):
                 f"{self.spec.name} can only score chains, because its attention takes no mask; "
                 "export it with `edgespec export MODEL.gguf --format onnx OUT`"
             )
-        self._rows, wanted, first = 0, rows != "none", 0
+        self._rows, first = 0, 0
         if branches and not self.length and self._layout.rotates:
             # The very first pass counts positions itself, so the root goes alone.
-            passes.run(tree.tokens[:1], tree.parents[:1], 0, cache, logits=wanted)
+            alone: Rows = "all" if rows == "all" else "none"
+            passes.run(tree.tokens[:1], tree.parents[:1], 0, cache, wanted=alone)
             first = 1
         logits = passes.run(
             tree.tokens[first:],
             tree.parents[first:] - np.int16(first),
             self.length + first,
             cache,
-            logits=wanted,
+            wanted=rows,
             first=first,
         )
         self._rows = len(tree)
-        logits = logits[-1:] if rows == "last" else logits
         return logits.astype(np.float32, copy=False)
 
     def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
