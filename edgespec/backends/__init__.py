@@ -90,7 +90,7 @@ def survey(name: str, file: ModelFile) -> Iterator[Ask | None]:
     if name == "llamacpp":
         from edgespec.backends.llamacpp.planning import ask_engine
 
-        with ask_engine(file.path) as ask:
+        with ask_engine(file) as ask:
             yield ask
     elif name == "onnx":
         from edgespec.backends.onnx.planning import ask_onnx

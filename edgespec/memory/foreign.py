@@ -19,11 +19,6 @@ SESSION_BYTES = 10 * MIB
 KERNELS_KEPT = 0.75
 """Of what all kernels keep, what those that only decode do: measured 7.3 of 10 MiB."""
 
-BRANCH_BYTES_PER_POSITION = 160
-"""What llama.cpp notes of each position for each sequence that shares it, and more than that in
-short contexts: with 48, 32 nodes in a context of 4,096 took 8 MiB more than was planned.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class EngineBytes:
@@ -40,8 +35,12 @@ class EngineBytes:
     """None: as much as the file's tensors."""
     kv_type: str = ""
     """How it keeps keys and values, where that is not for us to choose."""
-    branch_bytes: int = BRANCH_BYTES_PER_POSITION
-    """Of each position for each node beside the text."""
+    branch_bytes: int = 0
+    """Of each position of a text, for each node of a pass but its root."""
+    cell_bytes: int = 0
+    """Of each position of all texts, beside its keys and values."""
+    scratch: int = 0
+    """What it multiplies in, where that is not part of what it tells."""
 
 
 Ask = Callable[[Settings, int], EngineBytes]
@@ -80,7 +79,8 @@ def foreign_footprint(
     positions = texts * settings.context
     sequences = settings.max_nodes - 1 + (texts if texts > 1 else 0)  # besides the first
     rows = sequences + 1
-    branches = sequences * positions * engine.branch_bytes
+    branches = (settings.max_nodes - 1) * settings.context * engine.branch_bytes
+    branches += positions * engine.cell_bytes
     choosing = calibration.SAMPLING_BYTES_PER_TOKEN + 8 * (texts - 1)  # a heap each
     held = [
         FootprintItem("interpreter", base, "with its libraries, measured"),
@@ -92,6 +92,7 @@ def foreign_footprint(
         FootprintItem("KV cache", engine.cache, f"{positions} positions, {kv_type}", True),
         FootprintItem("activations", engine.compute, f"{engine.name}'s compute buffer", True),
         FootprintItem("logits", 4 * spec.vocab_size * rows, f"{rows} rows"),
+        FootprintItem("scratch", engine.scratch, f"{engine.name}'s for products"),
         FootprintItem("branches", branches, f"{sequences} beside the text"),
         FootprintItem("sampling", spec.vocab_size * choosing),
         *(FootprintItem(name, texts * size, "cap") for name, size in drafters.items()),
