@@ -1,15 +1,18 @@
 """Our drafters on the llama.cpp backend beside llama.cpp's server and its own drafting.
 
-    python benchmarks/llama_server.py [MODEL] [--server PATH] [--draft-model FILE] [--only NAME,...]
-                                      [--tokens 128] [--rounds 3] [--threads 2]
+    python benchmarks/llama_server.py [MODEL] [--server PATH] [--draft-model FILE | --exit-layer E]
+                                      [--only NAME,...] [--tokens 128] [--rounds 3] [--threads 2]
 
-The same greedy prompts, as token ids. The server is started for every round
-and mode, so that none remembers replies of earlier rounds, with its defaults for each mode; what
-our drafters learnt is forgotten before each reply. Medians over the rounds of tokens a second as
-each engine tells them, decoding only. `same` is how many of our tokens are the server's before the
-first that differs. Without a server binary (llama-server on the PATH, or --server) says so and ends
-with 0. Exit code 1: less than 1.2 times the best of the server's modes that draft from the text,
-over the prompts that repeat (geometric mean), or less than 0.98 times its plain decoding on one.
+The same greedy prompts, as token ids. The server is started for every round and mode, so that none
+remembers replies of earlier rounds, with its defaults for each mode; what our drafters learnt is
+forgotten before each reply. Medians over the rounds of tokens a second as each engine tells them,
+decoding only. `same` is how many of our tokens are the server's before the first that differs.
+
+The server's mode with a draft model takes a file of the same vocabulary, or, with --exit-layer, the
+model's own first layers and head. Without a server binary (llama-server on the PATH, or --server)
+says so and ends with 0. Exit code 1: less than 1.2 times the best of the server's modes that draft
+from the text, over the prompts that repeat (geometric mean), or less than 0.98 times its plain
+decoding on one.
 """
 
 from __future__ import annotations
@@ -20,8 +23,10 @@ import math
 import shutil
 import socket
 import statistics
+import struct
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -33,7 +38,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
 from benchmarks.forgetting import forget
+from edgespec.models.gguf import read_header
 from edgespec.models.registry import resolve
+from edgespec.models.source import FileSource
+from edgespec.models.splitting import split_model
 
 CONTEXT = 1024
 MODES = {"plain": [], "ngram-simple": ["ngram-simple"], "ngram-mod": ["ngram-mod"]}
@@ -89,6 +97,23 @@ def ask(address: str, ids: list[int], tokens: int) -> tuple[float, list[int], fl
     timings = found["timings"]
     right = timings.get("draft_n_accepted", 0) / max(timings.get("draft_n", 0), 1)
     return timings["predicted_per_second"], found["tokens"], right
+
+
+def first_layers(model: Path, layers: int, folder: Path) -> Path:
+    """A model of the first layers and the head: part 1 of a split, told that it is the whole."""
+    with FileSource(model) as source:
+        architecture = read_header(source).metadata["general.architecture"]
+    part, _ = split_model(model, layers, folder / "split")
+    data = bytearray(part.read_bytes())
+    for key, form, value in (
+        (f"{architecture}.block_count", "<I", layers),
+        ("split.count", "<H", 0),
+    ):
+        raw = struct.pack("<Q", len(key)) + key.encode()
+        struct.pack_into(form, data, data.index(raw) + len(raw) + 4, value)  # behind its type
+    cut = folder / "first-layers.gguf"
+    cut.write_bytes(data)
+    return cut
 
 
 def measure(
@@ -168,6 +193,7 @@ def main() -> int:
     parser.add_argument("model", nargs="?")
     parser.add_argument("--server", default=shutil.which("llama-server"))
     parser.add_argument("--draft-model", type=Path)
+    parser.add_argument("--exit-layer", type=int)
     parser.add_argument("--only", default="")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
@@ -177,9 +203,14 @@ def main() -> int:
         print("skipped: no llama-server was found; build llama.cpp and name it with --server")
         return 0
     modes = {name: [*(["--spec-type", *kinds] if kinds else [])] for name, kinds in MODES.items()}
-    if options.draft_model:
-        modes["draft-simple"] = ["--spec-type", "draft-simple", "-md", str(options.draft_model)]
-    found = measure(options.server, resolve(options.model), modes, options)
+    model = resolve(options.model)
+    with tempfile.TemporaryDirectory() as folder:
+        draft = options.draft_model
+        if options.exit_layer:
+            draft = first_layers(model, options.exit_layer, Path(folder))
+        if draft:
+            modes["draft-simple"] = ["--spec-type", "draft-simple", "-md", str(draft)]
+        found = measure(options.server, model, modes, options)
     return 0 if report(found, options.tokens) else 1
 
 

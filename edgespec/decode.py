@@ -65,7 +65,8 @@ class Run:
         position = session.shift + len(ids) - 1
         verdict = self.verifier.verify(logits, tree.tokens, tree.parents, recent, position, maxima)
         session.sequence.commit(verdict.path)
-        tokens = [*tree.tokens[verdict.path[1:]].tolist(), verdict.bonus]
+        drafts = verdict.path[1:]
+        tokens = [*tree.tokens[drafts].tolist(), verdict.bonus] if drafts else [verdict.bonus]
         new, ended = _until_end(tokens, self.end_ids)
         ids.extend(new)
         if ended:

@@ -153,13 +153,14 @@ class Target(ABC):
         Logits are those of the first tree's nodes, then the second's, ...; the rest is as for
         `forward`. Each sequence may be given once.
         """
-        num_nodes = sum(len(tree) for _, tree in parts)
+        alone = len(parts) == 1  # every step of one text
+        num_nodes = len(parts[0][1]) if alone else sum(len(tree) for _, tree in parts)
         if not 1 <= num_nodes <= self.max_nodes:
             raise BackendError(
                 f"a forward pass was asked for {num_nodes} nodes; "
                 f"this target takes 1 to {self.max_nodes}"
             )
-        if len({id(sequence) for sequence, _ in parts}) < len(parts):
+        if not alone and len({id(sequence) for sequence, _ in parts}) < len(parts):
             raise BackendError("a forward pass takes one tree of each sequence")
         for sequence, tree in parts:
             self._check_part(sequence, tree)

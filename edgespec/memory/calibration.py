@@ -65,7 +65,7 @@ SESSION_BYTES = 12 * MIB
 
 SAMPLING_BYTES_PER_TOKEN = 24
 """What choosing a token holds at most: top-k's heap, 8 bytes each when it takes nearly all tokens,
-and the maxima of 64 rows for a backend that has none.
+and maxima of rows for a backend that has none.
 """
 
 SLACK = 0.01

@@ -20,11 +20,6 @@ SESSION_BYTES = 10 * MIB
 KERNELS_KEPT = 0.75
 """Of what all kernels keep, what those that only decode do: measured 7.3 of 10 MiB."""
 
-BRANCH_BYTES_PER_POSITION = 160
-"""What llama.cpp notes of each position for each sequence that shares it, and more than that in
-short contexts: with 48, 32 nodes in a context of 4,096 took 8 MiB more than was planned.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class EngineBytes:
@@ -43,8 +38,12 @@ class EngineBytes:
     """What opening holds beyond the weights; None: the largest tensor."""
     kv_type: str = ""
     """How it keeps keys and values, where that is not for us to choose."""
-    branch_bytes: int = BRANCH_BYTES_PER_POSITION
-    """Of each position for each node beside the text."""
+    branch_bytes: int = 0
+    """Of each position of a text, for each node of a pass but its root."""
+    cell_bytes: int = 0
+    """Of each position of all texts, beside its keys and values."""
+    scratch: int = 0
+    """What it multiplies in, where that is not part of what it tells."""
     read_tensors: int = 1
     """Copies of a tensor while it is read: two where it is sent on to a device."""
     devices: tuple[DevicePart, ...] = ()
@@ -80,7 +79,7 @@ def foreign_footprint(
     positions = texts * settings.context
     sequences = _num_branches(settings)
     rows = sequences + 1
-    branches = sequences * positions * engine.branch_bytes
+    branches = _branches_bytes(settings, engine)
     choosing = calibration.SAMPLING_BYTES_PER_TOKEN + 8 * (texts - 1)  # a heap each
     held = [
         FootprintItem("interpreter", base, "with its libraries, measured"),
@@ -92,6 +91,7 @@ def foreign_footprint(
         FootprintItem("KV cache", engine.cache, f"{positions} positions, {kv_type}", True),
         FootprintItem("activations", engine.compute, f"{engine.name}'s compute buffer", True),
         FootprintItem("logits", 4 * spec.vocab_size * rows, f"{rows} rows"),
+        FootprintItem("scratch", engine.scratch, f"{engine.name}'s for products"),
         FootprintItem("branches", branches, f"{sequences} beside the text"),
         FootprintItem("sampling", spec.vocab_size * choosing),
         *(FootprintItem(name, texts * size, "cap") for name, size in drafters.items()),
@@ -125,14 +125,20 @@ def engine_bytes(
     """
     tensors = tuple(tensors)
     branches = _num_branches(settings)
-    used = engine.cache + engine.compute + 4 * spec.vocab_size * (branches + 1)
-    used += branches * settings.sequences * settings.context * engine.branch_bytes
+    used = engine.cache + engine.compute + engine.scratch + 4 * spec.vocab_size * (branches + 1)
+    used += _branches_bytes(settings, engine)
     return engine.vocabulary + _weights_bytes(spec, tensors, engine), used
 
 
 def _num_branches(settings: Settings) -> int:
     """Sequences besides the first: nodes, and texts."""
     return settings.max_nodes - 1 + (settings.sequences if settings.sequences > 1 else 0)
+
+
+def _branches_bytes(settings: Settings, engine: EngineBytes) -> int:
+    """What is noted of positions and of who shares them."""
+    branches = (settings.max_nodes - 1) * settings.context * engine.branch_bytes
+    return branches + settings.sequences * settings.context * engine.cell_bytes
 
 
 def _weights_bytes(spec: ModelSpec, tensors: Iterable[TensorInfo], engine: EngineBytes) -> int:

@@ -24,7 +24,7 @@ from edgespec.verification.noise import position_key
 from edgespec.verification.penalty import penalise, unpenalise
 from edgespec.verification.rows import sample
 from edgespec.verification.sampling import SamplingParams
-from edgespec.verification.selection import BLOCK, NOT_A_NUMBER
+from edgespec.verification.selection import BLOCK, NOT_A_NUMBER, fill_maxima, fill_row
 
 
 @kernel
@@ -32,6 +32,7 @@ def walk(
     logits: NDArray[np.float32],
     bits: NDArray[np.int32],
     maxima: NDArray[np.int32],
+    maxima_given: bool,
     vocab_size: int,
     tokens: NDArray[np.int32],
     parents: NDArray[np.int16],
@@ -51,7 +52,7 @@ def walk(
     path: NDArray[np.int32],
 ) -> tuple[int, int]:
     """Fill `path` with the accepted nodes; return its length and the bonus token (or a negative
-    status).
+    status). Maxima that are not given are found, one row after the other in the same place.
     """
     node = 0
     depth = 0
@@ -60,13 +61,16 @@ def walk(
     while True:
         start = max(0, end - window_size)
         row, row_bits = logits[node][:vocab_size], bits[node][:vocab_size]
+        tiles = maxima[node if maxima_given else 0]
+        if not maxima_given:
+            fill_row(row_bits, tiles)
         if penalty != 1.0:
-            penalise(row, row_bits, maxima[node], window, start, end, penalty, saved)
+            penalise(row, row_bits, tiles, window, start, end, penalty, saved)
         key = position_key(seed, root_position + depth + 1)
         token = sample(
             row,
             row_bits,
-            maxima[node],
+            tiles,
             temperature,
             top_k,
             top_p,
@@ -76,7 +80,7 @@ def walk(
             heap,
         )
         if penalty != 1.0:
-            unpenalise(row_bits, maxima[node], window, start, end, saved)
+            unpenalise(row_bits, tiles, window, start, end, saved)
         child = node + 1
         while child < len(tokens) and (parents[child] != node or tokens[child] != token):
             child += 1
@@ -109,6 +113,8 @@ class Verifier:
         width = params.repetition_window + max_nodes
         self._window = np.zeros(width, np.int32)
         self._path = np.zeros(max_nodes, np.int32)
+        self._found: NDArray[np.int32] | None = None
+        """Maxima of one row, once a backend gave none."""
         self._scratch = (
             self._window,
             np.zeros((2, width), np.int32),
@@ -129,7 +135,8 @@ class Verifier:
     @property
     def size_bytes(self) -> int:
         """Bytes of the scratch buffers."""
-        return sum(buffer.nbytes for buffer in self._scratch)
+        found = 0 if self._found is None else self._found.nbytes
+        return found + sum(buffer.nbytes for buffer in self._scratch)
 
     def verify(
         self,
@@ -149,9 +156,9 @@ class Verifier:
         Raises BackendError when a visited row holds NaN or has no finite maximum.
         """
         self._check(logits, maxima, len(tokens))
-        if maxima is None:
-            maxima = find_maxima(logits[: len(tokens)])
-        logits, maxima = _whole_rows(logits), _whole_rows(maxima)
+        given = maxima is not None
+        tiles = self._row_of_tiles() if maxima is None else _whole_rows(maxima).view(np.int32)
+        logits = _whole_rows(logits)
         num_recent = min(len(recent), self.params.repetition_window)
         if num_recent and self.params.repetition_penalty != 1.0:
             self._window[:num_recent] = recent[-num_recent:]
@@ -159,7 +166,8 @@ class Verifier:
             num_path, bonus = walk(
                 logits,
                 logits.view(np.int32),
-                maxima.view(np.int32),
+                tiles,
+                given,
                 self.vocab_size,
                 tokens,
                 parents,
@@ -171,6 +179,11 @@ class Verifier:
         if bonus < 0:
             raise bad_row(position + num_path - 1, bonus)
         return Verdict(self._path[:num_path].tolist(), int(bonus))
+
+    def _row_of_tiles(self) -> NDArray[np.int32]:
+        if self._found is None:
+            self._found = np.zeros((1, self._num_tiles), np.int32)
+        return self._found
 
     def _check(self, logits: Logits, maxima: Logits | None, num_nodes: int) -> None:
         if num_nodes > min(len(logits), self.max_nodes) or logits.shape[1] != self.vocab_size:
@@ -198,8 +211,8 @@ class Verifier:
 
 def find_maxima(logits: Logits) -> Logits:
     """The largest of each tile of logits, as `Target.maxima`, for backends that have none."""
-    starts = np.arange(0, logits.shape[1], TILE)
-    found: Logits = np.maximum.reduceat(logits, starts, axis=1)
+    found = np.empty((len(logits), -(-logits.shape[1] // TILE)), np.float32)
+    fill_maxima(_whole_rows(logits).view(np.int32), logits.shape[1], found.view(np.int32))
     return found
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.base import TILE
-from edgespec.jit import inner_kernel
+from edgespec.jit import inner_kernel, kernel
 
 BLOCK = 32
 """Tiles of a block."""
@@ -82,6 +82,20 @@ def tile_maximum(bits: NDArray[np.int32], tile: int) -> np.int32:
         return _NAN
     sign = np.int32(top >> _SIGN_SHIFT)  # back to sign and magnitude
     return np.int32(np.int32(np.int32(top ^ sign) - sign) | np.int32(sign & ~_MAGNITUDE))
+
+
+@inner_kernel
+def fill_row(bits: NDArray[np.int32], maxima: NDArray[np.int32]) -> None:
+    """Find the maxima [tiles] of a row."""
+    for tile in range(len(maxima)):
+        maxima[tile] = tile_maximum(bits, tile)
+
+
+@kernel
+def fill_maxima(bits: NDArray[np.int32], vocab_size: int, maxima: NDArray[np.int32]) -> None:
+    """Find the maxima [rows, tiles] of the first `vocab_size` logits of every row."""
+    for row in range(len(bits)):
+        fill_row(bits[row][:vocab_size], maxima[row])
 
 
 @inner_kernel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ import edgespec
 from edgespec import backends
 from edgespec.backends.base import TokenTree
 from edgespec.backends.llamacpp import library, probe
-from edgespec.backends.llamacpp.model import ContextSettings, buffers, cache_bytes
+from edgespec.backends.llamacpp.batch import Batch
+from edgespec.backends.llamacpp.model import Context, ContextSettings, Model, buffers, cache_bytes
+from edgespec.backends.llamacpp.planning import CELL_BYTES, scratch_bytes
 from edgespec.backends.llamacpp.probe import Verdict
 from edgespec.backends.llamacpp.survey import Survey
 from edgespec.errors import (
@@ -24,6 +27,8 @@ from edgespec.errors import (
     OptionError,
     UnsupportedModelError,
 )
+from edgespec.memory.monitor import resident_bytes
+from edgespec.memory.size import MIB
 from edgespec.models import open_model
 from tests.conformance.targets import PLAN, decode, missing, score, tokens
 from tests.models.build import CHATML, write_gguf
@@ -273,6 +278,27 @@ def test_survey_answers_match_what_is_then_held(gemma: Path) -> None:
     assert larger.cache == pytest.approx(2 * first.cache, abs=ROUNDING)
     assert first.vocabulary > 0
     assert not survey.has_state
+
+
+@installed
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere freed pages stay resident")
+def test_what_filling_a_long_context_takes_is_counted(tmp_path: Path) -> None:
+    """The scratch of products, which is in no log line, is as large as a third of what is."""
+    path = write_gguf(tmp_path / "m.gguf", layers=1, context=4096)
+    with open_model(path) as file:
+        settings = ContextSettings(context=4096, rows=256, nodes=4, threads=1)
+        scratch = scratch_bytes(file.spec, settings)
+    model = Model(library.library(), path, extra_buffers=True)
+    context = Context(model, settings)
+    batch, before = Batch(context.api, rows=256, nodes=4), resident_bytes()
+    for start in range(0, 4096, 256):
+        batch.fill_chain(tokens(256), start)
+        assert batch.run(context.handle) == 0
+    grown = resident_bytes() - before
+    told = context.compute_bytes + scratch
+    context.close()
+    model.close()
+    assert told - scratch // 2 < grown < told + 4096 * CELL_BYTES + 3 * MIB
 
 
 @installed

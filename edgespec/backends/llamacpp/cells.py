@@ -94,6 +94,8 @@ class Cells:
 
         Raises BackendError when texts that wait for a commit have taken too many.
         """
+        if not count:  # plain decoding, every step
+            return []
         found = [branch for branch in self._branches if branch.owner is text][:count]
         for branch in self._branches:
             if len(found) == count:

@@ -198,8 +198,11 @@ class LlamaTarget(Target):
         text: Text = sequence.state
         if not len(path):
             return
-        text.ids += text.nodes[list(path)].tolist()
-        if len(path) < len(text.nodes):
+        tokens = text.nodes.tolist()
+        if len(path) == len(tokens):  # plain decoding, every step
+            text.ids += tokens
+        else:
+            text.ids += [tokens[node] for node in path]
             self._cells.keep(text, path, sequence.length)
         text.settle()
 
