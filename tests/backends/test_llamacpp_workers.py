@@ -73,7 +73,7 @@ def addresses(made: list[Worker]) -> str:
 
 
 def load(model: Path, **options: Any) -> edgespec.Engine:
-    return edgespec.load(model, backend="llamacpp", threads=1, context=256, **options)
+    return edgespec.load(model, **{"backend": "llamacpp", "threads": 1, "context": 256, **options})
 
 
 @serving
@@ -167,10 +167,14 @@ def test_trees_and_snapshots_work_over_workers(model: Path, pair: list[Worker]) 
 
 @serving
 def test_a_worker_killed_mid_reply_costs_an_error_and_nothing_of_the_chat(model: Path) -> None:
-    with workers(15 * MIB, 15 * MIB) as made, load(model, workers=addresses(made)) as engine:
+    with (
+        workers(18 * MIB, 18 * MIB) as made,
+        load(model, workers=addresses(made), context=1024) as engine,
+    ):
+        assert len(engine.plan.devices) == 2
         chat = engine.chat("Be a cat.")
         first = chat.send("hello", max_tokens=8, temperature=0, ignore_eos=True)
-        stream = chat.stream("go on", max_tokens=200, temperature=0, ignore_eos=True)
+        stream = chat.stream("go on", max_tokens=600, temperature=0, ignore_eos=True)
         pieces = [next(stream) for _ in range(5)]
         made[1].kill()
         begin = time.perf_counter()
@@ -189,7 +193,7 @@ def test_a_worker_killed_mid_reply_costs_an_error_and_nothing_of_the_chat(model:
         assert time.perf_counter() - begin < LIMIT_S
         assert len(chat.messages) == 5
 
-        with Worker(made[1].memory_bytes, made[1].port), load(model) as local:
+        with Worker(made[1].memory_bytes, made[1].port), load(model, context=1024) as local:
             other = local.chat("Be a cat.")
             other.messages, other._text, other._ids = chat.messages, chat._text, chat._ids
             again = chat.send("and now?", max_tokens=20, temperature=0, ignore_eos=True)
