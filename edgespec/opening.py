@@ -296,7 +296,7 @@ def _plan(
         asked = backends.compiled_apart(name, kv_type)
         kinds, needed = _kinds(file, name), drafters or BUILT_IN_DRAFTERS
         ready = kernels_are_cached(name, kinds, needed, asked)
-        return ready and (partner is None or kernels_are_cached(partner.backend, partner.kinds))
+        return ready and (partner is None or partner.is_ready)
 
     def make(name: str) -> Plan:
         model_drafting.check(drafters, name, file)

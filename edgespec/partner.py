@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from edgespec import backends
+from edgespec.cache import kernels_are_cached
 from edgespec.errors import BackendError, OptionError, UnsupportedModelError
 from edgespec.memory.cores import cores
 from edgespec.memory.hardware import hardware
@@ -85,6 +86,12 @@ class Partner:
             return frozenset()
         tensors = self.file.tensors.values()
         return frozenset(info.type for info in tensors if len(info.shape) > 1)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all that its passes need is compiled."""
+        compiles = backends.compiles(self.backend)
+        return not compiles or kernels_are_cached(self.backend, self.kinds)
 
     def load(self, plan: Plan, progress: Progress | None = None) -> None:
         """Load its weights, as the other model's plan has room for."""
