@@ -34,8 +34,8 @@ from edgespec.verification.sampling import SamplingParams
 
 _RATE = 0.1
 WAIT = 0.7
-"""Part of a draft's worth that the target waits for: one that is not waited for is written beside
-the pass, and not lost."""
+"""Part of a draft's worth that is waited for where drafting holds nobody up: one that is not waited
+for is written beside the pass, and not lost."""
 
 
 class DraftAhead(Drafter):
@@ -127,7 +127,8 @@ class DraftAhead(Drafter):
         self._pipeline.go_on()
         # A wait is worth at most what drafting in turn would make of it.
         token_s = self._drafter.value_s(step_s=self._pipeline.draft_s)
-        token_s = WAIT * min(token_s, self._token_s or token_s)
+        worth = 1.0 - (1.0 - WAIT) * max(1.0 - self._choice.hold_up, 0.0)
+        token_s = worth * min(token_s, self._token_s or token_s)
         waited = self._pipeline.wait(partial(self._pays, max_nodes, token_s))
         self._ready += not waited
         tree = self._pipeline.tree(max_nodes, self.source)
