@@ -1,11 +1,13 @@
 """Drafting with the model's own first layers, alone: against plain decoding, and against every
 fixed exit and length.
 
-    python benchmarks/early_exit.py [MODEL] [--tokens 96] [--rounds 3] [--grid] [--threads N]
+    python benchmarks/early_exit.py [MODEL] [--tokens 96] [--rounds 3] [--grid] [--market]
+                                    [--threads N]
 
-Five families of prompts, each past the reply's end; all ways take turns, and medians over rounds of
-seconds a token are compared. `--grid` adds every exit with chains of 1 to 4. Replies are checked to
-be equal. Nothing else is asserted.
+Six families of prompts, each past the reply's end; all ways take turns, and medians over rounds of
+seconds a token are compared. `--grid` adds every exit with chains of 1 to 4. `--market` adds early
+exits to the default drafters, and compares that with them alone. Replies are checked to be equal.
+Nothing else is asserted.
 """
 
 from __future__ import annotations
@@ -21,26 +23,34 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import edgespec
 from benchmarks.equality import Eager
 from edgespec.control.controller import Controller
+from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting import Market
 from edgespec.drafting.early_exit import EarlyExitDrafter
 from edgespec.engine import Engine
+from edgespec.memory.footprint import ADAPTER_ITEM
+from edgespec.memory.settings import BUILT_IN_DRAFTERS
+from edgespec.opening import make_drafter
 from edgespec.reply import Reply
 
 FAMILIES: dict[str, tuple[float, tuple[str, ...]]] = {
-    "stories, greedy": (0.0, ("Tell me a short story about a dog.", "Write about a lost key.")),
-    "stories, 0.8": (0.8, ("Tell me a story about the sea.", "Write a tale of a brave mouse.")),
-    "chat, greedy": (0.0, ("How can I sleep better?", "Why is friendship important?")),
-    "chat, 0.8": (0.8, ("What do you like about snow?", "Give me advice for a new school.")),
-    "fields as JSON": (0.0, ("Extract name and age as JSON: Tom is 5. Sue is 6.",)),
+    "stories, greedy": (0.0, ("Tell me a short story about a {}.", "Write about a lost {}.")),
+    "stories, 0.8": (0.8, ("Tell me a story about the {}.", "Write a tale of a brave {}.")),
+    "chat, greedy": (0.0, ("How can I look after my {}?", "Why is a {} important?")),
+    "chat, 0.8": (0.8, ("What do you like about a {}?", "Give me advice for a new {}.")),
+    "repetition": (0.0, ("Write the word {} again and again: {} {} {} {} {} {}",)),
+    "fields as JSON": (0.0, ("Extract name and age as JSON: {} is 5. Sue is 6.",)),
 }
+TOPICS = ("dog", "boat", "garden", "king", "robot", "farm", "kite", "bear", "school", "drum")
+"""One a round, so that no reply was written before: n-grams would remember it."""
 LENGTHS = (1, 2, 3, 4)
 MEMORY = "1GiB"
 """The same for plans that are compared."""
 
 
 class Fixed(EarlyExitDrafter):
-    """Always the same exit and as many drafts."""
+    """Always the same exit and as many drafts, asked at every step."""
 
+    dear = False
     length = 1
 
     def _draw_chain(self, longest: int) -> None:
@@ -63,27 +73,41 @@ def ways(engine: Engine, grid: bool) -> dict[str, Way]:
     }  # fmt: skip
     adaptive = own._sources[0].drafter
     assert isinstance(adaptive, EarlyExitDrafter)
-    for exit_layer in adaptive.layers if grid else ():
+    for way_out in adaptive.exits if grid else ():
         for length in LENGTHS:
             vocab_size = engine.file.spec.vocab_size
-            drafter = Fixed([exit_layer], vocab_size, adaptive._head_size)
+            drafter = Fixed([way_out], vocab_size, adaptive._head_size)
             drafter.length = length
             market = Market([drafter])
             market.attach(engine._target.own, controller.curve.table)
-            found[f"exit {exit_layer}, {length}"] = market, Eager(engine.plan.max_nodes), True
+            name = f"exit {way_out.layer}{'a' * way_out.adapted}, {length}"
+            found[name] = market, Eager(engine.plan.max_nodes), True
     return found
 
 
-def write(engine: Engine, way: Way, family: str, tokens: int) -> list[Reply]:
-    """All replies of a family."""
+def market_ways(engine: Engine) -> dict[str, Way]:
+    """Plain decoding, the default drafters, and these with early exits, which the engine has."""
+    own, controller = engine._session.market, engine._controller
+    few = Market([make_drafter(name, 2**20) for name in BUILT_IN_DRAFTERS])
+    few.attach(engine._target.own, controller.curve.table)
+    curve = CostCurve(engine.cost_curve(), engine.plan.max_nodes)
+    return {
+        "plain": (own, controller, False),
+        "n-grams": (few, Controller(curve, engine.plan.max_nodes), True),
+        "adaptive": (own, controller, True),
+    }
+
+
+def write(engine: Engine, way: Way, family: str, tokens: int, turn: int) -> list[Reply]:
+    """All replies of a family in a round."""
     temperature, prompts = FAMILIES[family]
     engine._session.market, engine._controller, speculation = way
     return [
         engine.generate(
-            prompt,
+            prompt.replace("{}", TOPICS[turn % len(TOPICS)]),
             max_tokens=tokens,
             temperature=temperature,
-            seed=5,
+            seed=turn,
             ignore_eos=True,
             speculation=speculation,
         )
@@ -91,16 +115,15 @@ def write(engine: Engine, way: Way, family: str, tokens: int) -> list[Reply]:
     ]
 
 
-def rows(engine: Engine, tokens: int, rounds: int, grid: bool) -> Iterator[str]:
+def rows(engine: Engine, tokens: int, rounds: int, every: dict[str, Way]) -> Iterator[str]:
     """A line for each family."""
-    every = ways(engine, grid)
     for family in FAMILIES:
         seconds: dict[str, list[float]] = {name: [] for name in every}
         steps: dict[str, float] = {}
-        texts = set()
         for turn in range(rounds + 1):
+            texts = set()
             for name, way in every.items():
-                replies = write(engine, way, family, tokens)
+                replies = write(engine, way, family, tokens, turn)
                 texts.add(repr([reply.token_ids for reply in replies]))
                 if turn:  # the first is to learn in
                     stats = [reply.stats for reply in replies]
@@ -108,7 +131,7 @@ def rows(engine: Engine, tokens: int, rounds: int, grid: bool) -> Iterator[str]:
                         statistics.mean(1.0 / stat.tokens_per_second for stat in stats)
                     )
                     steps[name] = statistics.mean(stat.tokens_per_step for stat in stats)
-        assert len(texts) == 1, f"{family}: the replies differ"
+            assert len(texts) == 1, f"{family}: the replies differ"
         usual = {name: statistics.median(values) for name, values in seconds.items()}
         ratios = [one / two for one, two in zip(seconds["plain"], seconds["adaptive"], strict=True)]
         line = (
@@ -116,6 +139,13 @@ def rows(engine: Engine, tokens: int, rounds: int, grid: bool) -> Iterator[str]:
             f"{usual['plain'] / usual['adaptive']:>8.2f}x ({min(ratios):.2f}-{max(ratios):.2f})"
             f"{steps['adaptive']:>8.2f}"
         )
+        if "n-grams" in usual:
+            pairs = zip(seconds["n-grams"], seconds["adaptive"], strict=True)
+            both = [one / two for one, two in pairs]
+            line += (
+                f"{usual['plain'] / usual['n-grams']:>10.2f}x{statistics.median(both):>10.2f}x "
+                f"({min(both):.2f}-{max(both):.2f})"
+            )
         fixed = {name: value for name, value in usual.items() if name.startswith("exit")}
         if fixed:
             best = min(fixed, key=lambda name: fixed[name])
@@ -131,20 +161,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--grid", action="store_true")
+    parser.add_argument("--market", action="store_true")
     asked = parser.parse_args()
     plain = edgespec.plan(asked.model, memory=MEMORY, threads=asked.threads, drafters="trigram")
-    with edgespec.load(
-        asked.model, memory=MEMORY, threads=asked.threads, drafters="early-exit"
-    ) as engine:
+    names = (*BUILT_IN_DRAFTERS, "early-exit") if asked.market else ("early-exit",)
+    with edgespec.load(asked.model, memory=MEMORY, threads=asked.threads, drafters=names) as engine:
         exact = engine.plan.footprint.exact
-        same = all(exact[name] == size for name, size in plain.footprint.exact.items())
+        same = plain.footprint.exact == {
+            name: size for name, size in exact.items() if name != ADAPTER_ITEM
+        }
         print(f"weights {exact['weights'] / 2**20:.1f} MiB; exact items as without: {same}")
         print("T(n), ms:", {n: round(1e3 * s, 2) for n, s in engine.cost_curve().items()})
         head = f"{'':<18}{'plain/s':>8}{'drafted/s':>10}{'ratio':>9} (spread){'a step':>12}"
-        print(head + ("   best fixed, ratio, adaptive against it" if asked.grid else ""))
-        for line in rows(engine, asked.tokens, asked.rounds, asked.grid):
+        head += "   best fixed, ratio, adaptive against it" if asked.grid else ""
+        print(head + ("   n-grams   against them" if asked.market else ""))
+        drafter = engine._session.market._sources[-1].drafter
+        every = market_ways(engine) if asked.market else ways(engine, asked.grid)
+        for line in rows(engine, asked.tokens, asked.rounds, every):
             print(line, flush=True)
-        drafter = engine._session.market._sources[0].drafter
         if isinstance(drafter, EarlyExitDrafter) and not asked.grid:
             print("left last after layer", drafter.layer, "of", engine.file.spec.num_layers)
 

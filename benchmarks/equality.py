@@ -35,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import edgespec
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
+from edgespec.drafting.account import DearAccount, DearStep
 from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
 from edgespec.drafting.market import Market
 from edgespec.engine import Engine
@@ -65,6 +66,16 @@ SUBJECTS = (
 )  # fmt: skip
 
 
+class Boundless(DearAccount):
+    """Lets its drafter be asked at every step."""
+
+    next_step = 0
+
+    def wants(self, step: int, sure: float) -> bool:
+        del step, sure
+        return True
+
+
 class Eager(Controller):
     """Verifies every draft it can get, whether it pays or not."""
 
@@ -73,13 +84,27 @@ class Eager(Controller):
         self.most = max_nodes - 1
         self.asked = True
 
-    def draft_room(self, limit: int | None = None) -> int:
+    def draft_room(self, limit: int | None = None, *, free: bool = True, dear: bool = False) -> int:
         return self.most if limit is None else min(self.most, limit)
 
-    def choose(self, tree: DraftTree, draft_s: float = 0.0, limit: int | None = None) -> int:
+    def choose(
+        self,
+        tree: DraftTree,
+        draft_s: float = 0.0,
+        limit: int | None = None,
+        *,
+        dear_s: float = 0.0,
+        risk_s: float = 0.0,
+    ) -> int:
         return min(len(tree) - 1, self.draft_room(limit))
 
-    def observe(self, outcome: StepOutcome, seconds: float, draft_s: float = 0.0) -> None:
+    def observe(
+        self,
+        outcome: StepOutcome,
+        seconds: float,
+        draft_s: float = 0.0,
+        dear: DearStep | None = None,
+    ) -> None:
         """Nothing is learnt."""
 
 
@@ -150,6 +175,8 @@ class Case:
         session, target = engine._session, engine._target
         before = session.market, engine._controller, target.prefill_chunk
         engine._controller = Eager(engine.plan.max_nodes)
+        for source in session.market._dear:
+            source.account = Boundless()
         if shape != "drafter":
             vocab_size, branches = target.spec.vocab_size, shape == "tree"
             knowing = Knowing(expected.token_ids, vocab_size, branches=branches, seed=self.seed)

@@ -608,6 +608,43 @@ def worker(
 
 
 @app.command()
+def adapt(
+    model: Source,
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            metavar="FILE",
+            help='A plain text, or .jsonl of {"text": ...} or {"prompt": ..., "response": ...}.',
+        ),
+    ],
+    exit_layer: Annotated[
+        str,
+        typer.Option(
+            "--exit-layer", metavar="E|auto", help="Fit this exit; auto all that drafts may take."
+        ),
+    ] = "auto",
+    memory: Memory = "auto",
+    threads: Threads = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option("--max-tokens", metavar="N", help="How much of the text to read at most."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Fit an adapter that lets early exits of a model say more often what the whole would.
+
+    It is written beside the model, where the drafter early-exit finds it; no text changes.
+    Exits that do not gain on text kept apart have none.
+    """
+    from edgespec.terminal.adapts import adapt_model
+
+    facts = adapt_model(model, data, exit_layer, memory, threads, max_tokens, quiet=as_json)
+    if as_json:
+        _print_json(facts)
+
+
+@app.command()
 def doctor(as_json: Json = False) -> None:
     """Look this machine and installation over.
 

@@ -11,6 +11,7 @@ from edgespec.control.allotment import Allotment, Bid
 from edgespec.control.controller import Controller
 from edgespec.control.stats import ReplyStats
 from edgespec.drafting import DraftTree, StepOutcome, TopTokens
+from edgespec.drafting.account import NOTHING_DEAR
 from edgespec.reply import Request
 from edgespec.session import Session
 from edgespec.verification.acceptance import Verifier
@@ -103,18 +104,21 @@ def decode(run: Run, controller: Controller) -> Generator[list[int], None, None]
     try:
         while not run.is_over():
             start = clock()
-            tree = session.root() if controller.wait else _draft(run, controller)
+            idle = controller.wait and session.market.step < session.market.dear_at
+            tree = session.root() if idle else _draft(run, controller)
             drafted = clock()
             logits = target.forward_batch(((sequence, TokenTree(tree.tokens, tree.parents)),))
             outcome, new = run.accept(tree, logits, target.maxima)
             # What drafting did of the pass' work is the pass' price.
-            verify_s, saved_s = clock() - drafted, session.market.saved_s
+            saved_s = session.market.saved_s + target.spared_s
+            verify_s, draft_s = clock() - drafted + saved_s, drafted - start - saved_s
+            if target.spared_s:
+                session.market.spare(target.spared_s)
             if run.request.speculation:
-                draft_s = drafted - start - saved_s
-                _learn(run, controller, outcome, new, logits, verify_s + saved_s, draft_s)
+                _learn(run, controller, outcome, new, logits, verify_s, draft_s)
             plain_s = controller.curve.seconds(1)
             # A pass that was held up would have been with one node as well.
-            held_up = (verify_s + saved_s) / controller.curve.seconds(len(tree))
+            held_up = verify_s / controller.curve.seconds(len(tree))
             run.book(outcome, clock() - start, held_up * plain_s, plain_s)
             yield new
     finally:
@@ -123,16 +127,17 @@ def decode(run: Run, controller: Controller) -> Generator[list[int], None, None]
 
 def _draft(run: Run, controller: Controller) -> DraftTree:
     """What to verify next."""
-    session, limit = run.session, run.most_drafts
+    session, market, limit = run.session, run.session.market, run.most_drafts
     if not run.request.speculation:
         return session.root()
     start = session.clock()
-    room = controller.draft_room(limit)
+    room = controller.draft_room(limit, free=market.has_free, dear=market.step >= market.dear_at)
     if room < 1:
         return session.root()
-    tree = _fitting(session, session.market.propose(room))
-    draft_s = max(session.clock() - start - session.market.saved_s, 0.0)
-    num_nodes = controller.choose(tree, draft_s, limit)
+    tree = _fitting(session, market.propose(room, free=controller.asked))
+    draft_s = max(session.clock() - start - market.saved_s, 0.0)
+    dear_s, risk_s = market.dear_s, market.dear_risk_s
+    num_nodes = controller.choose(tree, draft_s, limit, dear_s=dear_s, risk_s=risk_s)
     return tree.take(1 + num_nodes) if num_nodes else session.root()
 
 
@@ -147,8 +152,9 @@ def _learn(
 ) -> None:
     """Let drafters and controller learn from a step; from one without drafts as little as pays."""
     market = run.session.market
-    if controller.asked:
-        controller.observe(outcome, verify_s, draft_s + run.learn(outcome, new, logits))
+    if controller.asked or market.dear_asked:
+        draft_s += run.learn(outcome, new, logits)
+        controller.observe(outcome, verify_s, draft_s, market.dear_step)
     elif market.wants_top and controller.may_study:
         controller.rest(verify_s, run.learn(outcome, new, logits))
     else:
@@ -169,12 +175,14 @@ def decode_together(runs: Sequence[Run], allotment: Allotment) -> list[list[int]
     """
     start = time.perf_counter()
     bids = [run.bid for run in runs]
+    markets = [run.session.market for run in runs]
     trees = [_propose(run, allotment, len(runs)) for run in runs]
     draft_s = saved_s = 0.0
-    if any(bid.asked for bid in bids):
-        saved_s = sum(run.session.market.saved_s for run in runs)
+    if any(bid.asked or market.dear_asked for bid, market in zip(bids, markets, strict=True)):
+        saved_s = sum(market.saved_s for market in markets)
         draft_s = max(time.perf_counter() - start - saved_s, 0.0)
-    counts = allotment.choose(bids, trees, draft_s)
+    risk_s = max(market.dear_risk_s for market in markets)
+    counts = allotment.choose(bids, trees, draft_s, risk_s)
     trees = [
         tree if len(tree) == 1 else tree.take(1 + count)
         for tree, count in zip(trees, counts, strict=True)
@@ -182,20 +190,25 @@ def decode_together(runs: Sequence[Run], allotment: Allotment) -> list[list[int]
     drafted = time.perf_counter()
     rows = _forward(runs, trees)
     steps = [run.accept(tree, *own) for run, tree, own in zip(runs, trees, rows, strict=True)]
-    verify_s = time.perf_counter() - drafted
-    study_s = 0.0
-    for run, (outcome, new), (logits, _) in zip(runs, steps, rows, strict=True):
+    verify_s = time.perf_counter() - drafted + saved_s
+    if spared_s := runs[0].session.sequence.target.spared_s:
+        verify_s, draft_s = verify_s + spared_s, max(draft_s - spared_s, 0.0)
+        for market in markets:
+            market.spare(spared_s / len(runs))
+    study_s, dear = 0.0, [NOTHING_DEAR] * len(runs)
+    for place, (run, (outcome, new), (logits, _)) in enumerate(zip(runs, steps, rows, strict=True)):
         market = run.session.market
-        if run.bid.asked:
+        if run.bid.asked or market.dear_asked:
             draft_s += run.learn(outcome, new, logits)
+            dear[place] = market.dear_step
         elif run.request.speculation and market.wants_top and allotment.may_study:
             study_s += run.learn(outcome, new, logits)
         elif run.request.speculation:
             market.extend(new)
     outcomes = [outcome for outcome, _ in steps]
-    allotment.observe(bids, outcomes, verify_s + saved_s, draft_s, study_s)
+    allotment.observe(bids, outcomes, verify_s, draft_s, study_s, dear)
     seconds, plain_s = time.perf_counter() - start, allotment.curve.seconds(len(runs))
-    held_up = (verify_s + saved_s) / allotment.curve.seconds(sum(map(len, trees)))
+    held_up = verify_s / allotment.curve.seconds(sum(map(len, trees)))
     for run, outcome in zip(runs, outcomes, strict=True):
         run.book(outcome, seconds, held_up * plain_s, plain_s / len(runs))
     return [new for _, new in steps]
@@ -219,14 +232,14 @@ def _forward(runs: Sequence[Run], trees: Sequence[DraftTree]) -> list[tuple[Logi
 
 def _propose(run: Run, allotment: Allotment, num_texts: int) -> DraftTree:
     """What a text would have verified, if its drafters are worth asking."""
-    bid = run.bid
-    if bid.wait:
-        bid.wait -= 1
-        return run.session.root()
-    room = allotment.draft_room(bid, run.most_drafts, num_texts)
+    bid, market = run.bid, run.session.market
+    free = market.has_free and not bid.wait
+    bid.wait = max(bid.wait - 1, 0)
+    dear = market.step >= market.dear_at
+    room = allotment.draft_room(bid, run.most_drafts, num_texts, free=free, dear=dear)
     if room < 1:
         return run.session.root()
-    return _fitting(run.session, run.session.market.propose(room))
+    return _fitting(run.session, market.propose(room, free=bid.asked))
 
 
 def _until_end(tokens: list[int], end_ids: frozenset[int]) -> tuple[list[int], bool]:

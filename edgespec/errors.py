@@ -10,6 +10,7 @@ EdgeSpecError
 ├── KvFileError               saved keys and values are missing, damaged, or another model's
 ├── TranscriptError           a log of replies is missing, damaged, or for another vocabulary
 ├── ExportError               a model cannot be written in another format
+├── AdaptError                an adapter cannot be fitted to these texts
 ├── BackendError              a backend cannot be opened or failed while running
 └── OptionError               an argument has a value that means nothing (exit code 2 on the CLI)
 
@@ -59,6 +60,10 @@ class TranscriptError(EdgeSpecError):
 
 class ExportError(EdgeSpecError):
     """A model cannot be written in another format."""
+
+
+class AdaptError(EdgeSpecError):
+    """An adapter cannot be fitted: the texts are missing, damaged or too few."""
 
 
 class BackendError(EdgeSpecError):

@@ -11,6 +11,7 @@ from edgespec.memory.hardware import hardware
 from edgespec.memory.plan import Plan
 from edgespec.memory.sizing import MODEL_DRAFTERS
 from edgespec.models import ModelFile
+from edgespec.models.adapter import Adapter, find_adapter
 
 if TYPE_CHECKING:
     from edgespec.drafting import Drafter
@@ -57,6 +58,19 @@ def check_overlap(overlap: str, draft_model: bool, sequences: int) -> None:
         )
 
 
+def adapter_beside(file: ModelFile) -> tuple[Adapter | None, str]:
+    """The adapter to draft with, if there is one, and what a plan says of it."""
+    adapter, why_not = find_adapter(file) if file.format == "gguf" else (None, "")
+    if adapter is None:
+        return None, why_not
+    gains = ", ".join(
+        f"layer {layer} {100 * adapter.fits[layer].before:.0f} -> "
+        f"{100 * adapter.fits[layer].after:.0f} %"
+        for layer in adapter.layers
+    )
+    return adapter, f"adapter: {adapter.path.name}, next tokens that exits foretell: {gains}"
+
+
 def check(names: Sequence[str], backend: str, file: ModelFile) -> None:
     """Raise OptionError for drafters that this backend or this model cannot have."""
     if EARLY_EXIT not in names:
@@ -87,7 +101,14 @@ def make(name: str, file: ModelFile, partner: Partner | None, plan: Plan) -> Dra
         return DraftAhead(
             drafter, partner.overlap, threads=threads, draft_threads=draft_threads, cores=cores()
         )
-    from edgespec.drafting.early_exit import EarlyExitDrafter
+    from edgespec.drafting.early_exit import EarlyExitDrafter, Exit
 
+    adapted = () if file.adapter is None else file.adapter.layers
+    # With an adapter first: it is there because it was right more often.
+    exits = [
+        Exit(layer, through)
+        for layer in dict.fromkeys((*exit_layers(file), *adapted))
+        for through in ((True, False) if layer in adapted else (False,))
+    ]
     head_size = min(vocab_size, max(_LEAST_HEAD, vocab_size // _HEAD_PART))
-    return EarlyExitDrafter(exit_layers(file), vocab_size, head_size)
+    return EarlyExitDrafter(exits, vocab_size, head_size)

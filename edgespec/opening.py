@@ -190,7 +190,9 @@ def _kinds(file: ModelFile, backend: str) -> frozenset[TensorType]:
     """Types of the weight matrices, where they decide what must be compiled."""
     if backend != "native":
         return frozenset()
-    return frozenset(info.type for info in file.tensors.values() if len(info.shape) > 1)
+    more = {} if file.adapter is None else file.adapter.tensors
+    tensors = (*file.tensors.values(), *more.values())
+    return frozenset(info.type for info in tensors if len(info.shape) > 1)
 
 
 def _market_maker(
@@ -291,6 +293,10 @@ def _plan(
     """The plan to carry out; `compare` has it tell of every backend that could."""
     memory_now = snapshot()
     devices = devices_for(vram, workers)
+    if model_drafting.EARLY_EXIT in drafters and file.adapter is None:
+        file.adapter, note = model_drafting.adapter_beside(file)
+    else:
+        note = ""
 
     def is_ready(name: str) -> bool:
         asked = backends.compiled_apart(name, kv_type)
@@ -316,8 +322,10 @@ def _plan(
                 sequences=sequences,
                 datastore_bytes=_mapped_bytes(store),
                 draft_model=draft,
+                adapter=file.adapter.tensors.values() if file.adapter else (),
             )
-        told = () if partner is None else (partner.overlap_reason(made),)
+        told = [note] if note else []
+        told += [] if partner is None else [partner.overlap_reason(made)]
         return replace(made, reasons=(*made.reasons, *told, *backends.notes(name, devices)))
 
     choose = backends.offer_with_devices if devices else backends.offer

@@ -78,6 +78,8 @@ class Target(ABC):
     """
 
     capabilities: Capabilities
+    spared_s = 0.0
+    """Seconds that the last pass had less to do because all of its nodes had left one early."""
     arena: KvArena | None = None
     """Where keys and values are, when each sequence's `state` is a table of its blocks."""
 
@@ -199,6 +201,32 @@ class Target(ABC):
     ) -> Logits:
         """`KvSequence.forward_until` of the target's own text."""
         return self.own.forward_until(layer, tokens, parents, vocab=vocab, rows=rows)
+
+    def has_adapter(self, layer: int) -> bool:
+        """Whether exits after this layer can go through an adapter."""
+        del layer
+        return False
+
+    def adapt(self, layer: int, matrix: NDArray[np.float16]) -> None:
+        """Put a matrix [dim, dim] between the exit after `layer` and the head, for passes that ask
+        for it; where the backend has `early_exit`. No plan counts it.
+        """
+        raise NotImplementedError
+
+    def trace(
+        self, tokens: NDArray[np.int32], layers: Sequence[int], out: NDArray[np.float32]
+    ) -> None:
+        """Commit at most `prefill_chunk` tokens of the target's own text, and fill `out` [layers
+        and one, tokens, dim] with the residual streams after these layers, ascending, and after the
+        last; where the backend has `early_exit`.
+        """
+        raise NotImplementedError
+
+    def head(self, streams: NDArray[np.float32], adapted: int | None = None) -> Logits:
+        """Logits [n, vocab] of at most `max_nodes` residual streams [n, dim], through a layer's
+        adapter if it is named; where the backend has `early_exit`.
+        """
+        raise NotImplementedError
 
     @property
     def early_room(self) -> int:
@@ -342,11 +370,14 @@ class Target(ABC):
         parents: Sequence[int],
         vocab: int | None,
         rows: Rows,
+        adapted: bool,
     ) -> Logits:
         """`KvSequence.forward_until`, where the backend has `early_exit`."""
         raise NotImplementedError
 
-    def _deepen(self, sequence: KvSequence, layer: int, vocab: int | None, rows: Rows) -> Logits:
+    def _deepen(
+        self, sequence: KvSequence, layer: int, vocab: int | None, rows: Rows, adapted: bool
+    ) -> Logits:
         """`KvSequence.deepen`, where the backend has `early_exit`."""
         raise NotImplementedError
 

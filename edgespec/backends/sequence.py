@@ -127,13 +127,15 @@ class KvSequence:
         *,
         vocab: int | None = None,
         rows: Rows = "last",
+        adapted: bool = False,
     ) -> Logits:
         """Run nodes through the first `layer` layers only, and then the last norm and the head.
 
         Nodes are numbered over all calls since the last commit: the first of all is the text's next
         token, its parent -1; `parents` are numbers of nodes before. The next `forward` over nodes
         with the same paths goes on from there and computes nothing twice. `vocab` asks for the
-        logits of the first tokens of the vocabulary only, rounded up to a tile of them. Returns
+        logits of the first tokens of the vocabulary only, rounded up to a tile of them; `adapted`
+        puts the layer's adapter before the head, which changes nothing but these logits. Returns
         logits and is good as long as `Target.forward` says. Raises BackendError where the backend's
         capabilities have no `early_exit`, when the layer is not one between the first and the last,
         or not that of the nodes before; ContextOverflowError when there is no room.
@@ -151,19 +153,31 @@ class KvSequence:
                 f"{target.spec.num_layers} layers, so it can be 1 to {target.spec.num_layers - 1}"
             )
         self._check_early(layer, parents)
-        return target._forward_until(self, layer, tokens, parents, vocab, rows)
+        self._check_adapted(layer, adapted)
+        return target._forward_until(self, layer, tokens, parents, vocab, rows, adapted)
 
-    def deepen(self, layer: int, *, vocab: int | None = None, rows: Rows = "last") -> Logits:
-        """Let all nodes that left early go on to a deeper exit; logits are those of `forward_until`
-        there. BackendError when there are none, or the layer is not a deeper one.
+    def deepen(
+        self, layer: int, *, vocab: int | None = None, rows: Rows = "last", adapted: bool = False
+    ) -> Logits:
+        """Let all nodes that left early go on to a deeper exit, or ask theirs again, with or
+        without its adapter; logits are those of `forward_until` there. BackendError when there are
+        none, or the layer is before theirs.
         """
         target = self.target
-        if self.early is None or not self.early.layer < layer < target.spec.num_layers:
+        if self.early is None or not self.early.layer <= layer < target.spec.num_layers:
             raise BackendError(
                 f"an exit after layer {layer} was asked for nodes that left before; there must be "
-                f"some, and a layer between theirs and the last of {target.spec.num_layers}"
+                f"some, and a layer from theirs to the last of {target.spec.num_layers}"
             )
-        return target._deepen(self, layer, vocab, rows)
+        self._check_adapted(layer, adapted)
+        return target._deepen(self, layer, vocab, rows, adapted)
+
+    def _check_adapted(self, layer: int, adapted: bool) -> None:
+        if adapted and not self.target.has_adapter(layer):
+            raise BackendError(
+                f"an exit after layer {layer} was to go through an adapter, and it has none; fit "
+                "one with `edgespec adapt`"
+            )
 
     def _check_early(self, layer: int, parents: abc.Sequence[int]) -> None:
         first = 0 if self.early is None else len(self.early)

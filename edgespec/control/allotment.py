@@ -6,7 +6,8 @@ Speculative Decoding"; there the number of nodes is given, here it follows from 
 `controller.py`). A text that nobody can foretell leaves its share to the others.
 
 As for one text, speculation never costs: an account holds what it may lose, and drafters of texts
-they are wrong about are asked less often where asking is dear.
+they are wrong about are asked less often where asking is dear. Drafters whose proposals cost
+something have accounts of their own, for each text (`drafting/account.py`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from edgespec.control.controller import (
     YARDSTICK_STEPS,
 )
 from edgespec.control.cost_curve import CostCurve
+from edgespec.drafting.account import NOTHING_DEAR, DearStep
 from edgespec.drafting.base import DraftTree, StepOutcome
 
 
@@ -47,8 +49,12 @@ class Bid:
     tree: DraftTree | None = None
     """The proposal, until its outcome is known."""
 
-    def was_right(self, outcome: StepOutcome) -> bool:
-        """Whether the proposal's surest node was the text's next token."""
+    def was_right(self, outcome: StepOutcome, dear: DearStep) -> bool:
+        """Whether the proposal's surest node was the text's next token; that of the free drafters
+        where dear ones had a part in it.
+        """
+        if dear.asked:
+            return dear.others_right
         return self.tree is not None and bool(self.tree.tokens[1] == outcome.new_tokens[0])
 
 
@@ -73,18 +79,23 @@ class Allotment:
         """What asking for one text typically takes, telling the drafters what came of it too."""
         self._since_plain = 0
 
-    def draft_room(self, bid: Bid, limit: int, num_texts: int) -> int:
+    def draft_room(
+        self, bid: Bid, limit: int, num_texts: int, *, free: bool = True, dear: bool = False
+    ) -> int:
         """How many nodes besides its root a text's drafters may propose now; 0 means that asking
-        them does not pay.
+        them does not pay. `bid.asked` then tells whether the free ones are to be; `dear` says that
+        the accounts of dear ones bear asking them.
         """
         bid.asked = False
         room = min(self.max_nodes - num_texts, limit)
         if room < 1:
             return 0
+        if not free:
+            return room if dear else 0
         if self._account_s <= self._draft_s and not self._drafting_is_cheap(num_texts):
             if self._probe_s < self._draft_s:
                 bid.wait = SAMPLE
-                return 0
+                return room if dear else 0
             self._probe_s -= self._draft_s
             self._reserved_s += self._draft_s
         bid.asked = True
@@ -103,17 +114,20 @@ class Allotment:
         bids: Sequence[Bid],
         trees: Sequence[DraftTree],
         draft_s: float,
+        risk_s: float = 0.0,
     ) -> list[int]:
         """How many nodes of each tree besides the root to verify: `tree.take(1 + k)`.
 
         Nodes come surest first, with calibrated `p_accept`; `draft_s` is what all proposals took.
+        Dear drafters' accounts bear a pass that is `risk_s` longer.
         """
         num_texts, counts = len(trees), [0] * len(trees)
         if all(len(tree) == 1 for tree in trees):
             return counts
         for bid, tree in zip(bids, trees, strict=True):
             bid.tree = tree if len(tree) > 1 else None
-        if self._account_s <= 0.0 or self._since_plain >= YARDSTICK_STEPS:
+        risk_s = max(self._account_s, risk_s)
+        if risk_s <= 0.0 or self._since_plain >= YARDSTICK_STEPS:
             return counts
         nodes = [
             (chance, text) for text, tree in enumerate(trees) for chance in _path_chances(tree)
@@ -125,7 +139,7 @@ class Allotment:
         best_goodput = MARGIN * num_texts / (plain + draft_s)
         for count, (chance, _) in enumerate(nodes[: self.max_nodes - num_texts], 1):
             price = float(seconds[num_texts - 1 + count])
-            if price - plain > self._account_s:
+            if price - plain > risk_s:
                 break
             expected += chance
             if expected / (price + draft_s) > best_goodput:
@@ -141,17 +155,23 @@ class Allotment:
         seconds: float,
         draft_s: float,
         study_s: float = 0.0,
+        dear: Sequence[DearStep] = (),
     ) -> None:
         """Learn from a step: all trees together took `seconds` to verify, and `draft_s` to draft
-        with telling the drafters what came of it; `study_s` those of texts nobody drafted for.
+        with telling the drafters what came of it; `study_s` those of texts nobody drafted for;
+        `dear` is the dear drafters' part in each text.
         """
+        dear = dear or [NOTHING_DEAR] * len(outcomes)
         num_texts, num_nodes = len(outcomes), sum(len(outcome.tree) for outcome in outcomes)
         self.curve.update(num_nodes, seconds)
         self._since_plain = self._since_plain + 1 if num_nodes > num_texts else 0
+        num_nodes -= sum(step.nodes for step in dear)
+        draft_s = max(draft_s - sum(step.seconds for step in dear), 0.0)
         plain = self.curve.seconds(num_texts)
         if num_nodes == num_texts and self._account_s <= 0.0:
-            self._settle_unverified(bids, outcomes, plain)
+            self._settle_unverified(bids, outcomes, dear, plain)
         num_tokens = sum(len(outcome.path) for outcome in outcomes)
+        num_tokens -= sum(step.tokens for step in dear)
         spent = self.curve.seconds(num_nodes) + min(draft_s, LARGEST_BILL * plain)
         balance = self._account_s + num_tokens * plain / num_texts - spent
         if balance < OPENING_PASSES * plain:
@@ -167,22 +187,27 @@ class Allotment:
             self._draft_s += (DRAFT_RATE if bill > self._draft_s else 1.0) * (bill - self._draft_s)
         self._study_s = min(self._study_s + STUDY_ALLOWANCE * spent, plain) - study_s
         share = (self.curve.seconds(num_nodes) - plain) / max(num_nodes - num_texts, 1)
-        for bid, outcome in zip(bids, outcomes, strict=True):
+        for bid, outcome, step in zip(bids, outcomes, dear, strict=True):
             if bid.asked:
-                gain_s = (len(outcome.path) - 1) * plain / num_texts
-                gain_s -= (len(outcome.tree) - 1) * share
+                gain_s = (len(outcome.path) - 1 - step.tokens) * plain / num_texts
+                gain_s -= (len(outcome.tree) - 1 - step.nodes) * share
                 bid.gain_s += GAIN_RATE * (gain_s - bid.gain_s)
-                self._set_silence(bid, bid.was_right(outcome), num_texts)
-                bid.tree, bid.asked = None, False
+                self._set_silence(bid, bid.was_right(outcome, step), num_texts)
+            bid.tree, bid.asked = None, False
 
     def _settle_unverified(
-        self, bids: Sequence[Bid], outcomes: Sequence[StepOutcome], plain: float
+        self,
+        bids: Sequence[Bid],
+        outcomes: Sequence[StepOutcome],
+        dear: Sequence[DearStep],
+        plain: float,
     ) -> None:
         """Book what verifying the best node would have brought, while the account is empty."""
         best, right = 0.0, False
-        for bid, outcome in zip(bids, outcomes, strict=True):
-            if bid.tree is not None and bid.tree.p_accept[1] > best:
-                best, right = float(bid.tree.p_accept[1]), bid.was_right(outcome)
+        for bid, outcome, step in zip(bids, outcomes, dear, strict=True):
+            ours = bid.asked or not step.asked
+            if ours and bid.tree is not None and bid.tree.p_accept[1] > best:
+                best, right = float(bid.tree.p_accept[1]), bid.was_right(outcome, step)
         if best > 0.0:
             cost = self.curve.seconds(len(bids) + 1) - plain
             gain = right * plain / len(bids) - cost

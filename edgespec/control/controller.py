@@ -12,7 +12,8 @@ while the account is empty, what verifying their best node would have gained is 
 that turns predictable reopens it within a few tokens. While drafting costs more than verifying
 drafts has gained lately, the controller asks for it less and less often until a proposal is right
 again; and while the account is empty, it spends 0.5 % of the time on asking, right proposals not
-counted.
+counted. Drafters whose proposals cost something have accounts of their own (`drafting/account.py`):
+what they took and brought is left out here, and they may be asked while the others are not.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.control.cost_curve import CostCurve
+from edgespec.drafting.account import DearStep
 from edgespec.drafting.base import DraftTree, StepOutcome
 from edgespec.jit import kernel
 
@@ -110,21 +112,25 @@ class Controller:
         self._since_plain = 0
         self._plain_passes = 0
 
-    def draft_room(self, limit: int | None = None) -> int:
-        """How many nodes besides the root a drafter may propose now; 0 means that asking it does
-        not pay.
+    def draft_room(self, limit: int | None = None, *, free: bool = True, dear: bool = False) -> int:
+        """How many nodes besides the root drafters may propose now; 0 means that asking does not
+        pay. Afterwards `asked` tells whether the free ones are to be.
 
         `limit` is the request's cap: nodes per pass or tokens left to write, whichever is smaller.
+        `free` and `dear` say whether there are drafters of the kind, and of the dear ones whether
+        their accounts bear asking them.
         """
         room = min(self.max_nodes, self.curve.max_nodes, len(self._path_p)) - 1
         if limit is not None:
             room = min(room, limit)
-        self.asked = False
+        room, self.asked = max(room, 0), False
+        if not free or (dear and self.wait):
+            return room if dear else 0
         if self._is_short and self._probe_s < self._draft_s:
             self.wait = SAMPLE  # this step and those before something is earned
-            return 0
+            return room if dear else 0
         self.asked = room > 0
-        return max(room, 0)
+        return room
 
     @property
     def _is_short(self) -> bool:
@@ -137,23 +143,32 @@ class Controller:
     def _drafting_is_cheap(self) -> bool:
         return self._draft_s <= CHEAP_DRAFT * self.curve.seconds(1)
 
-    def choose(self, tree: DraftTree, draft_s: float = 0.0, limit: int | None = None) -> int:
+    def choose(
+        self,
+        tree: DraftTree,
+        draft_s: float = 0.0,
+        limit: int | None = None,
+        *,
+        dear_s: float = 0.0,
+        risk_s: float = 0.0,
+    ) -> int:
         """How many of the tree's nodes besides the root to verify: `tree.take(1 + k)` goes to the
         target.
 
         Nodes come surest first, with calibrated `p_accept`; `draft_s` is what the proposal took, in
-        seconds.
+        seconds, of it `dear_s` dear drafters, whose accounts bear a pass that is `risk_s` longer.
         """
         num_drafted = len(tree) - 1
         self._proposal = tree if num_drafted else None
         if self.asked and draft_s > 0.0:
             # Down at once, up slowly: the first call may have compiled a kernel.
-            bill = min(draft_s, LARGEST_BILL * self.curve.seconds(1))
+            bill = min(max(draft_s - dear_s, 0.0), LARGEST_BILL * self.curve.seconds(1))
             self._draft_s += (DRAFT_RATE if bill > self._draft_s else 1.0) * (bill - self._draft_s)
         room = min(num_drafted, self.max_nodes - 1, self.curve.max_nodes - 1, len(self._path_p) - 1)
         if limit is not None:
             room = min(room, limit)
-        if room < 1 or self._account_s <= 0.0 or self._since_plain >= YARDSTICK_STEPS:
+        risk_s = max(self._account_s, risk_s)
+        if room < 1 or risk_s <= 0.0 or self._since_plain >= YARDSTICK_STEPS:
             return 0
         return int(
             best_prefix(
@@ -162,30 +177,45 @@ class Controller:
                 self._path_p,
                 self.curve.table,
                 draft_s,
-                self._account_s,
+                risk_s,
                 room,
             )
         )
 
-    def observe(self, outcome: StepOutcome, seconds: float, draft_s: float = 0.0) -> None:
+    def observe(
+        self,
+        outcome: StepOutcome,
+        seconds: float,
+        draft_s: float = 0.0,
+        dear: DearStep | None = None,
+    ) -> None:
         """Learn from a step: `outcome.tree` took `seconds` to verify and `draft_s` to draft.
 
-        `draft_s` is all that drafters cost in this step, with feeding them the new tokens.
-        `outcome.new_tokens` must be filled.
+        `draft_s` is all that drafters cost in this step, with feeding them the new tokens; `dear`
+        is the dear ones' part in it. `outcome.new_tokens` must be filled.
         """
-        num_nodes = len(outcome.tree)
+        num_nodes, dear = len(outcome.tree), dear or DearStep()
         self.curve.update(num_nodes, seconds)
         self._since_plain = self._since_plain + 1 if num_nodes > 1 else 0
+        num_nodes, num_tokens = num_nodes - dear.nodes, len(outcome.path) - dear.tokens
+        draft_s = max(draft_s - dear.seconds, 0.0)
+        if dear.asked and not self.asked:  # the dear ones alone were
+            self.wait = max(self.wait - 1, 0)
+            self._proposal = None
+            self._settle(num_nodes, num_tokens, 0.0)
+            return
         was_right = False
         was_short = self._is_short
         if self._proposal is not None:
             was_right = bool(self._proposal.tokens[1] == outcome.new_tokens[0])
+            if dear.asked:
+                was_right = dear.others_right
             self._proposal = None
             if was_short and num_nodes == 1:
                 self._settle_unverified(was_right, draft_s)
-        self._settle(num_nodes, len(outcome.path), draft_s)
+        self._settle(num_nodes, num_tokens, draft_s)
         if self.asked and not was_short:
-            gain_s = len(outcome.path) * self.curve.seconds(1) - self.curve.seconds(num_nodes)
+            gain_s = num_tokens * self.curve.seconds(1) - self.curve.seconds(num_nodes)
             self._gain_s += GAIN_RATE * (gain_s - self._gain_s)
             self._set_silence(was_right)
         self.asked = False

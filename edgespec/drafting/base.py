@@ -111,6 +111,8 @@ class Drafter(ABC):
 
     notes: tuple[str, ...] = ()
     """What went wrong in this reply and cost time alone."""
+    dear = False
+    """Its proposals cost something, so that it has an account of its own in the market."""
 
     def attach(self, sequence: KvSequence, prices: NDArray[np.float64]) -> None:
         """The text lies in this sequence, and a pass over n nodes takes about prices[n - 1]

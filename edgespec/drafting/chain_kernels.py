@@ -154,20 +154,18 @@ def learn_shadows(
 
 
 @kernel
-def best_length(
-    prices: NDArray[np.float64], mean: float, step_s: float, saved_s: float, longest: int
-) -> float:
+def best_length(prices: NDArray[np.float64], mean: float, step_s: float, longest: int) -> float:
     """Seconds a token takes at the best length of chain, if each draft is right with the same
     probability: DEL's tokens per layer, in seconds ("DEL: Context-Aware Dynamic Exit Layer for
     Efficient Self-Speculative Decoding", section 3.2).
 
-    prices[n - 1] are the seconds of a pass over n nodes, step_s those of a draft, saved_s what
-    drafting saves the pass.
+    prices[n - 1] are the seconds of a pass over n nodes, step_s those of a draft. That an early
+    exit did part of the pass is no gain: the chain's last token has to catch up.
     """
     expected, path = 1.0, 1.0
     best = float(prices[0])
     for length in range(1, min(longest, len(prices) - 1) + 1):
         path *= mean
         expected += path
-        best = min(best, float(prices[length] + length * step_s - saved_s) / expected)
+        best = min(best, float(prices[length] + length * step_s) / expected)
     return best

@@ -5,7 +5,9 @@ pass the first layers and the head; what the layers computed is kept, and verifi
 there. Where to leave follows "DEL: Context-Aware Dynamic Exit Layer for Efficient Self-Speculative
 Decoding": what each exit would have said is compared with what came, and the exit and length are
 taken that give most tokens a second. A probe lets one node go from exit to exit: no layer is
-computed twice, only the heads come on top, and the last exit's word is the proposal.
+computed twice, only the heads come on top, and the last exit's word is the proposal. An exit whose
+layer has an adapter (`edgespec adapt`) is one with it and one without, so whether it pays here is
+measured like all else.
 
 The head is a large part of a draft's price. Byte-level and sentence-piece vocabularies number
 tokens by how often they were merged, so the first ones are the frequent ones, and drafts are drawn
@@ -16,6 +18,7 @@ Speculative Sampling").
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,24 +36,32 @@ _BETTER = 0.97
 """Another exit is taken when a token takes at most this part of the time there."""
 
 
+class Exit(NamedTuple):
+    """Where drafts leave."""
+
+    layer: int
+    adapted: bool = False
+    """Through the layer's adapter."""
+
+
 class EarlyExitDrafter(ModelDrafter):
     """Proposes what the target thinks after its first layers."""
 
     name = "early-exit"
 
     def __init__(
-        self, layers: Sequence[int], vocab_size: int, head_size: int, *, source: int = 1
+        self, exits: Sequence[Exit], vocab_size: int, head_size: int, *, source: int = 1
     ) -> None:
-        """`layers` are the exits, the one to begin with first; drafts are among the vocabulary's
-        first `head_size` tokens.
+        """`exits` begins with the one to begin with; drafts are among the vocabulary's first
+        `head_size` tokens.
         """
         super().__init__(vocab_size, source=source)
-        self.layers = sorted(layers)
-        self._exit = self.layers.index(layers[0])
-        self._tables = np.stack([new_rates(first_rates()) for _ in layers])
-        self._steps_s = [0.0] * len(layers)
+        self.exits = sorted(exits)
+        self._exit = self.exits.index(exits[0])
+        self._tables = np.stack([new_rates(first_rates()) for _ in exits])
+        self._steps_s = [0.0] * len(exits)
         """What a draft takes, by exit; 0 where none was timed."""
-        self._shadows = np.full(len(layers), -1, np.int64)
+        self._shadows = np.full(len(exits), -1, np.int64)
         self._num_shadows = self._rounds = self._probes = 0
         self._head_size = head_size
         self._sequence: KvSequence | None = None
@@ -59,7 +70,7 @@ class EarlyExitDrafter(ModelDrafter):
     @property
     def layer(self) -> int:
         """After how many layers drafts leave now."""
-        return self.layers[self._exit]
+        return self.exits[self._exit].layer
 
     def attach(self, sequence: KvSequence, prices: NDArray[np.float64]) -> None:
         super().attach(sequence, prices)
@@ -71,7 +82,7 @@ class EarlyExitDrafter(ModelDrafter):
     def _draw_chain(self, longest: int) -> None:
         self._num_shadows, self._rounds = 0, self._rounds + 1
         every = PROBE_OFTEN if self._probes < FIRST_PROBES else PROBE_EVERY
-        if len(self.layers) > 1 and longest and self._rounds >= every:
+        if len(self.exits) > 1 and longest and self._rounds >= every:
             self._probe()
         else:
             self._step_s = self._step_of(self._exit)
@@ -83,17 +94,18 @@ class EarlyExitDrafter(ModelDrafter):
         self._rounds, self._probes = 0, self._probes + 1
         sequence = self._sequence
         assert sequence is not None
-        for place, layer in enumerate(self.layers):
+        for place, (layer, adapted) in enumerate(self.exits):
             if place == 0:
-                logits = sequence.forward_until(layer, [self._last], [-1], vocab=self._head_size)
+                logits = sequence.forward_until(
+                    layer, [self._last], [-1], vocab=self._head_size, adapted=adapted
+                )
             else:
-                logits = sequence.deepen(layer, vocab=self._head_size)
+                logits = sequence.deepen(layer, vocab=self._head_size, adapted=adapted)
             if not self._draw(0, *with_maxima(logits, sequence.target.maxima)):
                 self._num_drafts = 0
                 break
             self._shadows[place] = self._drafts[0, 0]
-        self._saved_s = sequence.early.seconds
-        self._num_shadows = len(self.layers) - 1
+        self._num_shadows = len(self.exits) - 1
         self._rates = self._tables[-1]
 
     def _room(self) -> int:
@@ -102,9 +114,10 @@ class EarlyExitDrafter(ModelDrafter):
     def _row(self, token: int, depth: int) -> tuple[Logits, Logits]:
         sequence = self._sequence
         assert sequence is not None  # there is no room without
-        logits = sequence.forward_until(self.layer, [token], [depth - 1], vocab=self._head_size)
-        if depth == 0:
-            self._saved_s = sequence.early.seconds
+        layer, adapted = self.exits[self._exit]
+        logits = sequence.forward_until(
+            layer, [token], [depth - 1], vocab=self._head_size, adapted=adapted
+        )
         return with_maxima(logits, sequence.target.maxima)
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -127,11 +140,10 @@ class EarlyExitDrafter(ModelDrafter):
                     self._prices,
                     float(self._tables[place, MEAN, RATE]),
                     self._step_of(place),
-                    self._step_of(place) * self._layers_part(place),
                     LONGEST,
                 )
             )
-            for place in range(len(self.layers))
+            for place in range(len(self.exits))
         ]
         best = seconds.index(min(seconds))
         return best if seconds[best] < _BETTER * seconds[self._exit] else self._exit
@@ -149,14 +161,9 @@ class EarlyExitDrafter(ModelDrafter):
     def _work(self, place: int) -> int:
         """Weights that a draft goes through."""
         assert self._sequence is not None
-        spec = self._sequence.target.spec
-        return self.layers[place] * spec.layer_weights + self._head_size * spec.dim
-
-    def _layers_part(self, place: int) -> float:
-        """The layers' part of that."""
-        assert self._sequence is not None
-        spec = self._sequence.target.spec
-        return self.layers[place] * spec.layer_weights / self._work(place)
+        spec, (layer, adapted) = self._sequence.target.spec, self.exits[place]
+        head = (self._head_size + adapted * spec.dim) * spec.dim
+        return layer * spec.layer_weights + head
 
     @property
     def size_bytes(self) -> int:

@@ -5,11 +5,13 @@ was observed for such scores, so that nodes of all sources have prices in one cu
 controller verifies as many of the best as the measured cost curve says pay back.
 
 A drafter that brings less than it costs is asked less and less often, and again at every step as
-soon as it is right where nobody else was surer. Its store is fed when it is asked.
+soon as it is right where nobody else was surer. Its store is fed when it is asked. One whose every
+proposal costs something is asked after the others, by what its own account holds (`account.py`).
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.drafting.account import NOTHING_DEAR, DearAccount, DearStep
 from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
 from edgespec.drafting.calibration import AcceptanceStatistics, record_tree
 from edgespec.drafting.merging import MergedTree
@@ -59,6 +62,8 @@ class Source:
     """How many of the market's latest tokens its store has been fed."""
     tree: DraftTree | None = None
     """Its proposal in this step, if it made one."""
+    account: DearAccount | None = None
+    """Of a dear one."""
 
 
 class Market(Drafter):
@@ -76,10 +81,23 @@ class Market(Drafter):
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._sources = [Source(drafter, number) for number, drafter in enumerate(drafters, 1)]
+        self._dear = [source for source in self._sources if source.drafter.dear]
+        for source in self._dear:
+            source.account = DearAccount()
+        self.has_free = len(self._dear) < len(self._sources)
+        """Whether somebody can be asked at next to no cost."""
+        self.step, self.dear_at = 0, 0 if self._dear else sys.maxsize
+        """Steps of all texts, and the one from which a dear drafter is to be asked."""
+        self.dear_asked = False
+        """Whether one was asked in this step."""
+        self.dear_step = NOTHING_DEAR
+        """What dear drafters had to do with the step that was observed last."""
         self.statistics = statistics or AcceptanceStatistics(MAX_SOURCES + 1)
         self.wants_top = max((drafter.wants_top for drafter in drafters), default=0)
         self.token_s = 1.0
         self._clock = clock
+        self._prices: NDArray[np.float64] = np.zeros(0, np.float64)
+        """Seconds of a pass by its nodes; none while nothing is known."""
         self._last = 0
         self._latest: list[int] = []
         """Tokens that some store may not have been fed."""
@@ -97,7 +115,7 @@ class Market(Drafter):
         return sum(source.drafter.saved_s for source in self._sources if source.asked)
 
     def attach(self, sequence: KvSequence, prices: NDArray[np.float64]) -> None:
-        self.token_s = float(prices[0])
+        self.token_s, self._prices = float(prices[0]), prices
         for source in self._sources:
             source.drafter.attach(sequence, prices)
 
@@ -111,12 +129,12 @@ class Market(Drafter):
         for source in self._sources:
             source.drafter.reset(tokens)
             source.wait = source.silence = 0
-            source.asked = False
-            source.tree = None
-        self._last = int(tokens[-1])
+            source.tree, source.asked = None, False
+        self._last, self.dear_asked = int(tokens[-1]), False
 
     def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         self._last = tokens[-1]
+        self.step += 1
         self._latest.extend(tokens)
         if len(self._latest) >= _MOST_PENDING:
             self.feed_all()
@@ -137,16 +155,50 @@ class Market(Drafter):
             source.drafter.extend(self._latest[source.num_read :])
             source.num_read = len(self._latest)
 
-    def propose(self, max_nodes: int) -> DraftTree:
-        """The surest nodes of all proposals, at most `max_nodes` besides the root.
+    @property
+    def dear_risk_s(self) -> float:
+        """Seconds that the pass over a tree may take longer for the dear drafters in it."""
+        asked = (source.account.balance for source in self._dear if source.tree and source.account)
+        return self.token_s * max(asked, default=0.0)
+
+    @property
+    def dear_s(self) -> float:
+        """Seconds that dear drafters took in this step so far."""
+        return sum(source.spent_s for source in self._dear)
+
+    def spare(self, seconds: float) -> None:
+        """Count it for the dear drafters that the pass had so much less to do."""
+        if self._dear:
+            self._dear[0].spent_s -= seconds
+
+    def propose(self, max_nodes: int, *, free: bool = True) -> DraftTree:
+        """The surest nodes of all proposals, at most `max_nodes` besides the root; without `free`
+        of the dear drafters' alone.
 
         `p_accept` is calibrated; every node comes after those that are likelier.
         """
-        self._proposed = True
-        num_given = 1
+        start, self._proposed = self._clock(), True
+        num_given, sure = 1, 0.0
         for source in self._sources:
-            source.tree = tree = self._ask(source, max_nodes)
+            if source.account is None:
+                source.tree = tree = self._ask(source, max_nodes) if free else None
+                num_given += len(tree) if tree else 0
+                if tree and self._dear:
+                    said = float(tree.p_accept[1])
+                    sure = max(sure, self.statistics.p_accept(source.number, said, 1))
+        for source in self._dear:
+            source.tree = tree = self._ask_dear(source, sure, max_nodes)
             num_given += len(tree) if tree else 0
+        if self._dear:
+            self.dear_asked = any(source.asked for source in self._dear)
+            self._plan_dear()
+        found = self._merge(num_given, max_nodes)
+        if self._dear and not free:  # all of this was for them
+            self._dear[0].spent_s += self._clock() - start - self.dear_s
+        return found
+
+    def _merge(self, num_given: int, max_nodes: int) -> DraftTree:
+        """One tree of all proposals, which have so many nodes."""
         if num_given == 1:
             return DraftTree.root(self._last)
         self._merged.clear(num_given, max_nodes + 1)
@@ -161,6 +213,15 @@ class Market(Drafter):
         if not source.asked:
             source.wait -= 1
             return None
+        return self._draft(source, max_nodes)
+
+    def _ask_dear(self, source: Source, sure: float, max_nodes: int) -> DraftTree | None:
+        """A dear source's proposal; the others are so sure of the next token."""
+        assert source.account is not None
+        source.asked = source.account.wants(self.step, sure)
+        return self._draft(source, max_nodes) if source.asked else None
+
+    def _draft(self, source: Source, max_nodes: int) -> DraftTree | None:
         start = self._clock()
         self._feed(source)
         tree = source.drafter.propose(max_nodes)
@@ -169,29 +230,65 @@ class Market(Drafter):
 
     def observe(self, outcome: StepOutcome) -> None:
         """Compare all proposals with the tokens that came, verified or not."""
+        self.dear_step = NOTHING_DEAR
         if not self._proposed and not self.wants_top:
             return
+        right = [0] * (len(self._sources) + 1)
         if self._proposed:
             self._proposed = False
-            self._record(np.asarray(outcome.new_tokens, np.int32))
+            right = self._record(np.asarray(outcome.new_tokens, np.int32))
         for source in self._sources:
             if source.asked or source.drafter.wants_top:
                 start = self._clock()
                 self._feed(source)  # what it learns belongs behind the text before this step
                 source.drafter.observe(outcome)
                 source.spent_s += self._clock() - start
-            if source.asked:
+            if source.asked and source.account is None:
                 self._rate(source)
+        if self.dear_asked:
+            self.dear_asked = False
+            self._settle(outcome, right)
 
-    def _record(self, new_tokens: NDArray[np.int32]) -> None:
-        """Find out whose nodes were right."""
-        num_trees = 0
+    def _settle(self, outcome: StepOutcome, right: list[int]) -> None:
+        """Book what dear sources took and brought; `right` are the right tokens of each source."""
+        accepted = len(outcome.path) - 1
+        others = max(
+            (right[source.number] for source in self._sources if source.account is None), default=0
+        )
+        sources = outcome.tree.sources.tolist()
+        seconds, nodes = 0.0, 0
+        for source in self._dear:
+            if source.asked and source.account is not None:
+                source.asked = False
+                own = sources.count(source.number)
+                seconds, nodes = seconds + source.spent_s, nodes + own
+                tokens = min(accepted, max(right[source.number], others)) - others
+                gain = tokens - self._pass_s(len(sources), own) / self.token_s
+                source.account.settle(source.spent_s / self.token_s, gain)
+        self._plan_dear()
+        self.dear_step = DearStep(seconds, accepted - others, nodes, True, others > 0)
+
+    def _plan_dear(self) -> None:
+        """Work out when a dear source is to be asked next."""
+        steps = (source.account.next_step for source in self._dear if source.account)
+        self.dear_at = min(steps, default=sys.maxsize)
+
+    def _pass_s(self, num_nodes: int, more: int) -> float:
+        """Seconds that so many of a pass' nodes add to it."""
+        prices, num_nodes = self._prices, min(num_nodes, len(self._prices))
+        if num_nodes <= more:
+            return 0.0
+        return float(prices[num_nodes - 1] - prices[num_nodes - 1 - more])
+
+    def _record(self, new_tokens: NDArray[np.int32]) -> list[int]:
+        """Find out whose nodes were right; returns how many tokens each source had, by number."""
+        num_trees, right = 0, [0] * (len(self._sources) + 1)
         for source in self._sources:
             if source.tree:
                 num_trees += 1
                 tree, number = source.tree, source.number
                 source.tree = None
-                self._credit[number] = record_tree(
+                right[number] = self._credit[number] = record_tree(
                     self.statistics.table,
                     number,
                     tree.tokens,
@@ -201,6 +298,7 @@ class Market(Drafter):
                 )
         if num_trees > 1:  # the only one is the surest of all it said
             self._merged.record(new_tokens, self._credit)
+        return right
 
     def _rate(self, source: Source) -> None:
         """Book what a call cost and brought, and decide when to call again."""

@@ -61,6 +61,8 @@ class Draw(NamedTuple):
 class ModelDrafter(Drafter):
     """Draws a chain of drafts from rows of logits that a subclass computes."""
 
+    dear = True
+
     def __init__(self, vocab_size: int, *, source: int = 1) -> None:
         self.source = source
         self._sampling = SamplingParams(temperature=0.0, seed=0)
@@ -189,7 +191,7 @@ class ModelDrafter(Drafter):
         if self._prices is None:
             return math.inf
         step_s = self._step_s if step_s is None else step_s
-        return float(best_length(self._prices, self.mean_rate, step_s, self.saved_s, longest))
+        return float(best_length(self._prices, self.mean_rate, step_s, longest))
 
     def _price(self, depth: int) -> float:
         """Seconds that a draft more takes: to draw it, and to verify it."""

@@ -16,6 +16,7 @@ from edgespec.memory.calibration import Runtime
 from edgespec.memory.native_sizes import (
     KV_BLOCK,
     activation_bytes,
+    adapter_bytes,
     kv_bytes,
     loading_bytes,
     logits_bytes,
@@ -24,6 +25,8 @@ from edgespec.memory.native_sizes import (
 )
 from edgespec.memory.plan import Footprint, FootprintItem
 from edgespec.models.spec import ModelSpec, TensorInfo
+
+ADAPTER_ITEM = "early-exit adapter"
 
 
 def native_footprint(
@@ -41,6 +44,7 @@ def native_footprint(
     datastore_bytes: int = 0,
     draft_model_bytes: int = 0,
     draft_loading_bytes: int = 0,
+    adapter: tuple[TensorInfo, ...] = (),
 ) -> Footprint:
     """Itemise the peak of a native session, in bytes.
 
@@ -96,6 +100,9 @@ def native_footprint(
         running.append(
             FootprintItem("draft model", draft_model_bytes, "weights, KV cache, scratch")
         )
+    if adapter:
+        size, exits = adapter_bytes(adapter), f"{len(adapter)} exit{'s' if adapter[1:] else ''}"
+        running.append(FootprintItem(ADAPTER_ITEM, size, exits, exact=True))
     held, used = _sum(steady), _sum(running)
     slack = FootprintItem("allocator slack", int(used * calibration.SLACK))
     used += slack.size_bytes

@@ -75,6 +75,12 @@ def weights_bytes(tensors: Iterable[TensorInfo]) -> int:
     return sum(packed_bytes(tensor) for tensor in tensors if tensor.name not in _NOT_HELD)
 
 
+def adapter_bytes(tensors: Iterable[TensorInfo]) -> int:
+    """Bytes of the matrices of early exits, packed, and of one norm, 4 x width."""
+    tensors = tuple(tensors)
+    return weights_bytes(tensors) + (4 * tensors[0].shape[-1] if tensors else 0)
+
+
 def kv_bytes(spec: ModelSpec, positions: int, kv_type: str = "f16") -> int:
     """KV arena: blocks x (layers x kv_heads x 256 x bytes of a key and a value + 64).
 
@@ -179,7 +185,7 @@ def _row_bytes(spec: ModelSpec) -> int:
     it needs, with seven 4-byte values per block.
     """
     q_dim = spec.num_heads * spec.head_dim
-    widths = (q_dim, spec.kv_dim, spec.kv_dim, spec.ffn_dim)
+    widths = (q_dim, spec.kv_dim, spec.kv_dim, max(spec.ffn_dim, spec.dim))
     floats = spec.dim + sum(round_up(width, 16) for width in widths)
     floats += spec.rope_dim // 2 * 2
     inputs = 0

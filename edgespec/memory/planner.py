@@ -54,6 +54,7 @@ class Planner:
         sequences: int = 1,
         datastore_bytes: int = 0,
         draft_model: DraftModel | None = None,
+        adapter: Iterable[TensorInfo] = (),
     ) -> Plan:
         """The fastest settings that fit; what is given is kept, what is None or "auto" is chosen.
 
@@ -90,6 +91,7 @@ class Planner:
             names,
             datastore_bytes,
             draft_model if names else None,
+            tuple(adapter),
             self.ask,
         )
         chosen = limits.fit(lambda settings: sizing.total(settings) <= budget.size_bytes)

@@ -102,6 +102,8 @@ class Sizing:
     datastore_bytes: int = 0
     """Most that is resident of a mapped datastore."""
     draft_model: DraftModel | None = None
+    adapter: tuple[TensorInfo, ...] = ()
+    """Matrices of early exits."""
     ask: Ask | None = None
     """Who tells what another engine would hold; None for our own backends."""
 
@@ -137,6 +139,7 @@ class Sizing:
             datastore_bytes=self.datastore_bytes,
             draft_model_bytes=draft_bytes,
             draft_loading_bytes=draft_loading_bytes,
+            adapter=self.adapter,
         )
 
     def kv_type(self, settings: Settings) -> str:

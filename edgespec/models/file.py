@@ -21,6 +21,7 @@ from edgespec.models.source import FileSource
 from edgespec.models.spec import ModelSpec, TensorInfo
 
 if TYPE_CHECKING:
+    from edgespec.models.adapter import Adapter
     from edgespec.models.template import ChatTemplate
     from edgespec.models.tokenizer import Tokenizer
 
@@ -66,6 +67,8 @@ class ModelFile:
     """A validated model file; tensors are read on demand into memory of the caller's own."""
 
     format = "gguf"
+    adapter: Adapter | None = None
+    """What drafts that leave early go through, once they were asked for; closed with this."""
 
     def __init__(self, source: FileSource, header: GgufHeader, spec: ModelSpec) -> None:
         self._source = source
@@ -169,6 +172,8 @@ class ModelFile:
     def close(self) -> None:
         """Close the file; tensors and lazy metadata can no longer be read, the rest stays."""
         self._source.close()
+        if self.adapter is not None:
+            self.adapter.close()
 
     def __enter__(self) -> ModelFile:
         return self

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from edgespec.errors import EdgeSpecError
 from edgespec.models import ModelFile, open_model, resolve
+from edgespec.models.adapter import open_adapter, place_beside
 
 _LONGEST_ARRAY = 8
 
@@ -39,6 +42,7 @@ def about(model: str | None, *, tensors: bool = False) -> dict[str, Any]:
             "rope_base": spec.rope_base,
             "tokenizer": _tokenizer(file),
             "chat_template": _template(file),
+            "adapter": _adapter(file),
             "metadata": {key: _plain(value) for key, value in file.metadata.items()},
         }
         if tensors:
@@ -52,6 +56,21 @@ def about(model: str | None, *, tensors: bool = False) -> dict[str, Any]:
                 for info in file.tensors.values()
             ]
         return facts
+
+
+def _adapter(file: ModelFile) -> dict[str, Any] | None:
+    """What lies beside the model for drafts that leave early; None where nothing does."""
+    place = place_beside(file.path)
+    if not place.is_file():
+        return None
+    facts: dict[str, Any] = {"path": str(place)}
+    try:
+        with closing(open_adapter(place)) as adapter:
+            adapter.check(file)
+            fits = [asdict(fit) for fit in adapter.fits.values()]
+            return facts | {"judged_tokens": adapter.num_tokens, "exits": fits}
+    except EdgeSpecError as error:
+        return facts | {"error": str(error)}
 
 
 def _types(file: ModelFile) -> dict[str, dict[str, int]]:

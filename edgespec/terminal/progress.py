@@ -20,6 +20,7 @@ _STAGES = {
     "store": "reading the texts",
     "batch": "writing replies",
     "cluster": "starting an engine on each node",
+    "adapt": "reading the texts",
     "replay": "replaying",
 }
 

@@ -130,6 +130,8 @@ def print_about(facts: Mapping[str, Any]) -> None:
     row("vocabulary", f"{facts['vocabulary']} tokens")
     row("tokenizer", _tokenizer(facts["tokenizer"]))
     row("chat template", _shortened(facts["chat_template"]))
+    if facts["adapter"] is not None:
+        row("adapter", _adapter(facts["adapter"]))
     console.print(table)
     console.print(Text("\nmetadata", style="bold"))
     listing = _grid({"no_wrap": True}, {"overflow": "fold"})
@@ -149,6 +151,17 @@ def _print_tensors(console: Console, tensors: Sequence[Mapping[str, Any]]) -> No
             Text(printable(info["name"])), info["type"], shape, format_size(info["bytes"])
         )
     console.print(table)
+
+
+def _adapter(facts: Mapping[str, Any]) -> str:
+    if "error" in facts:
+        return f"not used: {facts['error']}"
+    exits = "; ".join(
+        f"layer {fit['layer']} foretells {100 * fit['before']:.1f} -> {100 * fit['after']:.1f} % "
+        f"of tokens{'' if fit['pays'] else ', does not pay'}"
+        for fit in facts["exits"]
+    )
+    return f"{facts['path']}: {exits}"
 
 
 def _count(number: int) -> str:

@@ -18,7 +18,7 @@ KEYWORDS = {"parallel", "fastmath", "nogil", "boundscheck", "error_model", "cach
 PLACES = (
     {"cli", "__main__", "terminal", "server", "bench"},
     {"replay", "cluster"},
-    {"export"},
+    {"export", "adapt"},
     {"engine", "chat", "opening", "warm_up", "__init__", "batch", "voting", "writing", "decode"}
     | {"session", "shelf", "prefixes", "prompts", "reply", "overflow", "selecting"}
     | {"model_drafting", "partner", "answering"},

@@ -222,6 +222,7 @@ def test_going_from_exit_to_exit(tree: TokenTree, layers: list[int]) -> None:
         for layer in layers[1:]:
             found = target.own.deepen(layer, rows="all").copy()
         assert_same(target, found, expected)
+        assert_same(target, target.own.deepen(layers[-1], rows="all").copy(), expected)
         assert_same(target, target.forward(tree).copy(), whole)
-        with pytest.raises(BackendError, match="between theirs and the last"):
-            target.own.deepen(layers[-1])
+        with pytest.raises(BackendError, match="from theirs to the last"):
+            target.own.deepen(layers[0])

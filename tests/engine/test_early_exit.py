@@ -110,7 +110,7 @@ def test_it_leaves_where_that_pays_best(tmp_path: Path) -> None:
     with edgespec.load(path, drafters="early-exit") as engine:
         drafter = engine._session.market._sources[0].drafter
         assert isinstance(drafter, EarlyExitDrafter)
-        assert (drafter.layers, drafter.layer) == ([1, 2, 3], 1)
+        assert ([exit.layer for exit in drafter.exits], drafter.layer) == ([1, 2, 3], 1)
         case = Case(PROMPT, 0.0, seed=1, max_tokens=60, ignore_eos=True)
         plain = case.plain(engine)
         assert same(plain, case.speculative(engine, "drafter", None, plain))

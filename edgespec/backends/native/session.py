@@ -83,6 +83,7 @@ class Scratch:
     key: NDArray[np.float32]
     value: NDArray[np.float32]
     up: NDArray[np.float32]
+    """[rows, ffn_dim], and at least dim: what an adapter makes of the stream."""
     rotated: NDArray[np.uint8]
     """[kv_heads, rows * group / 12, bytes]: queries, rotated and scaled."""
     cosines: NDArray[np.float32]
@@ -128,7 +129,7 @@ class Scratch:
             query=floats(num_rows, round_up(q_dim, 16)),
             key=floats(num_rows, round_up(kv_dim, 16)),
             value=floats(num_rows, round_up(kv_dim, 16)),
-            up=floats(num_rows, round_up(spec.ffn_dim, 16)),
+            up=floats(num_rows, round_up(max(spec.ffn_dim, spec.dim), 16)),
             rotated=np.zeros(
                 (
                     spec.num_kv_heads,

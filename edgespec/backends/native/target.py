@@ -21,6 +21,7 @@ from edgespec.backends.base import (
     TokenTree,
 )
 from edgespec.backends.native import session
+from edgespec.backends.native.adapters import Adapters
 from edgespec.backends.native.early import EarlyNodes, EarlyStates
 from edgespec.backends.native.kernels import isa, kv_places, table
 from edgespec.backends.native.kernels.tile import FORMATS
@@ -33,6 +34,7 @@ from edgespec.backends.sequence import KvSequence
 from edgespec.cache import code_key
 from edgespec.errors import BackendError, UnsupportedModelError
 from edgespec.memory.arena import BlockTable, KvArena
+from edgespec.memory.footprint import ADAPTER_ITEM
 from edgespec.memory.plan import Plan
 from edgespec.memory.settings import MOST_NODES
 from edgespec.models.file import ModelFile
@@ -83,6 +85,7 @@ class NativeTarget(Target):
         )
         self._nodes = NodeTables(spec, self._chunk, plan.max_nodes, plan.sequences)
         self._early = EarlyStates(plan.max_nodes, spec.dim)
+        self._adapters = Adapters(spec.dim, file.adapter)
         self._tiles: dict[int, NDArray[np.int64]] = {}
         self._table = np.zeros(table.NUM_ENTRIES, np.int64)
         session.fill_shape(self._table, spec, plan.max_nodes, plan.sequences)
@@ -113,8 +116,10 @@ class NativeTarget(Target):
 
     def allocated_bytes(self) -> dict[str, int]:
         """What this target has allocated, by the names of the plan's footprint."""
+        adapter = self._adapters.size_bytes
         return {
             "weights": self._weights.size_bytes,
+            **({ADAPTER_ITEM: adapter} if adapter else {}),
             "KV cache": self._arena.size_bytes,
             "logits": self._scratch.logits.nbytes + self._scratch.maxima.nbytes,
             "activations": self._scratch.activation_bytes,
@@ -131,7 +136,7 @@ class NativeTarget(Target):
         return forked
 
     def _forward(self, parts: Sequence[Part], rows: Rows) -> Logits:
-        start = time.perf_counter()
+        start, self.spared_s = time.perf_counter(), 0.0
         if any(sequence.early is not None for sequence, _ in parts):
             return self._go_on(parts, rows)
         texts = [self._whole(sequence, tree) for sequence, tree in parts]
@@ -167,6 +172,8 @@ class NativeTarget(Target):
         if behind:
             late = [texts[place] for place in behind]
             self._run(layer, 0, self._prepare(late, [parts[place] for place in behind]), "none")
+        else:
+            self.spared_s = sum(text.early.seconds for text, _ in parts)
         stream, first, targets = self._scratch.stream, 0, []
         for text in texts:
             targets += (first + text.wanted).tolist()
@@ -205,6 +212,7 @@ class NativeTarget(Target):
         parents: Sequence[int],
         vocab: int | None,
         rows: Rows,
+        adapted: bool,
     ) -> Logits:
         start = time.perf_counter()
         early: EarlyNodes = sequence.early or EarlyNodes(layer, self._early)
@@ -216,7 +224,8 @@ class NativeTarget(Target):
         slots = self._nodes.in_order[:end]
         text = NodeRows(sequence, early.parents([*parents]), slots, slots[first:])
         self._nodes.describe(self._table, [text])
-        logits = self._run(layer, 0, len(tokens), rows, self._few(vocab))
+        through = layer if adapted else None
+        logits = self._run(layer, 0, len(tokens), rows, self._few(vocab), through)
         for row, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
             early.add(int(token), int(parent), stream[row])
         if not first:
@@ -224,17 +233,45 @@ class NativeTarget(Target):
         sequence.early = early
         return logits
 
-    def _deepen(self, sequence: KvSequence, layer: int, vocab: int | None, rows: Rows) -> Logits:
+    def _deepen(
+        self, sequence: KvSequence, layer: int, vocab: int | None, rows: Rows, adapted: bool
+    ) -> Logits:
         start, early = time.perf_counter(), sequence.early
         slots, parents = self._nodes.in_order[: len(early)], early.parents([])
         early.load(slots, self._scratch.stream)
         self._nodes.describe(self._table, [NodeRows(sequence, parents, slots, slots)])
         more = layer - early.layer
-        logits = self._run(more, early.layer, len(early), rows, self._few(vocab))
+        through = layer if adapted else None
+        logits = self._run(more, early.layer, len(early), rows, self._few(vocab), through)
         early.store(self._scratch.stream)
         early.layer = layer
         early.seconds += self._layers_part(more, time.perf_counter() - start) / len(early)
         return logits
+
+    def has_adapter(self, layer: int) -> bool:
+        return layer in self._adapters
+
+    def adapt(self, layer: int, matrix: NDArray[np.float16]) -> None:
+        self._adapters.put(layer, 0, matrix)
+        self._tiles.clear()
+
+    def trace(
+        self, tokens: NDArray[np.int32], layers: Sequence[int], out: NDArray[np.float32]
+    ) -> None:
+        self.check(self.own, tokens)
+        tree, done = TokenTree.chain(tokens), 0
+        self._prepare([self._whole(self.own, tree)], ((self.own, tree),))
+        for place, layer in enumerate((*layers, self.spec.num_layers)):
+            self._run(layer - done, done, len(tokens), "none")
+            out[place] = self._scratch.stream[: len(tokens)]
+            done = layer
+        self._commit(self.own, range(len(tokens)))
+        self.own.filled(self.own.length + len(tokens))
+
+    def head(self, streams: NDArray[np.float32], adapted: int | None = None) -> Logits:
+        self._check_open()
+        self._scratch.stream[: len(streams)] = streams
+        return self._run(0, 0, len(streams), "all", adapted=adapted)
 
     def _few(self, vocab: int | None) -> int:
         """How many logits are computed when so many are asked for."""
@@ -262,14 +299,19 @@ class NativeTarget(Target):
         num_rows: int,
         rows: Rows,
         num_logits: int | None = None,
+        adapted: int | None = None,
     ) -> Logits:
-        """Run some layers, and the head for these rows and the vocabulary's first tokens."""
+        """Run some layers, and the head for these rows and the vocabulary's first tokens, through
+        the adapter of a layer if one is named.
+        """
         first, count = {"all": (0, num_rows), "last": (num_rows - 1, 1), "none": (0, 0)}[rows]
         self._num_rows, self._num_logits = count, num_logits or self.spec.vocab_size
         self._table[table.HEAD_MATRIX] = self._weights.head_matrix(self._num_logits)
-        self._table[table.TILES :] = self._tiles_for(num_rows)
-        at_once, threads = count == num_rows, self._pace.threads
-        self._team.run(num_layers, first_layer, num_rows, at_once, threads)
+        self._adapters.choose(self._table, adapted)
+        at_once, threads = count == num_rows and num_layers > 0, self._pace.threads
+        if num_layers > 0:
+            self._table[table.TILES :] = self._tiles_for(num_rows)
+            self._team.run(num_layers, first_layer, num_rows, at_once, threads)
         if count and not at_once:
             self._table[table.TILES :] = self._tiles_for(count)
             self._team.run(0, first, count, True, threads)
@@ -280,7 +322,7 @@ class NativeTarget(Target):
         found = self._tiles.get(num_nodes)
         if found is None:
             found = np.ones(2 * table.NUM_TYPES, np.int64)
-            for kind in self._weights.kinds:
+            for kind in self._weights.kinds | self._adapters.kinds:
                 form, code = FORMATS[kind], TYPE_CODES[kind]
                 size = next((size for size in form.sizes if size >= num_nodes), form.sizes[-1])
                 found[code] = isa.tile_address(self._isa, kind, size)
@@ -303,7 +345,7 @@ class NativeTarget(Target):
     def _close(self) -> None:
         self._team.close()
         self.own.state.release(0)
-        del self._weights, self._scratch, self._tiles, self._nodes, self._early
+        del self._weights, self._scratch, self._tiles, self._nodes, self._early, self._adapters
 
     def snapshot(self) -> Snapshot:
         blocks = [content.copy() for content in self.own.state.contents(self.length)]

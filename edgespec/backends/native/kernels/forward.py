@@ -62,10 +62,10 @@ def _quantise(c, rows, row, first, width):
 
 @inner_kernel
 def _norm_row(c, source, weight, target):
-    """Norm one row of the residual stream into a row of NORMED, and quantise it."""
+    """Norm a row [dim] at an address into a row of NORMED, and quantise it."""
     call_row(
         c[t.OPS + t.NORM],
-        c[t.STREAM] + source * c[t.STREAM_STRIDE],
+        source,
         weight,
         c[t.NORMED + t.FLOATS] + target * c[t.NORMED + t.FLOATS_STRIDE],
         c[t.DIM] >> 4,
@@ -285,7 +285,19 @@ def _angles(c, thread, threads, num_nodes):
 def _norm(c, thread, threads, gain, first, num_rows):
     """This thread's share of NORMED, from rows `first` .. of the residual stream."""
     for row in range(thread, num_rows, threads):
-        _norm_row(c, first + row, gain, row)
+        _norm_row(c, c[t.STREAM] + (first + row) * c[t.STREAM_STRIDE], gain, row)
+    barrier(c, thread, threads)
+
+
+@inner_kernel
+def _adapt(c, thread, threads, num_rows):
+    """NORMED from rows of the residual stream as the adapter says the last layer would leave it."""
+    up, stride = c[t.UP], c[t.UP_STRIDE]
+    _norm(c, thread, threads, c[t.ADAPTER_NORM], c[t.FIRST_ROW], num_rows)
+    _multiply(c, thread, c[t.ADAPTER], np.int64(t.NORMED), num_rows, up, stride, 0)
+    barrier(c, thread, threads)
+    for row in range(thread, num_rows, threads):
+        _norm_row(c, up + row * stride, c[t.LAST_NORM_WEIGHT], row)
     barrier(c, thread, threads)
 
 
@@ -325,7 +337,10 @@ def _pass(c, thread, threads):
         for layer in range(c[t.FIRST_LAYER], c[t.FIRST_LAYER] + c[t.NUM_LAYERS]):
             _layer(c, thread, threads, layer, num_rows)
     if with_head != 0:
-        _norm(c, thread, threads, c[t.LAST_NORM_WEIGHT], c[t.FIRST_ROW], num_rows)
+        if c[t.ADAPTER] != 0:
+            _adapt(c, thread, threads, num_rows)
+        else:
+            _norm(c, thread, threads, c[t.LAST_NORM_WEIGHT], c[t.FIRST_ROW], num_rows)
         logits, stride = c[t.LOGITS], c[t.LOGITS_STRIDE]
         _multiply(c, thread, c[t.HEAD_MATRIX], rows, num_rows, logits, stride, 0)
         barrier(c, thread, threads)

@@ -59,7 +59,11 @@ ATTENTION = OPS + NUM_OPS
 (SOFTMAX, COMBINE, TURN, STORE_KEY, STORE_VALUE, PUT_QUERY, SPREAD, WEIGH, MOST_ROWS, SCORE,
  MIX) = (*range(10), 9 + 12)
 NUM_ATTENTION = 9 + 2 * 12
-TILES = ATTENTION + NUM_ATTENTION
+
+# Between the layers and the head of a pass that ends early: the address of a matrix's row of the
+# table of matrices, 0 for none, and of the gain of the norm before it, f32 [dim].
+ADAPTER, ADAPTER_NORM = ATTENTION + NUM_ATTENTION, ATTENTION + NUM_ATTENTION + 1
+TILES = ATTENTION + NUM_ATTENTION + 2
 SIZES = TILES + NUM_TYPES
 NUM_ENTRIES = SIZES + NUM_TYPES
 

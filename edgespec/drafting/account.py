@@ -1,0 +1,96 @@
+"""What a drafter may lose whose every proposal costs something, such as a model that drafts.
+
+The controller's account is for what verifying loses and for drafters that cost next to nothing. One
+dear drafter would empty it and silence them all, so each has an account of its own: what its
+proposals take is booked there, with what its nodes cost the pass that verifies them and what they
+bring beyond the other drafters' own. While it holds too little for a proposal, this drafter alone
+is not asked; a small part of the time is paid in, so it is tried again.
+
+What a proposal brings depends on how sure the others are: beside a long match it brings nothing. So
+gains are remembered by that, and where they do not cover the price it is asked more and more
+rarely. All amounts are in plain passes, which is what a token is worth.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+ALLOWANCE = 0.0025
+"""Part of the time that it may lose."""
+OPENING = 1.5
+"""What it may lose at the start: enough to try."""
+CREDIT = 4.0
+"""Gains kept to be risked again."""
+LARGEST_BILL = 2.5
+"""What a proposal counts as at most: compiling a kernel is no draft."""
+_SURE = (0.3, 0.7)
+"""Bounds of how sure the others are of the next token."""
+_RATE, _RATE_DOWN = 0.1, 0.5
+"""Prices follow slowly up, and quickly down."""
+_LONGEST_SILENCE = 64
+
+
+class DearStep(NamedTuple):
+    """What dear drafters had to do with a step."""
+
+    seconds: float = 0.0
+    """Of their proposals, and of learning."""
+    tokens: int = 0
+    """Accepted beyond what the others had right; less than none where its nodes took theirs'
+    place.
+    """
+    nodes: int = 0
+    """Of the tree that was verified."""
+    asked: bool = False
+    """Whether one of them had a part in it."""
+    others_right: bool = False
+    """Whether one of the others had the next token."""
+
+
+NOTHING_DEAR = DearStep()
+
+
+class DearAccount:
+    """One dear drafter's balance, and when it is worth asking; steps are counted by the market."""
+
+    __slots__ = ("_bill", "_gains", "_mood", "_paid", "_silence", "_until", "balance")
+
+    def __init__(self) -> None:
+        self.balance = OPENING
+        self._bill = 0.0
+        """A typical proposal's."""
+        self._gains = [0.0] * (len(_SURE) + 1)
+        """What asking has come to lately, its price taken off, by how sure the others were."""
+        self._silence = [0] * len(self._gains)
+        self._until = [0] * len(self._gains)
+        """Steps before which it is not asked."""
+        self._paid = self._mood = 0
+        """The step that was paid for last; how sure the others were when it was asked."""
+
+    def wants(self, step: int, sure: float) -> bool:
+        """Whether to ask in this step, the others being `sure`, 0 to 1, of the next token."""
+        if self.balance < OPENING:
+            self.balance = min(self.balance + ALLOWANCE * (step - self._paid), OPENING)
+        self._paid = step
+        self._mood = sum(sure > bound for bound in _SURE)
+        return self.balance > self._bill and step >= self._until[self._mood]
+
+    @property
+    def next_step(self) -> int:
+        """The step from which it would be asked if nobody else knew anything."""
+        short = max(self._bill - self.balance, 0.0)
+        return max(self._until[0], self._paid + int(short / ALLOWANCE) + 2 * (short > 0.0))
+
+    def settle(self, bill: float, gain: float) -> None:
+        """Book a proposal that was asked for: what it took, and what it brought."""
+        bill, mood = min(bill, LARGEST_BILL), self._mood
+        rate = _RATE_DOWN if bill < self._bill else _RATE
+        self._bill += (rate if self._bill else 1.0) * (bill - self._bill)
+        net = gain - bill
+        self.balance = min(self.balance + net, CREDIT)
+        self._gains[mood] += _RATE * (net - self._gains[mood])
+        if self._gains[mood] > 0.0:
+            self._silence[mood] = 0
+        else:
+            self._silence[mood] = min(max(2 * self._silence[mood], 1), _LONGEST_SILENCE)
+        self._until[mood] = self._paid + 1 + self._silence[mood]

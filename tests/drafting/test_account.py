@@ -1,0 +1,127 @@
+"""A dear drafter's own account: it loses little where it is wrong, and is asked where it pays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgespec.control.controller import Controller
+from edgespec.control.cost_curve import CostCurve
+from edgespec.drafting import Drafter, DraftTree, Market, StepOutcome
+from edgespec.drafting.account import ALLOWANCE, OPENING, DearAccount
+
+
+def play(account: DearAccount, steps: int, chance: float, bill: float, seed: int = 0) -> float:
+    """Gains less bills over many steps, each right proposal bringing a pass."""
+    rng, total = np.random.default_rng(seed), 0.0
+    for step in range(steps):
+        if account.wants(step, 0.0):
+            gain = float(rng.random() < chance)
+            account.settle(bill, gain)
+            total += gain - bill
+    return total
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_loses_no_more_than_it_is_allowed(seed: int) -> None:
+    lost = -play(DearAccount(), 20_000, 0.0, 0.3, seed)
+    assert 0.5 * ALLOWANCE * 20_000 < lost < OPENING + ALLOWANCE * 20_000 + 1.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_is_asked_where_it_pays(seed: int) -> None:
+    assert play(DearAccount(), 4000, 0.7, 0.3, seed) > 0.8 * 4000 * 0.4
+
+
+def test_it_is_asked_again_when_it_comes_to_pay() -> None:
+    account = DearAccount()
+    play(account, 2000, 0.0, 0.3)
+    account._paid, account._until = 0, [0, 0, 0]
+    assert play(account, 4000, 0.9, 0.3) > 0.5 * 4000 * 0.6
+
+
+def test_beside_those_who_are_sure_it_is_asked_less() -> None:
+    """It brings nothing where the others are sure, and is asked there seldom; else always."""
+    account, asked = DearAccount(), [0, 0]
+    for step in range(4000):
+        sure = 0.9 if step % 2 else 0.1
+        if account.wants(step, sure):
+            asked[step % 2] += 1
+            account.settle(0.3, 0.0 if step % 2 else 1.0)
+    assert asked[0] > 1900
+    assert asked[1] < 100
+
+
+def test_the_step_it_is_asked_next_is_the_one_it_wants() -> None:
+    account = DearAccount()
+    while account.wants(0, 0.0):
+        account.settle(0.4, 0.0)
+        account._until = [0, 0, 0]
+    step = account.next_step
+    assert not account.wants(step - 4, 0.0)
+    assert account.wants(step, 0.0)
+
+
+class Free(Drafter):
+    """Is always right, at no cost."""
+
+    name, size_bytes = "free", 0
+    token = 1
+
+    def reset(self, tokens: object) -> None: ...
+
+    def extend(self, tokens: object) -> None: ...
+
+    def propose(self, max_nodes: int) -> DraftTree:
+        return DraftTree.chain(1, [self.token], [0.5], 1)
+
+
+class Dear(Free):
+    """Is always wrong, and takes a third of a pass."""
+
+    name, dear, token = "dear", True, 2
+
+    def __init__(self, clock: list[float]) -> None:
+        self.clock = clock
+        self.asked = 0
+
+    def propose(self, max_nodes: int) -> DraftTree:
+        self.clock[0] += 0.3
+        self.asked += 1
+        return super().propose(max_nodes)
+
+
+def test_a_dear_one_that_fails_silences_nobody_else() -> None:
+    """Free drafts go on at every step; the whole loses next to nothing."""
+    clock = [0.0]
+    dear = Dear(clock)
+    market = Market([Free(), dear], clock=lambda: clock[0])
+    curve = {1: 1.0, 2: 1.05, 4: 1.1}
+    controller, prices = Controller(CostCurve(curve), 4), np.array([1.0, 1.05, 1.07, 1.1])
+    market._prices, market.token_s = prices, 1.0
+    market.reset([1])
+    steps, passes = 2000, 0.0
+    for _ in range(steps):
+        start = clock[0]
+        dear_now = market.step >= market.dear_at
+        room = 0 if controller.wait and not dear_now else controller.draft_room(3, dear=dear_now)
+        tree = DraftTree.root(1)
+        if room:
+            tree = market.propose(room, free=controller.asked)
+            tree = tree.take(
+                1 + controller.choose(
+                    tree, clock[0] - start, dear_s=market.dear_s, risk_s=market.dear_risk_s
+                )
+            )  # fmt: skip
+        path = [0] + [node for node in range(1, len(tree)) if tree.tokens[node] == 1][:1]
+        outcome = StepOutcome(tree, path, 1, [1] * len(path))
+        passes += (clock[0] - start + prices[len(tree) - 1]) / len(path)
+        market.observe(outcome)
+        if controller.asked or market.dear_step.asked:
+            controller.observe(outcome, prices[len(tree) - 1], clock[0] - start, market.dear_step)
+        else:
+            controller.rest(1.0)
+        market.extend(outcome.new_tokens)
+        market.take_seconds()
+    assert passes / steps < 0.55  # two tokens of 1.05 a step, and little else
+    assert dear.asked < 0.05 * steps
