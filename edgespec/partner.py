@@ -115,16 +115,14 @@ class Partner:
         return self._target.own if self._num_texts == 1 else self._target.open_sequence()
 
     def cannot_overlap(self, plan: Plan) -> str:
-        """Why it does not draft while the other verifies, "" when it may."""
-        if self.overlap == "off":
-            return "as asked"
+        """Why it cannot draft while the other verifies, "" when it can."""
         if plan.sequences > 1:  # it computes for one at a time
             return "the texts share the draft model"
         return _cannot_overlap(self.backend)
 
     def overlap_reason(self, plan: Plan) -> str:
         """A sentence on drafting while the other verifies."""
-        why = self.cannot_overlap(plan)
+        why = "as asked" if self.overlap == "off" else self.cannot_overlap(plan)
         if why:
             return f"overlap off: {why}; drafts are written before each pass"
         threads, draft_threads = shared_cores(plan.threads, hardware().usable_threads())
