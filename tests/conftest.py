@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("any machine", deadline=None)  # a busy one is slow, not wrong
+settings.load_profile("any machine")
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # `tests.models.build` is importable however pytest is started

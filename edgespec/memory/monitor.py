@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Container, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ import psutil
 
 _MADV_DONTNEED = 4
 _M_MMAP_THRESHOLD = -3
-_LARGE_BLOCK = 1 << 20
+_given_back_bytes = 1 << 62
 
 
 def resident_bytes() -> int:
@@ -89,15 +90,18 @@ def _trim_heap() -> None:
         trim(ctypes.c_size_t(0))
 
 
-@cache
-def give_back_large_blocks() -> None:
-    """Have blocks of a MiB and more go back to the system when they are freed (glibc).
+def give_back_blocks(least_bytes: int) -> None:
+    """Have blocks of this size and more go back to the system when they are freed (glibc).
 
     Left alone, it keeps blocks as large as the largest freed so far, up to 32 MiB each: of a buffer
-    that grows with the context, what it was before stays resident between others.
+    that grows with the context, what it was before stays resident between others. The smallest size
+    that was ever asked for holds.
     """
-    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
+    global _given_back_bytes
+    if least_bytes < _given_back_bytes and platform.libc_ver()[0] == "glibc":
+        with suppress(AttributeError, OSError):
+            ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, least_bytes)
+            _given_back_bytes = least_bytes
 
 
 def code_bytes() -> int:

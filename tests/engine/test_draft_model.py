@@ -102,7 +102,7 @@ def test_the_text_is_that_of_plain_decoding(
     """Every pair of backends. A model that drafts for itself is right, and too dear for more than a
     token at a time.
     """
-    others: dict[str, Any] = {"backend": backend, "drafters": "none"}
+    others: dict[str, Any] = {"backend": backend, "drafters": "none", "overlap": "off"}
     with edgespec.load(
         in_format(models, "large", backend), **options(models, draft, drafting, **others)
     ) as engine:

@@ -14,7 +14,8 @@ from typing import Any
 
 from edgespec.backends.llamacpp.ggml import library_file
 from edgespec.errors import BackendError
-from edgespec.memory.monitor import give_back_large_blocks
+from edgespec.memory.monitor import give_back_blocks
+from edgespec.memory.size import MIB
 
 PACKAGE = "llama-cpp-python"
 OLDEST = (0, 3, 36)
@@ -126,5 +127,5 @@ def _import() -> Library:
             f"{PACKAGE} {version()} cannot be imported: {reason}; build it for this machine: "
             f"pip install --force-reinstall --no-binary {PACKAGE} {PACKAGE}"
         ) from None
-    give_back_large_blocks()  # its scratch grows with what is attended to
+    give_back_blocks(MIB)  # its scratch grows with what is attended to
     return Library(api)

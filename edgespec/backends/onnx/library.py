@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Any
 
 from edgespec.errors import BackendError
-from edgespec.memory.size import KIB
 
 PACKAGE = "onnxruntime"
 OLDEST = (1, 23)
 INSTALL = "pip install 'edgespec[onnx]'"
 _FATAL = 4
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_GIVEN_BACK_BYTES = 256 * KIB
 _ONCE = threading.Lock()
 
 
@@ -88,19 +83,6 @@ def settings(module: Any, threads: int, folder: str) -> Any:
 
 
 @cache
-def bound_heap() -> None:
-    """Have blocks from 256 KiB on given back to the system as soon as they are freed (glibc).
-
-    Left alone, it keeps blocks up to the largest one freed so far, up to 32 MiB each, between
-    others: what passes had needed stayed resident beside what the next one needs.
-    """
-    if platform.libc_ver()[0] == "glibc":
-        with suppress(AttributeError, OSError):
-            set_option = ctypes.CDLL(None).mallopt
-            set_option(_M_MMAP_THRESHOLD, _GIVEN_BACK_BYTES)
-            set_option(_M_TRIM_THRESHOLD, _GIVEN_BACK_BYTES)
-
-
 def words(error: BaseException) -> str:
     """What the library said, without its places in code."""
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", " ".join(str(error).split()))

@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 from edgespec.backends.base import Rows
 from edgespec.backends.onnx.cache import KvCache
 from edgespec.backends.onnx.layout import Layout
-from edgespec.backends.onnx.library import bound_heap, library, settings, words
+from edgespec.backends.onnx.library import library, settings, words
 from edgespec.backends.onnx.patch import BIAS, PICKED, POSITIONS
 from edgespec.errors import BackendError, ModelFileError
-from edgespec.memory.monitor import release_pages
+from edgespec.memory.monitor import give_back_blocks, release_pages
+from edgespec.memory.size import KIB
 from edgespec.models.onnx_file import OnnxFile
 
 _CPU = "cpu"
+_KEPT_BYTES = 256 * KIB
+"""Freed blocks below this stay with the process: they are soon needed again."""
 
 
 def open_session(file: OnnxFile, layout: Layout, threads: int) -> Any:
@@ -26,7 +29,7 @@ def open_session(file: OnnxFile, layout: Layout, threads: int) -> Any:
     model: Any = str(file.path)
     if layout.patch is not None:
         model = layout.patch.apply(file.path.read_bytes())
-    bound_heap()
+    give_back_blocks(_KEPT_BYTES)
     try:
         session = module.InferenceSession(  # without a fallback, whose failures it prints
             model, options, providers=["CPUExecutionProvider"], enable_fallback=0
