@@ -52,6 +52,7 @@ class DraftAhead(Drafter):
         drafter: DraftModelDrafter,
         option: str = "auto",
         *,
+        reason: str = "as asked",
         threads: int | None = None,
         draft_threads: int | None = None,
         cores: Cores | None = None,
@@ -63,7 +64,7 @@ class DraftAhead(Drafter):
         self.source = source
         self._clock = clock
         self._drafter = drafter
-        self._choice = Choice(option)
+        self._choice = Choice(option, reason=reason)
         self._threads, self._draft_threads = threads, draft_threads
         cores = cores if cores is not None and cores.unequal else Cores(frozenset(), frozenset())
         self._fast = cores.fast
@@ -201,7 +202,7 @@ class DraftAhead(Drafter):
         error, self._pipeline.failure = self._pipeline.failure, None
         what = " ".join(f"{type(error).__name__}: {error}".split())
         self.notes = (f"drafting ahead ended by an error, and drafts come in turn ({what})",)
-        self._choice = Choice("off")
+        self._choice = Choice("off", reason="its thread failed")
         self._pipeline.rest().forget()
 
     @property
