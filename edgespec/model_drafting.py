@@ -95,8 +95,8 @@ def make(name: str, file: ModelFile, partner: Partner | None, plan: Plan) -> Dra
         from edgespec.partner import shared_cores
 
         drafter = DraftModelDrafter(partner.sequence(), vocab_size, partner.ids)
-        if partner.cannot_overlap(plan):
-            return drafter
+        if why := partner.cannot_overlap(plan):
+            return DraftAhead(drafter, "off", reason=why)
         threads, draft_threads = shared_cores(plan.threads, hardware().usable_threads())
         return DraftAhead(
             drafter, partner.overlap, threads=threads, draft_threads=draft_threads, cores=cores()

@@ -33,6 +33,8 @@ from edgespec.memory.cores import Cores, stay_on
 from edgespec.verification.sampling import SamplingParams
 
 _RATE = 0.1
+MOST_SURE = 0.9
+"""Drafts likelier than this are written ahead at any price: else nothing new would be learnt."""
 WAIT = 0.7
 """Part of a draft's worth that is waited for where drafting holds nobody up: one that is not waited
 for is written beside the pass, and not lost."""
@@ -52,6 +54,7 @@ class DraftAhead(Drafter):
         drafter: DraftModelDrafter,
         option: str = "auto",
         *,
+        reason: str = "as asked",
         threads: int | None = None,
         draft_threads: int | None = None,
         cores: Cores | None = None,
@@ -63,7 +66,7 @@ class DraftAhead(Drafter):
         self.source = source
         self._clock = clock
         self._drafter = drafter
-        self._choice = Choice(option)
+        self._choice = Choice(option, reason=reason)
         self._threads, self._draft_threads = threads, draft_threads
         cores = cores if cores is not None and cores.unequal else Cores(frozenset(), frozenset())
         self._fast = cores.fast
@@ -123,7 +126,7 @@ class DraftAhead(Drafter):
         self._ahead += 1
         self._lend(self._draft_threads)
         # What is drafted ahead holds the target up; what is waited for, it waits for.
-        self._pipeline.least = max(LEAST, self._choice.hold_up)
+        self._pipeline.least = min(max(LEAST, self._choice.hold_up), MOST_SURE)
         self._pipeline.go_on()
         # A wait is worth at most what drafting in turn would make of it.
         token_s = self._drafter.value_s(step_s=self._pipeline.draft_s)
@@ -201,7 +204,7 @@ class DraftAhead(Drafter):
         error, self._pipeline.failure = self._pipeline.failure, None
         what = " ".join(f"{type(error).__name__}: {error}".split())
         self.notes = (f"drafting ahead ended by an error, and drafts come in turn ({what})",)
-        self._choice = Choice("off")
+        self._choice = Choice("off", reason="its thread failed")
         self._pipeline.rest().forget()
 
     @property

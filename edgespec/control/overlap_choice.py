@@ -46,6 +46,8 @@ class Choice:
     """How many times as long the target takes with the cores that overlap leaves it."""
     hold_up: float = 0.0
     """By what part of its own time a draft holds up the target that computes beside it."""
+    reason: str = "as asked"
+    """Why it is on or off for good, where `option` says so."""
     overlapped: bool = field(init=False)
     gain: float = field(default=0.0, init=False)
     """How many times as fast overlap was in the last trial; 0 where none was made."""
@@ -121,7 +123,7 @@ class Choice:
         """One clause: what was chosen, and by which measurement."""
         state = "on" if self.overlapped else "off"
         if self.option != "auto":
-            return f"{state}: as asked"
+            return f"{state}: {self.reason}"
         if self.gain:
             return f"{state}: {self.gain:.2f} times the speed of drafting in turn, as measured"
         if self._step_s:

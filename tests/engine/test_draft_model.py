@@ -73,7 +73,8 @@ def in_format(models: dict[str, Path], name: str, backend: str) -> Path:
 
 def options(models: dict[str, Path], draft: str, drafting: str, **others: Any) -> dict[str, Any]:
     path = in_format(models, draft, drafting)
-    return {"threads": 1, "draft_model": path, "draft_backend": drafting} | others
+    made = {"threads": 1, "draft_model": path, "draft_backend": drafting, "overlap": "off"}
+    return made | others
 
 
 def same_or_tied(engine: Engine, plain: Reply, found: Reply) -> bool:

@@ -134,7 +134,8 @@ def test_an_error_of_the_drafter_is_told_and_costs_the_overlap_alone(
     with load(models) as engine:
         engine._controller = Eager(engine.plan.max_nodes)
         expected = engine.generate(PROMPTS[0], speculation=False, **OPTIONS)
-        for _ in range(30):  # a thread that gets no core fails later
+        end = time.monotonic() + 30.0
+        while time.monotonic() < end:  # beside passes this short the thread seldom gets its turn
             found = engine.generate(PROMPTS[0], **OPTIONS)
             assert same(expected, found)
             if found.stats.notes:
