@@ -5,7 +5,6 @@ Nothing heavy is imported before a command runs: `edgespec --help` is to answer 
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import Annotated, Any
@@ -14,15 +13,53 @@ import typer
 from typer.core import TyperGroup
 
 from edgespec.errors import EdgeSpecError, OptionError
-from edgespec.terminal import bench, replay, stores
+from edgespec.terminal import bench, files, replay, stores
 from edgespec.terminal import prefix as prefixes
+from edgespec.terminal.arguments import (
+    Accept,
+    Backend,
+    Context,
+    DraftBackend,
+    Drafters,
+    DraftModel,
+    IgnoreEos,
+    Json,
+    KvType,
+    MaxBatch,
+    MaxTokens,
+    Memory,
+    MinP,
+    Model,
+    ModelArgument,
+    NoSpeculation,
+    OnOverflow,
+    Out,
+    Overlap,
+    Penalty,
+    PrefixName,
+    Prompt,
+    Prompts,
+    Raw,
+    Ray,
+    Seed,
+    Stats,
+    Store,
+    System,
+    Temperature,
+    Threads,
+    TopK,
+    TopP,
+    Version,
+    Vram,
+    Workers,
+)
 from edgespec.terminal.options import (
     LoadOptions,
     ReplyOptions,
     drafting_options,
     one_model,
 )
-from edgespec.terminal.text import printable, read_prompt, tolerate_any_encoding
+from edgespec.terminal.text import print_json, printable, read_prompt, tolerate_any_encoding
 from edgespec.version import __version__
 
 
@@ -90,212 +127,6 @@ def _say(message: str) -> None:
 
 def _debugging() -> bool:
     return os.environ.get("EDGESPEC_DEBUG", "") not in ("", "0")
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"edgespec {__version__}")
-        raise typer.Exit
-
-
-_SIZE = "2GiB, 512MiB, 50% or auto"
-Model = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        "-m",
-        metavar="PATH_OR_NAME",
-        help="A .gguf file, or an ONNX model; the bundled model if left out.",
-    ),
-]
-ModelArgument = Annotated[
-    str | None, typer.Argument(metavar="MODEL", help="The same as --model.", show_default=False)
-]
-Prompt = Annotated[
-    str | None, typer.Argument(metavar="PROMPT", help="What to answer.", show_default=False)
-]
-Backend = Annotated[
-    str,
-    typer.Option(
-        "--backend",
-        metavar="auto|native|llamacpp|onnx|reference",
-        help="What computes; auto is the fastest here of those that run the model.",
-    ),
-]
-Memory = Annotated[
-    str, typer.Option("--memory", metavar="SIZE", help=f"Most memory to be resident in: {_SIZE}.")
-]
-Vram = Annotated[
-    str,
-    typer.Option(
-        "--vram",
-        metavar="SIZE",
-        help="Most memory to take of GPUs and workers; auto takes none of GPUs.",
-    ),
-]
-Workers = Annotated[
-    str | None,
-    typer.Option(
-        "--workers",
-        metavar="HOST:PORT,...",
-        help="Other machines that run `edgespec worker`, to hold layers of the model.",
-    ),
-]
-Context = Annotated[
-    int | None,
-    typer.Option("--context", metavar="N", help="Tokens of prompt and reply together."),
-]
-Threads = Annotated[
-    int | None, typer.Option("--threads", metavar="N", help="Threads; one per core if left out.")
-]
-KvType = Annotated[
-    str,
-    typer.Option(
-        "--kv-type",
-        metavar="auto|f16|int8|q4",
-        help="How keys and values are kept: int8 takes half of f16's memory, q4 a bit over a "
-        "quarter and changes the text; auto takes f16, or int8 where f16 does not fit.",
-    ),
-]
-MaxTokens = Annotated[
-    int, typer.Option("--max-tokens", "-n", metavar="N", help="Most tokens to write.")
-]
-Temperature = Annotated[
-    float, typer.Option("--temperature", "-t", metavar="T", help="0 takes the likeliest token.")
-]
-TopK = Annotated[
-    int, typer.Option("--top-k", metavar="N", help="Draw from the N likeliest tokens; 0 is off.")
-]
-TopP = Annotated[
-    float,
-    typer.Option("--top-p", metavar="P", help="Draw from the likeliest that sum to P; 1 is off."),
-]
-MinP = Annotated[
-    float,
-    typer.Option("--min-p", metavar="P", help="Drop tokens under P times the best; 0 is off."),
-]
-Penalty = Annotated[
-    float, typer.Option("--repetition-penalty", metavar="R", help="Above 1 repeats less.")
-]
-Seed = Annotated[
-    int | None,
-    typer.Option("--seed", metavar="S", help="The same seed, the same text; drawn if left out."),
-]
-Drafters = Annotated[
-    str, typer.Option("--drafters", metavar="LIST|auto", help="Who guesses ahead: names, or none.")
-]
-Store = Annotated[
-    str | None,
-    typer.Option("--store", metavar="FILE", help="A datastore for the drafter hierarchy."),
-]
-DraftModel = Annotated[
-    str | None,
-    typer.Option("--draft-model", metavar="FILE", help="A smaller model that guesses ahead."),
-]
-Overlap = Annotated[
-    str,
-    typer.Option(
-        "--overlap",
-        metavar="auto|on|off",
-        help="Whether the draft model works while the model verifies; auto: where that is faster.",
-    ),
-]
-DraftBackend = Annotated[
-    str,
-    typer.Option(
-        "--draft-backend",
-        metavar="auto|native|llamacpp|onnx",
-        help="What computes the draft model; auto is native where that reads it.",
-    ),
-]
-NoSpeculation = Annotated[
-    bool,
-    typer.Option("--no-speculation", help="One token at a time; the text is the same, only later."),
-]
-PrefixName = Annotated[
-    str | None,
-    typer.Option(
-        "--prefix", metavar="NAME", help="Begin with what `edgespec prefix save NAME` computed."
-    ),
-]
-System = Annotated[
-    str | None, typer.Option("--system", "-s", metavar="TEXT", help="A system message.")
-]
-Raw = Annotated[
-    bool, typer.Option("--raw", help="Send the prompt as it is, without the chat template.")
-]
-IgnoreEos = Annotated[
-    bool, typer.Option("--ignore-eos", help="Write on when the model would end its reply.")
-]
-Accept = Annotated[
-    str,
-    typer.Option(
-        "--accept",
-        metavar="exact|typical",
-        help="Which drafts stay: those the model would write, or, lossy, those typical enough.",
-    ),
-]
-OnOverflow = Annotated[
-    str,
-    typer.Option(
-        "--on-overflow",
-        metavar="stop|drop-turns|sliding",
-        help="When the context is full: stop, drop the oldest turns, or keep a sliding window.",
-    ),
-]
-Stats = Annotated[
-    bool | None,
-    typer.Option(
-        "--stats/--no-stats",
-        help="The numbers on stderr after the reply, or not; by default on a terminal.",
-        show_default=False,
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else.")]
-Prompts = Annotated[
-    str, typer.Argument(metavar="FILE", help="Prompts, a JSON object a line; - is standard input.")
-]
-Out = Annotated[
-    str | None,
-    typer.Option("--out", "-o", metavar="FILE", help="Where replies go; stdout if left out."),
-]
-MaxBatch = Annotated[
-    int, typer.Option("--max-batch", metavar="N", help="Most replies written at once.")
-]
-Ray = Annotated[
-    str | None,
-    typer.Option(
-        "--ray",
-        metavar="ADDRESS",
-        help="Use every node of a Ray cluster: HOST:PORT of its head, auto or local.",
-    ),
-]
-Format = Annotated[str, typer.Option("--format", metavar="onnx", help="What to write.")]
-Bits = Annotated[
-    int | None,
-    typer.Option(
-        "--bits", metavar="4|8|16|32", help="Of each weight; nearest to the file's if left out."
-    ),
-]
-ExitLayer = Annotated[
-    int | None,
-    typer.Option("--exit-layer", metavar="E", help="Keep the first E layers only, to draft with."),
-]
-Positions = Annotated[
-    int | None,
-    typer.Option(
-        "--context", metavar="N", help="Positions it will take, at most 32768 by default."
-    ),
-]
-Source = Annotated[str, typer.Argument(metavar="MODEL", help="A .gguf file, or a bundled name.")]
-Folder = Annotated[str, typer.Argument(metavar="OUT", help="A folder for what is written.")]
-Tensors = Annotated[bool, typer.Option("--tensors", help="List every tensor too.")]
-Version = Annotated[
-    bool,
-    typer.Option(
-        "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
-    ),
-]
 
 
 app.add_typer(bench.app, name="bench")
@@ -506,80 +337,15 @@ def plan(
     )  # fmt: skip
     made = options.plan()
     if as_json:
-        _print_json(made.as_dict())
+        print_json(made.as_dict())
         return
     from edgespec.terminal.tables import print_plan
 
     print_plan(made, options.model)
 
 
-@app.command()
-def show(
-    model_argument: ModelArgument = None,
-    model: Model = None,
-    tensors: Tensors = False,
-    as_json: Json = False,
-) -> None:
-    """Tell what is in a model file."""
-    from edgespec.terminal.about import about
-
-    facts = about(one_model(model_argument, model), tensors=tensors)
-    if as_json:
-        _print_json(facts)
-        return
-    from edgespec.terminal.tables import print_about
-
-    print_about(facts)
-
-
-@app.command()
-def export(
-    source: Source,
-    out: Folder,
-    format: Format = "onnx",
-    bits: Bits = None,
-    exit_layer: ExitLayer = None,
-    context: Positions = None,
-    as_json: Json = False,
-) -> None:
-    """Write a model in another format.
-
-    OUT becomes a folder with an ONNX graph, its weights, tokenizer and chat template, as
-    onnxruntime-genai lays them out; `--model OUT` runs it. Its logits are compared with MODEL's.
-    """
-    from edgespec.terminal.exports import export_model
-
-    facts = export_model(source, out, format, bits, exit_layer, context, quiet=as_json)
-    if as_json:
-        _print_json(facts)
-
-
-@app.command()
-def prepare(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A .gguf file.")],
-    exit_layer: Annotated[
-        int, typer.Option("--exit-layer", metavar="E", help="Layers of the first part.")
-    ],
-    out: Annotated[
-        str | None,
-        typer.Argument(metavar="OUT", help="How names begin; beside the model if left out."),
-    ] = None,
-) -> None:
-    """Write a model in two files, the first of which is a smaller model of its own.
-
-    The files hold the same tensors and run as the whole on llama.cpp; the first, of E layers, can
-    draft for the whole on the same pages of memory.
-    """
-    from pathlib import Path
-
-    from edgespec.memory.size import format_size
-    from edgespec.models import resolve
-    from edgespec.models.splitting import split_model
-
-    path = resolve(model)
-    place = Path(out) if out else path.with_name(f"{path.stem}-exit{exit_layer}")
-    for part in split_model(path, exit_layer, place):
-        print(f"{printable(str(part))}  {format_size(part.stat().st_size)}")
+for command in (files.show, files.export, files.prepare, files.adapt):
+    app.command()(command)
 
 
 @app.command()
@@ -608,43 +374,6 @@ def worker(
 
 
 @app.command()
-def adapt(
-    model: Source,
-    data: Annotated[
-        str,
-        typer.Option(
-            "--data",
-            metavar="FILE",
-            help='A plain text, or .jsonl of {"text": ...} or {"prompt": ..., "response": ...}.',
-        ),
-    ],
-    exit_layer: Annotated[
-        str,
-        typer.Option(
-            "--exit-layer", metavar="E|auto", help="Fit this exit; auto all that drafts may take."
-        ),
-    ] = "auto",
-    memory: Memory = "auto",
-    threads: Threads = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option("--max-tokens", metavar="N", help="How much of the text to read at most."),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Fit an adapter that lets early exits of a model say more often what the whole would.
-
-    It is written beside the model, where the drafter early-exit finds it; no text changes.
-    Exits that do not gain on text kept apart have none.
-    """
-    from edgespec.terminal.adapts import adapt_model
-
-    facts = adapt_model(model, data, exit_layer, memory, threads, max_tokens, quiet=as_json)
-    if as_json:
-        _print_json(facts)
-
-
-@app.command()
 def doctor(as_json: Json = False) -> None:
     """Look this machine and installation over.
 
@@ -656,14 +385,10 @@ def doctor(as_json: Json = False) -> None:
     problems = sum(finding.status == "problem" for finding in findings)
     if as_json:
         values = [finding.as_dict() for finding in findings]
-        _print_json({"version": __version__, "problems": problems, "findings": values})
+        print_json({"version": __version__, "problems": problems, "findings": values})
     else:
         from edgespec.terminal.tables import print_findings
 
         print_findings(findings)
     if problems:
         raise typer.Exit(1)
-
-
-def _print_json(values: dict[str, Any]) -> None:
-    print(json.dumps(values, indent=2, ensure_ascii=False))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from edgespec.errors import EdgeSpecError, OptionError
 
@@ -89,3 +90,8 @@ def tolerate_any_encoding() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def print_json(values: dict[str, Any]) -> None:
+    """Print numbers for programs on stdout."""
+    print(json.dumps(values, indent=2, ensure_ascii=False))
