@@ -12,7 +12,8 @@ from edgespec.overflow import NUM_SINKS, Overflow, Sliding, policy
 from edgespec.reply import Reply
 
 if TYPE_CHECKING:
-    from edgespec.engine import Engine, ReplyStream
+    from edgespec.engine import Engine
+    from edgespec.streaming import ReplyStream
 
 
 class Chat:

@@ -33,6 +33,7 @@ from edgespec.overflow import Overflow, policy
 from edgespec.reply import DEFAULT_MAX_TOKENS, KvTraffic, Reply, Request
 from edgespec.session import Session, Text
 from edgespec.shelf import Shelf
+from edgespec.streaming import ReplyStream
 from edgespec.verification.sampling import SamplingParams, random_seed
 from edgespec.writing import Writer, Writing, check_prompt, fit_prompt
 
@@ -125,7 +126,7 @@ class Engine:
     ) -> ReplyStream:
         """A reply that goes on with the text of an owner, such as a chat, until `forget`."""
         writing = Writing(self.request(prompt, **options), overflow, owner)
-        return ReplyStream(self, writing)
+        return ReplyStream(self._run(writing), writing)
 
     def forget(self, owner: Hashable) -> None:
         """Give back what is kept of an owner's text: now, or when the reply that is being written
@@ -314,7 +315,7 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self, writing: Writing) -> Iterator[str]:
+    def _run(self, writing: Writing) -> Generator[str, None, None]:
         """The life of one request: prefill what is new, decode, account."""
         with self._alone():
             start = time.perf_counter()
@@ -436,52 +437,6 @@ class Engine:
         market = self._make_market()
         market.attach(sequence, self._controller.curve.table)
         return Session(sequence, market)
-
-
-class ReplyStream:
-    """An iterator over the pieces of one reply; `reply` is the whole once it has ended."""
-
-    def __init__(self, engine: Engine, writing: Writing) -> None:
-        self._writing = writing
-        self._pieces = engine._run(self._writing)
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        return next(self._pieces)
-
-    def close(self) -> None:
-        """Stop writing; what was written stays in the cache."""
-        self._pieces.close()  # type: ignore[attr-defined]
-
-    @property
-    def request(self) -> Request:
-        return self._writing.request
-
-    @property
-    def text(self) -> str:
-        """What has been written so far."""
-        return self._writing.text
-
-    @property
-    def token_ids(self) -> list[int]:
-        return self._writing.token_ids
-
-    @property
-    def seen_ids(self) -> list[int]:
-        """What the model has before it: prompt and reply, less what a full context dropped."""
-        return self._writing.seen_ids
-
-    @property
-    def started(self) -> bool:
-        """Whether the reply was begun: its prompt was accepted and prefilled."""
-        return self._writing.stats is not None
-
-    @property
-    def reply(self) -> Reply:
-        """The reply; raises EdgeSpecError while it is still being written."""
-        return self._writing.reply
 
 
 def _stage(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:

@@ -15,7 +15,8 @@ from edgespec.terminal.text import notices, printable, stats_line
 
 if TYPE_CHECKING:  # they bring Numba, and planning measures what the process holds without it
     from edgespec.chat import ChatStream
-    from edgespec.engine import Engine, ReplyStream
+    from edgespec.engine import Engine
+    from edgespec.streaming import ReplyStream
 
 
 def run_once(

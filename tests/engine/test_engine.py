@@ -10,7 +10,8 @@ import pytest
 import edgespec
 from edgespec import ContextOverflowError, EdgeSpecError, OptionError, Stats
 from edgespec.backends.sequence import KvSequence
-from edgespec.engine import Engine, ReplyStream
+from edgespec.engine import Engine
+from edgespec.streaming import ReplyStream
 
 PROMPT = "the cat and the hat"
 
