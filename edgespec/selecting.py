@@ -143,8 +143,13 @@ class Selection:
 
 
 def _reason(chosen: Contender, found: list[Contender]) -> str:
-    told = f"backend {chosen.name}: {chosen.speed:.3g} tokens/s expected, {chosen.basis}"
+    told = f"backend {chosen.name}: {_rounded(chosen.speed)} tokens/s expected, {chosen.basis}"
     others = [
-        f"{one.name} {one.speed:.3g}, {one.basis}" for one in found if one.name != chosen.name
+        f"{one.name} {_rounded(one.speed)}, {one.basis}" for one in found if one.name != chosen.name
     ]
     return told + "".join(f"; {other}" for other in others)
+
+
+def _rounded(speed: float) -> str:
+    """Three digits, never as a power of ten."""
+    return f"{speed:.0f}" if speed >= 100 else f"{speed:.3g}"
