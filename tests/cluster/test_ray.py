@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 from tests.cli_runs import Finished, edgespec, environment
-from tests.models.build import CHATML, write_gguf
 
 NUM_PROMPTS = 120
 pytestmark = pytest.mark.slow
@@ -37,8 +36,9 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_gguf(tmp_path_factory.mktemp("ray") / "tiny.gguf", template=CHATML)
+def model(bundled_model: Path) -> Path:
+    """Large enough for workers to be at work when they die."""
+    return bundled_model
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,8 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def arguments(model: Path, prompts: Path) -> list[object]:
-    options: list[object] = ["--threads", 1, "--max-batch", 4, "--max-tokens", 60]
+    options: list[object] = ["--threads", 1, "--max-batch", 2, "--max-tokens", 100]
+    options.append("--no-speculation")
     return ["batch", prompts, "-m", model, "--memory", "1GiB", *options]
 
 
@@ -89,17 +90,21 @@ def test_killed_workers_change_nothing(
         env=environment(),
         text=True,
     ) as run:
-        rng, killed, seen = random.Random(2), 0, 0
+        rng, killed = random.Random(2), 0
         while run.poll() is None and killed < 2:
-            time.sleep(0.05)
-            written = out.read_text(encoding="utf-8").count("\n") if out.exists() else 0
-            if written > seen and (found := workers()):
+            time.sleep(0.02)
+            if killed == 0 and not (out.exists() and out.stat().st_size):
+                continue
+            # What was lost holds back the lines after it, so the second death goes by the clock.
+            time.sleep(rng.uniform(0.0, 0.5) * killed)
+            if found := workers():
                 rng.choice(found).kill()
-                killed, seen = killed + 1, written + NUM_PROMPTS // 4
+                killed += 1
         printed, said = run.communicate(timeout=240)
     assert (run.returncode, printed) == (0, "")
     assert killed == 2
-    assert said.count("died; another takes its lines") == len(said.splitlines()) == 2
+    # The second may have been one that had no line left to answer.
+    assert 1 <= said.count("died; another takes its lines") == len(said.splitlines()) <= 2
     assert out.read_text(encoding="utf-8") == alone
 
 
