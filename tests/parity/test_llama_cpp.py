@@ -16,7 +16,7 @@ from benchmarks import llama_peer
 from benchmarks.parity import FLOAT_MARGIN, Parity, compare
 from tests.models.build import write_gguf
 
-SHORT = {"num_prompts": 3, "num_tokens": 12, "threads": 1}
+SHORT = {"num_prompts": 6, "num_tokens": 24, "threads": 1}
 FULL = {"num_prompts": 20, "num_tokens": 128, "threads": 2}
 LENGTHS = [
     pytest.param(SHORT, id="short"),
