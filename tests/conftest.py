@@ -41,7 +41,9 @@ def shared_models() -> Path:
 @pytest.fixture(scope="session")
 def bundled_model() -> Path:
     """The model that is shipped in the package."""
-    found = sorted((ROOT / "edgespec" / "models" / "bundled").glob("*.gguf"))
-    if not found:
+    from edgespec.models import registry
+
+    found = ROOT / "edgespec" / "models" / "bundled" / registry.BUNDLED[registry.DEFAULT]
+    if not found.exists():
         pytest.skip("this build bundles no model")
-    return found[0]
+    return found

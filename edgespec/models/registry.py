@@ -8,7 +8,10 @@ from pathlib import Path
 
 from edgespec.errors import ModelFileError
 
-BUNDLED = {"edgespec-tiny": "edgespec-tiny-q8_0.gguf"}
+BUNDLED = {
+    "edgespec-tiny": "edgespec-tiny-q8_0.gguf",
+    "edgespec-draft": "edgespec-draft-q8_0.gguf",  # the same vocabulary, to draft for the other
+}
 DEFAULT = "edgespec-tiny"
 
 _FOLDER = Path(__file__).parent / "bundled"
