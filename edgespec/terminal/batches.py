@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO
 
@@ -47,6 +47,9 @@ def run_batch(
                 return _write(left, answers(engine, left, defaults), target, progress)
         from edgespec.cluster import cluster_answers
 
+        for line in left:  # a node could only leave for it
+            _check_options(line, options)
+
         def note(said: str) -> None:
             progress.clear()
             print(f"edgespec: {said}", file=sys.stderr)
@@ -54,6 +57,14 @@ def run_batch(
         progress("cluster", 0, 1)
         found = cluster_answers(ray, left, asdict(load), defaults, note)
         return _write(left, found, target, progress)
+
+
+def _check_options(line: Line, options: ReplyOptions) -> None:
+    own = {name: value for name, value in line.options.items() if name != "raw"}
+    try:
+        replace(options, **own).check()
+    except (OptionError, TypeError) as error:
+        raise OptionError(f"line {line.number}: {error}") from None
 
 
 def _write(

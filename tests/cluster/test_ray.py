@@ -143,3 +143,11 @@ def test_wrong_addresses(address: str, words: tuple[str, ...], model: Path, prom
     pytest.importorskip("ray", reason="ray is not installed")
     found: Finished = edgespec(*arguments(model, prompts), "--ray", address)
     found.assert_refused(2, *words)
+
+
+def test_a_line_that_means_nothing_is_refused_before_anyone_starts(
+    model: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "a"}\n{"prompt": "b", "top_p": 7}\n', encoding="utf-8")
+    edgespec(*arguments(model, path), "--ray", "auto").assert_refused(2, "line 2: ", "top_p")
