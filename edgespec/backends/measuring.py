@@ -8,12 +8,13 @@ nothing of it stays. It holds less than the backend's plan says.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from edgespec.child import Child, PeerCrash, PeerError, serve
 from edgespec.errors import ModelFileError
+from edgespec.memory.placement import DevicePart
 from edgespec.memory.plan import Footprint, Plan
 
 _CONTEXT = 512
@@ -33,8 +34,9 @@ def pass_seconds(path: Path, plan: Plan) -> dict[int, float] | None:
     }
     simple["context_length"] = min(plan.context_length, _CONTEXT)
     simple["sequences"] = 1
+    request = {"path": str(path), "plan": simple, "devices": [asdict(one) for one in plan.devices]}
     try:
-        with Child(__name__, {"path": str(path), "plan": simple}, name=plan.backend) as child:
+        with Child(__name__, request, name=plan.backend) as child:
             return {int(size): float(seconds) for size, seconds in child.greeting.items()}
     except PeerCrash as error:
         raise ModelFileError(
@@ -49,7 +51,8 @@ def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
     from edgespec import backends
     from edgespec.models import open_model
 
-    plan = Plan(**request["plan"], footprint=Footprint(()))
+    devices = tuple(DevicePart(**part) for part in request["devices"])
+    plan = Plan(**request["plan"], footprint=Footprint(()), devices=devices)
     with open_model(Path(request["path"]), foreign=True) as file:
         kinds = {info.type for info in file.tensors.values() if len(info.shape) > 1}
         backends.warm_up(plan.backend, kinds, plan.kv_type)

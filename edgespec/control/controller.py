@@ -32,6 +32,8 @@ OPENING_PASSES = 1.5
 """What it may lose at the start, in plain passes: enough to try."""
 CREDIT_PASSES = 16.0
 """Gains kept to be risked again, in plain passes."""
+START_PASSES = 6.0
+"""What of them a reply may risk that has gained nothing itself."""
 DEBT_PASSES = 3.0
 """Evidence of proposals that were not verified deepens a debt to this at most."""
 MARGIN = 1.01
@@ -48,7 +50,9 @@ SAMPLE = 4
 YARDSTICK_STEPS = 128
 """One plain pass after this many others keeps the price of plain decoding true."""
 DRAFT_RATE = 0.1
-GAIN_RATE = 0.05
+GAIN_RATE = 0.1
+LARGEST_SURPRISE = 4.0
+"""What a proposal counts as at most, in typical ones, where it is not settled in the account."""
 LARGEST_BILL = 2.5
 """Plain passes that a step's drafting is charged at most: compiling a kernel is no draft."""
 
@@ -112,6 +116,10 @@ class Controller:
         self._since_plain = 0
         self._plain_passes = 0
 
+    def begin(self) -> None:
+        """A reply begins: it risks little of what earlier ones gained."""
+        self._account_s = min(self._account_s, START_PASSES * self.curve.seconds(1))
+
     def draft_room(self, limit: int | None = None, *, free: bool = True, dear: bool = False) -> int:
         """How many nodes besides the root drafters may propose now; 0 means that asking does not
         pay. Afterwards `asked` tells whether the free ones are to be.
@@ -162,7 +170,9 @@ class Controller:
         self._proposal = tree if num_drafted else None
         if self.asked and draft_s > 0.0:
             # Down at once, up slowly: the first call may have compiled a kernel.
-            bill = min(max(draft_s - dear_s, 0.0), LARGEST_BILL * self.curve.seconds(1))
+            bill = self._usual(
+                min(max(draft_s - dear_s, 0.0), LARGEST_BILL * self.curve.seconds(1))
+            )
             self._draft_s += (DRAFT_RATE if bill > self._draft_s else 1.0) * (bill - self._draft_s)
         room = min(num_drafted, self.max_nodes - 1, self.curve.max_nodes - 1, len(self._path_p) - 1)
         if limit is not None:
@@ -244,6 +254,12 @@ class Controller:
             if self._account_s < OPENING_PASSES * self.curve.seconds(1):
                 self._account_s += ALLOWANCE * earned
 
+    def _usual(self, bill: float) -> float:
+        """A bill as far as it is not a surprise: one proposal that was held up must not silence
+        those to come for a few hundred passes.
+        """
+        return min(bill, LARGEST_SURPRISE * self._draft_s) if self._draft_s else bill
+
     @property
     def _most_probe_s(self) -> float:
         """What is saved up for drafts that cannot be verified."""
@@ -256,7 +272,7 @@ class Controller:
         spent = self.curve.seconds(num_nodes) + bill
         if self._is_short:
             earned = self._probe_s + PROBE_ALLOWANCE * spent
-            self._probe_s = min(earned, self._most_probe_s) - bill
+            self._probe_s = min(earned, self._most_probe_s) - self._usual(bill)
         balance = self._account_s + num_tokens * plain - spent
         if balance < OPENING_PASSES * plain:
             balance += ALLOWANCE * spent

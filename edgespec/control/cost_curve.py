@@ -29,10 +29,12 @@ class CostCurve:
     """Seconds of a forward pass over n nodes, never falling in n.
 
     Made from a few measured sizes; between them it is linear, beyond the last it goes on at the
-    mean slope. Live timings move it by a Kalman filter with two kinds of state, the level of the
-    whole curve and the shape of each size against a plain pass: a surprise right after a plain pass
-    is shape, one after many others may be a busy machine. Raises BackendError when the measurements
-    are empty or not positive.
+    mean slope. A size is not believed to cost more than a larger one, nor more than two passes that
+    share its nodes: such a measurement was disturbed, and would never be tried again. Live timings
+    move it by a Kalman filter with two kinds of state, the level of the whole curve and the shape
+    of each size against a plain pass: a surprise right after a plain pass is shape, one after many
+    others may be a busy machine. Raises BackendError when the measurements are empty or not
+    positive.
     """
 
     def __init__(self, measured: Mapping[int, float], max_nodes: int | None = None) -> None:
@@ -43,7 +45,8 @@ class CostCurve:
                 "zero seconds"
             )
         sizes = np.array([size for size, _ in points], np.float64)
-        seconds = np.maximum.accumulate(np.array([t for _, t in points], np.float64))
+        # Nothing makes a pass quicker than it is: what is slower than a larger one was disturbed.
+        seconds = np.minimum.accumulate([t for _, t in reversed(points)])[::-1]
         most = max_nodes or int(sizes[-1])
         nodes = np.arange(1, most + 1, dtype=np.float64)
         self._base = np.interp(nodes, sizes, seconds)
@@ -52,6 +55,9 @@ class CostCurve:
         else:
             slope = seconds[0]  # nothing is known of more nodes: let them cost separate passes
         self._base += np.maximum(nodes - sizes[-1], 0.0) * slope
+        for size in range(2, most + 1):  # two passes could do it as well
+            parts = self._base[: size - 1]
+            self._base[size - 1] = min(self._base[size - 1], float(np.min(parts + parts[::-1])))
         self._level = np.array([0.0, _TIMING_VARIANCE / 4])
         self._shape = np.zeros(most)
         self._shape_variance = np.full(most, _SHAPE_DOUBT)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edgespec.control.controller import Controller, best_prefix
+from edgespec.control.controller import START_PASSES, Controller, best_prefix
 from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting import Drafter, DraftTree, Market, StepOutcome
 
@@ -161,6 +161,37 @@ def test_alternating_phases_never_cost(period: int) -> None:
     for step in range(600):
         simulation.step(0.8 if step // period % 2 else 0.0)
     assert simulation.speedup > 0.98
+
+
+@pytest.mark.parametrize("curve", [FLAT, STEEP], ids=["flat", "steep"])
+@pytest.mark.parametrize("draft_s", [0.0, 0.1])
+def test_a_reply_does_not_risk_what_earlier_ones_gained(
+    curve: dict[int, float], draft_s: float
+) -> None:
+    simulation = Simulation(curve, draft_s=draft_s)
+    for _ in range(200):
+        simulation.step(0.97)
+    assert simulation.controller._account_s > 10.0
+    simulation.controller.begin()
+    before = simulation.clock, simulation.tokens
+    for _ in range(60):
+        simulation.step(0.0)
+    lost = simulation.clock - before[0] - (simulation.tokens - before[1])
+    assert lost <= START_PASSES + 0.02 * 60 + max(curve.values()) * 0.1 + draft_s
+
+
+def test_a_look_that_was_held_up_does_not_silence_those_to_come() -> None:
+    simulation = Simulation(FLAT, draft_s=0.1)
+    for _ in range(300):
+        simulation.step(0.0)
+    controller = simulation.controller
+    assert controller._account_s < controller._draft_s
+    before = controller._probe_s
+    controller.draft_room()
+    controller.asked = True
+    controller.choose(chain(15), 2.0)
+    controller.observe(StepOutcome(DraftTree.root(1), [0], WRONG, [WRONG]), 1.0, 2.0)
+    assert controller._probe_s > before - 0.6
 
 
 @pytest.mark.parametrize("draft_s", [0.001, 0.01])

@@ -2,20 +2,45 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edgespec.control.cost_curve import CostCurve
 from edgespec.errors import BackendError
 
-MEASURED = {1: 0.010, 2: 0.009, 4: 0.012, 8: 0.020}
+MEASURED = {1: 0.010, 2: 0.010, 4: 0.012, 8: 0.020}
 
 
 def test_between_measured_sizes_it_is_linear_and_it_never_falls() -> None:
-    curve = CostCurve(MEASURED)
-    assert curve.seconds(1) == pytest.approx(0.010)
-    assert curve.seconds(2) == pytest.approx(0.010)
-    assert curve.seconds(3) == pytest.approx(0.011)
+    curve = CostCurve(MEASURED | {1: 0.011, 2: 0.009})
+    assert curve.seconds(1) == pytest.approx(0.009)
+    assert curve.seconds(2) == pytest.approx(0.009)
+    assert curve.seconds(3) == pytest.approx(0.0105)
     assert curve.seconds(6) == pytest.approx(0.016)
     assert np.all(np.diff(curve.table) >= 0)
+
+
+@given(
+    true=st.lists(st.floats(0.001, 0.5), min_size=32, max_size=32),
+    held_up=st.sets(st.sampled_from([2, 3, 4, 6, 8, 12, 16, 24, 32])),
+)
+def test_no_size_is_dearer_than_a_larger_one_or_than_two_passes(
+    true: list[float], held_up: set[int]
+) -> None:
+    seconds = np.minimum(np.cumsum([1.0, *true[1:]]), np.arange(1, 33))
+    measured = {n: float(seconds[n - 1]) for n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)}
+    measured |= {n: 9.0 * measured[n] for n in held_up}
+    table = CostCurve(measured).table
+    assert table[0] == 1.0
+    assert np.all(np.diff(table) >= 0)
+    for size in range(2, 33):
+        assert table[size - 1] <= min(table[a - 1] + table[size - a - 1] for a in range(1, size))
+
+
+def test_one_size_that_was_held_up_is_not_believed() -> None:
+    curve = CostCurve({1: 0.5, 2: 0.6, 4: 4.8, 8: 1.1, 16: 2.0})
+    assert curve.seconds(4) <= 1.1
+    assert curve.seconds(8) == pytest.approx(1.1)
 
 
 def test_beyond_the_last_size_it_goes_on_at_the_mean_slope() -> None:
