@@ -38,7 +38,9 @@ from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting.account import DearAccount, DearStep
 from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
 from edgespec.drafting.market import Market
+from edgespec.drafting.model_drafter import ModelDrafter
 from edgespec.engine import Engine
+from edgespec.memory.settings import MOST_NODES
 from edgespec.reply import Reply, Request
 
 TEMPERATURES = (0.0, 0.7, 1.2)
@@ -71,8 +73,12 @@ class Boundless(DearAccount):
 
     next_step = 0
 
-    def wants(self, step: int, sure: float) -> bool:
-        del step, sure
+    def may_want(self, step: int) -> bool:
+        del step
+        return True
+
+    def wants(self, step: int, sure: float, *, follows: bool = False) -> bool:
+        del step, sure, follows
         return True
 
 
@@ -177,6 +183,8 @@ class Case:
         engine._controller = Eager(engine.plan.max_nodes)
         for source in session.market._dear:
             source.account = Boundless()
+            if isinstance(source.drafter, ModelDrafter):
+                source.drafter._prices = np.ones(MOST_NODES)  # seconds: so that every draft pays
         if shape != "drafter":
             vocab_size, branches = target.spec.vocab_size, shape == "tree"
             knowing = Knowing(expected.token_ids, vocab_size, branches=branches, seed=self.seed)

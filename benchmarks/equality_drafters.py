@@ -27,6 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import edgespec
 from benchmarks.equality import Case, compared, prompts, report, verify_everything
 from edgespec.engine import Engine
+from edgespec.memory.settings import BUILT_IN_DRAFTERS
+from edgespec.model_drafting import EARLY_EXIT
 from edgespec.opening import DRAFTERS
 from edgespec.reply import Reply
 
@@ -88,8 +90,11 @@ def main() -> None:
             return stack.enter_context(edgespec.load(options.model, **more))
 
         plain, paying = load(threads=1, drafters="none"), load(threads=2, **batch)
-        every = ",".join(DRAFTERS)
-        names = {name: name for name in ("none", *DRAFTERS)} | {"all together": every}
+        every = ",".join((*DRAFTERS, EARLY_EXIT))
+        names = {name: name for name in ("none", *DRAFTERS, EARLY_EXIT)} | {
+            "early-exit and default": ",".join((*BUILT_IN_DRAFTERS, EARLY_EXIT)),
+            "all together": every,
+        }
         drafting = {way: load(threads=2, drafters=name, **batch) for way, name in names.items()}
         for engine in drafting.values():
             verify_everything(engine)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from edgespec.engine import Engine
 
 
@@ -18,5 +20,5 @@ def forget(engine: Engine) -> None:
             for owner in (drafter, pool, history):
                 for name in ("_rows", "_trials", "rows"):
                     table = getattr(owner, name, None)
-                    if table is not None:
+                    if isinstance(table, np.ndarray):
                         table.fill(0)

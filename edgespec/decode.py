@@ -101,6 +101,7 @@ def decode(run: Run, controller: Controller) -> Generator[list[int], None, None]
     """
     session = run.session
     sequence, target, clock = session.sequence, session.sequence.target, session.clock
+    controller.begin()
     try:
         while not run.is_over():
             start = clock()
@@ -110,10 +111,8 @@ def decode(run: Run, controller: Controller) -> Generator[list[int], None, None]
             logits = target.forward_batch(((sequence, TokenTree(tree.tokens, tree.parents)),))
             outcome, new = run.accept(tree, logits, target.maxima)
             # What drafting did of the pass' work is the pass' price.
-            saved_s = session.market.saved_s + target.spared_s
+            saved_s = session.market.after_pass()
             verify_s, draft_s = clock() - drafted + saved_s, drafted - start - saved_s
-            if target.spared_s:
-                session.market.spare(target.spared_s)
             if run.request.speculation:
                 _learn(run, controller, outcome, new, logits, verify_s, draft_s)
             plain_s = controller.curve.seconds(1)
@@ -190,11 +189,9 @@ def decode_together(runs: Sequence[Run], allotment: Allotment) -> list[list[int]
     drafted = time.perf_counter()
     rows = _forward(runs, trees)
     steps = [run.accept(tree, *own) for run, tree, own in zip(runs, trees, rows, strict=True)]
-    verify_s = time.perf_counter() - drafted + saved_s
-    if spared_s := runs[0].session.sequence.target.spared_s:
-        verify_s, draft_s = verify_s + spared_s, max(draft_s - spared_s, 0.0)
-        for market in markets:
-            market.spare(spared_s / len(runs))
+    verify_s = time.perf_counter() - drafted
+    in_pass_s = sum(market.after_pass(1.0 / len(runs)) for market in markets)
+    verify_s, draft_s = verify_s + in_pass_s, max(draft_s + saved_s - in_pass_s, 0.0)
     study_s, dear = 0.0, [NOTHING_DEAR] * len(runs)
     for place, (run, (outcome, new), (logits, _)) in enumerate(zip(runs, steps, rows, strict=True)):
         market = run.session.market

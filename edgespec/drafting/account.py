@@ -7,20 +7,26 @@ bring beyond the other drafters' own. While it holds too little for a proposal, 
 is not asked; a small part of the time is paid in, so it is tried again.
 
 What a proposal brings depends on how sure the others are: beside a long match it brings nothing. So
-gains are remembered by that, and where they do not cover the price it is asked more and more
-rarely. All amounts are in plain passes, which is what a token is worth.
+gains are remembered by that, those of what follows others' drafts apart, and where they do not
+cover the price it is asked more and more rarely. All amounts are in plain passes, which is what a
+token is worth.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 ALLOWANCE = 0.0025
 """Part of the time that it may lose."""
-OPENING = 1.5
+OPENING = 3.0
 """What it may lose at the start: enough to try."""
-CREDIT = 4.0
-"""Gains kept to be risked again."""
+CREDIT = 16.0
+"""Gains kept to be risked again: a few wrong chains in a row, each of most of a pass, are no sign
+that it has come to lose.
+"""
+START = 4.0
+"""What of them a reply may risk that has gained nothing itself."""
 LARGEST_BILL = 2.5
 """What a proposal counts as at most: compiling a kernel is no draft."""
 _SURE = (0.3, 0.7)
@@ -28,6 +34,8 @@ _SURE = (0.3, 0.7)
 _RATE, _RATE_DOWN = 0.1, 0.5
 """Prices follow slowly up, and quickly down."""
 _LONGEST_SILENCE = 64
+_ENOUGH, _PLENTY = 4, 16
+"""Proposals after which something is known; and enough to be silent by."""
 
 
 class DearStep(NamedTuple):
@@ -53,27 +61,50 @@ NOTHING_DEAR = DearStep()
 class DearAccount:
     """One dear drafter's balance, and when it is worth asking; steps are counted by the market."""
 
-    __slots__ = ("_bill", "_gains", "_mood", "_paid", "_silence", "_until", "balance")
+    __slots__ = ("_bill", "_gains", "_mood", "_paid", "_silence", "_tries", "_until", "balance")
 
     def __init__(self) -> None:
         self.balance = OPENING
         self._bill = 0.0
         """A typical proposal's."""
-        self._gains = [0.0] * (len(_SURE) + 1)
-        """What asking has come to lately, its price taken off, by how sure the others were."""
+        self._gains = [0.0] * (len(_SURE) + 2)
+        """What asking has come to lately, its price taken off, by how sure the others were; the
+        last for what was to follow drafts of theirs.
+        """
+        self._tries = [0] * len(self._gains)
         self._silence = [0] * len(self._gains)
         self._until = [0] * len(self._gains)
         """Steps before which it is not asked."""
         self._paid = self._mood = 0
         """The step that was paid for last; how sure the others were when it was asked."""
 
-    def wants(self, step: int, sure: float) -> bool:
-        """Whether to ask in this step, the others being `sure`, 0 to 1, of the next token."""
+    def begin(self) -> None:
+        """A reply begins."""
+        self.balance = min(self.balance, START)
+
+    def may_want(self, step: int) -> bool:
+        """Whether to ask in this step may be worth it, however sure the others are."""
         if self.balance < OPENING:
             self.balance = min(self.balance + ALLOWANCE * (step - self._paid), OPENING)
         self._paid = step
-        self._mood = sum(sure > bound for bound in _SURE)
-        return self.balance > self._bill and step >= self._until[self._mood]
+        return self.balance > self._bill and step >= min(self._until)
+
+    def wants(self, step: int, sure: float, *, follows: bool = False) -> bool:
+        """Whether to ask in this step, the others being `sure`, 0 to 1, of the next token; or for
+        what follows drafts of theirs.
+        """
+        self._mood = -1 if follows else sum(sure > bound for bound in _SURE)
+        return self.may_want(step) and step >= self._until[self._mood]
+
+    @property
+    def worth(self) -> float:
+        """What asking has come to lately where the others are as sure as they were said to be;
+        without end while that is not known.
+        """
+        tries = self._tries[self._mood]
+        if tries < _ENOUGH:
+            return math.inf
+        return self._gains[self._mood] / (1.0 - (1.0 - _RATE) ** tries)
 
     @property
     def next_step(self) -> int:
@@ -84,12 +115,13 @@ class DearAccount:
     def settle(self, bill: float, gain: float) -> None:
         """Book a proposal that was asked for: what it took, and what it brought."""
         bill, mood = min(bill, LARGEST_BILL), self._mood
-        rate = _RATE_DOWN if bill < self._bill else _RATE
-        self._bill += (rate if self._bill else 1.0) * (bill - self._bill)
+        # The first may have read a whole prompt or compiled a kernel: no bill at once counts whole.
+        self._bill += (_RATE_DOWN if bill < self._bill else _RATE) * (bill - self._bill)
         net = gain - bill
+        self._tries[mood] += 1
         self.balance = min(self.balance + net, CREDIT)
         self._gains[mood] += _RATE * (net - self._gains[mood])
-        if self._gains[mood] > 0.0:
+        if self._gains[mood] > 0.0 or self._tries[mood] < _PLENTY:
             self._silence[mood] = 0
         else:
             self._silence[mood] = min(max(2 * self._silence[mood], 1), _LONGEST_SILENCE)

@@ -56,6 +56,27 @@ def find_edge(edges: NDArray[np.int32], slots: NDArray[np.int32], state: int, to
 
 
 @inner_kernel
+def match_after(
+    states: NDArray[np.int32],
+    edges: NDArray[np.int32],
+    slots: NDArray[np.int32],
+    sizes: NDArray[np.int64],
+    path: NDArray[np.int32],
+) -> tuple[int, int]:
+    """The state and length of the longest suffix of the text and a path that occurred before."""
+    state = states[sizes[LAST], LINK]
+    match = states[state, LENGTH] if state > 0 else 0
+    for token in path:
+        edge = find_edge(edges, slots, state, token)
+        while edge < 0 and state > 0:
+            state = states[state, LINK]
+            match = states[state, LENGTH]
+            edge = find_edge(edges, slots, state, token)
+        state, match = (edges[edge, TARGET], match + 1) if edge >= 0 else (0, 0)
+    return int(state), int(match)
+
+
+@inner_kernel
 def add_edge(
     states: NDArray[np.int32],
     edges: NDArray[np.int32],

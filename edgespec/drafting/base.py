@@ -5,14 +5,28 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from edgespec.backends.sequence import KvSequence
+    from edgespec.drafting.proposal import Proposal
     from edgespec.verification.sampling import SamplingParams
+
+
+class Path(NamedTuple):
+    """Tokens that are hoped to follow the text, one after the other."""
+
+    tokens: list[int]
+    chance: float = 1.0
+    """How likely all of them do."""
+    node: int = 0
+    """The last one's in the tree that says so."""
+
+
+NO_PATH = Path([])
 
 
 @dataclass(slots=True)  # not frozen: that would triple the time it takes to make one
@@ -64,6 +78,32 @@ class DraftTree:
             self.sources[:num_nodes],
         )
 
+    def surest(self) -> Path:
+        """The path that follows the first child of each node, which is its surest."""
+        tokens, chance, last = [], 1.0, 0
+        for node, parent in enumerate(self.parents.tolist()):
+            if parent == last and node:
+                tokens.append(int(self.tokens[node]))
+                chance, last = chance * float(self.p_accept[node]), node
+        return Path(tokens, chance, last)
+
+    def end_of_knowledge(self) -> Path:
+        """The part of the surest path whose end is likeliest to come and not to be followed by what
+        the tree says.
+        """
+        tokens: list[int] = []
+        chance, best = 1.0, NO_PATH
+        most, last = 0.0, 0
+        for node, parent in enumerate([*self.parents.tolist(), None]):
+            if (parent == last and node) or parent is None:
+                given = 0.0 if parent is None else float(self.p_accept[node])
+                if chance * (1.0 - given) > most:
+                    most, best = chance * (1.0 - given), Path([*tokens], chance, last)
+                if parent is not None:
+                    tokens.append(int(self.tokens[node]))
+                    chance, last = chance * given, node
+        return best
+
     def best_chain(self) -> DraftTree:
         """The path that follows the first child of each node, which is its surest: for targets
         that score chains only.
@@ -113,6 +153,8 @@ class Drafter(ABC):
     """What went wrong in this reply and cost time alone."""
     dear = False
     """Its proposals cost something, so that it has an account of its own in the market."""
+    follows = False
+    """It can propose what comes after tokens that are only hoped for."""
 
     def attach(self, sequence: KvSequence, prices: NDArray[np.float64]) -> None:
         """The text lies in this sequence, and a pass over n nodes takes about prices[n - 1]
@@ -142,6 +184,13 @@ class Drafter(ABC):
 
         The arrays may be the drafter's own and good until it is asked again.
         """
+
+    def propose_after(self, path: Path, max_nodes: int, scratch: Proposal) -> DraftTree:
+        """At most `max_nodes` tokens after the text and a path, whose last token is the root; only
+        where `follows` says so. It grows in `scratch`, so that a drafter that was asked to
+        `propose` still learns from that.
+        """
+        raise NotImplementedError(f"{self.name} proposes what follows the text alone")
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from a verified step; `extend` is called separately."""

@@ -65,12 +65,13 @@ def record_tree(
     parents: NDArray[np.int16],
     p_accept: NDArray[np.float32],
     new_tokens: NDArray[np.int32],
+    begin: int,
 ) -> int:
     """Count every node of a source's tree whose parent was right, verified or not; return how many
-    were right.
+    tokens were. The tree begins after the first `begin` of them, its root being right.
     """
     node = 0
-    for depth in range(1, len(new_tokens) + 1):
+    for depth in range(begin + 1, len(new_tokens) + 1):
         follower = -1
         for child in range(node + 1, len(tokens)):
             if parents[child] == node:

@@ -33,11 +33,13 @@ _LEAST_SECOND = 0.04
 """Runners-up less likely than this are not proposed."""
 
 
-def first_rates() -> list[float]:
-    """How often drafts and runners-up of each kind are right until more is known."""
+def first_rates(mean: float = 0.7) -> list[float]:
+    """How often drafts and runners-up of each kind are right, and drafts in the `mean`, until more
+    is known.
+    """
     drafts = [0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.97]
     seconds = [0.3, 0.25, 0.2, 0.15, 0.1, 0.06, 0.03, 0.01]
-    return [*drafts, *drafts, *seconds, *seconds, 0.7]
+    return [*drafts, *drafts, *seconds, *seconds, mean]
 
 
 @kernel

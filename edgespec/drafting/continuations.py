@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from edgespec.drafting.automaton_kernels import (
     COUNT,
     HEAD,
-    LAST,
     LAST_END,
     LENGTH,
     LINK,
     NEXT,
     TARGET,
+    match_after,
 )
 from edgespec.drafting.automaton_kernels import TOKEN as LABEL
 from edgespec.drafting.match_rates import bucket_of
@@ -122,18 +122,21 @@ def expand(
 def propose_tree(
     states: NDArray[np.int32],
     edges: NDArray[np.int32],
+    slots: NDArray[np.int32],
     sizes: NDArray[np.int64],
     rates: NDArray[np.float64],
+    path: NDArray[np.int32],
     root: int,
     max_nodes: int,
     places: NDArray[np.int32],
     scores: NDArray[np.float64],
 ) -> int:
-    """Fill the tree, best path first; return its number of nodes with the root."""
+    """Fill the tree of what follows the text and a path, which ends with the root; best path first.
+    Return its number of nodes with the root.
+    """
     node = plant(places, scores, root, max_nodes)
-    state = states[sizes[LAST], LINK]
-    places[0, STATE] = state
-    places[0, MATCH] = states[state, LENGTH] if state > 0 else 0
+    state, match = match_after(states, edges, slots, sizes, path)
+    places[0, STATE], places[0, MATCH] = state, match
     while node >= 0:
         expand(states, edges, rates, places, scores, node)
         node = take_best(places, scores)

@@ -16,12 +16,16 @@ from numpy.typing import NDArray
 
 from edgespec.backends.base import Logits, Target, TokenTree
 from edgespec.backends.sequence import KvSequence
+from edgespec.drafting.base import DraftTree
 from edgespec.drafting.model_drafter import LONGEST, Draw, ModelDrafter, with_maxima
 
 MOST_NODES = 8
 """Nodes of a pass of the small model: tokens it has to catch up with, the last one's logits asked
 for. Where there are more, it prefills.
 """
+
+READ_AT_ONCE = 64
+"""Tokens that first layers read besides as many as were written: a few plain passes."""
 
 
 class DraftModelDrafter(ModelDrafter):
@@ -100,6 +104,11 @@ class DraftModelDrafter(ModelDrafter):
         """Read the text anew: what the sequence holds is not known any more."""
         self._small.truncate(0)
         self._fed.clear()
+        self._num_drafts = 0
+
+    def nothing(self) -> DraftTree:
+        """The tree of a step without drafts."""
+        return DraftTree.root(self._last)
 
     @property
     def target(self) -> Target:
@@ -131,13 +140,7 @@ class DraftModelDrafter(ModelDrafter):
 
     def _catch_up(self, most_nodes: int = MOST_NODES) -> list[int]:
         """Forget what the text did not become, and prefill but for the last few; these."""
-        most = min(len(self._fed), self._small.length, len(self._text) - 1)
-        same = 0
-        if self._fed[:most] == self._text[:most]:
-            same = most
-        else:
-            while self._fed[same] == self._text[same]:
-                same += 1
+        same = self._num_read()
         self._small.truncate(same)
         del self._fed[same:]
         rest = self._text[same:]
@@ -146,6 +149,16 @@ class DraftModelDrafter(ModelDrafter):
             self._fed += rest[:-1]
             rest = rest[-1:]
         return rest
+
+    def _num_read(self) -> int:
+        """How many of the text's tokens the sequence holds, but for the last."""
+        most = min(len(self._fed), self._small.length, len(self._text) - 1)
+        same = 0
+        if self._fed[:most] == self._text[:most]:
+            return most
+        while self._fed[same] == self._text[same]:
+            same += 1
+        return same
 
     def _theirs(self, tokens: list[int]) -> NDArray[np.int32]:
         """The small model's ids of these tokens; one that it has not got is any other."""
@@ -159,6 +172,39 @@ class DraftModelDrafter(ModelDrafter):
         """Bytes of its arrays and lists; the model's own are the plan's."""
         ids = 0 if self._ids is None else self._ids.nbytes
         return super().size_bytes + ids + 8 * (len(self._text) + len(self._fed))
+
+
+class FirstLayersDrafter(DraftModelDrafter):
+    """Proposes what the target's first layers say, as a model with a text of its own.
+
+    A short prompt is read before the reply begins, because no proposal could pay for it; where none
+    was asked for in the last text, it is not. A long one is read once the reply is about as long.
+    """
+
+    name = "early-exit"
+    _num_written = 0
+    """Tokens since the text was told anew."""
+    _was_asked = True
+    """In the last text; at first it is believed."""
+
+    def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        super().reset(tokens)
+        self._num_written = 0
+        few = len(self._text) > 1 and 1 < self._behind() <= READ_AT_ONCE
+        if few and self._was_asked and super()._room():
+            self._was_asked = False
+            self._catch_up(1)
+
+    def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        super().extend(tokens)
+        self._num_written += len(tokens)
+
+    def _behind(self) -> int:
+        return len(self._text) - self._num_read()
+
+    def _room(self) -> int:
+        self._was_asked, behind = True, self._behind()
+        return super()._room() if behind <= READ_AT_ONCE + 2 * self._num_written else 0
 
 
 def branches(paths: Sequence[Sequence[int]]) -> tuple[list[int], list[int], list[int]]:

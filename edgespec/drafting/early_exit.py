@@ -25,13 +25,18 @@ from numpy.typing import NDArray
 
 from edgespec.backends.base import Logits
 from edgespec.backends.sequence import KvSequence
-from edgespec.drafting.base import StepOutcome
+from edgespec.drafting.base import DraftTree, Path, StepOutcome
 from edgespec.drafting.chain_kernels import MEAN, best_length, first_rates, learn_shadows
 from edgespec.drafting.model_drafter import LONGEST, ModelDrafter, with_maxima
+from edgespec.drafting.proposal import Proposal
 from edgespec.drafting.rates import RATE, new_rates
 
 FIRST_PROBES, PROBE_OFTEN, PROBE_EVERY = 8, 3, 24
 """Probes at first, in one of three rounds; and later in one of so many."""
+RECONSIDER_EVERY = 4
+"""Rounds after which the exit is chosen anew: one that disappoints is left before a probe."""
+_SHALLOW, _DEEPER = 0.35, 0.6
+"""How often an exit is right until more is known: so often, and so much more after all layers."""
 _BETTER = 0.97
 """Another exit is taken when a token takes at most this part of the time there."""
 
@@ -48,21 +53,29 @@ class EarlyExitDrafter(ModelDrafter):
     """Proposes what the target thinks after its first layers."""
 
     name = "early-exit"
+    follows = True
 
     def __init__(
-        self, exits: Sequence[Exit], vocab_size: int, head_size: int, *, source: int = 1
+        self,
+        exits: Sequence[Exit],
+        vocab_size: int,
+        head_size: int,
+        num_layers: int,
+        *,
+        source: int = 1,
     ) -> None:
-        """`exits` begins with the one to begin with; drafts are among the vocabulary's first
-        `head_size` tokens.
+        """`exits` of `num_layers` begins with the one to begin with; drafts are among the
+        vocabulary's first `head_size` tokens.
         """
         super().__init__(vocab_size, source=source)
         self.exits = sorted(exits)
         self._exit = self.exits.index(exits[0])
-        self._tables = np.stack([new_rates(first_rates()) for _ in exits])
+        means = [_SHALLOW + _DEEPER * layer / num_layers for layer, _ in self.exits]
+        self._tables = np.stack([new_rates(first_rates(mean)) for mean in means])
         self._steps_s = [0.0] * len(exits)
         """What a draft takes, by exit; 0 where none was timed."""
         self._shadows = np.full(len(exits), -1, np.int64)
-        self._num_shadows = self._rounds = self._probes = 0
+        self._num_shadows = self._rounds = self._probes = self._seen = 0
         self._head_size = head_size
         self._sequence: KvSequence | None = None
         self._leave_at(self._exit)
@@ -75,6 +88,13 @@ class EarlyExitDrafter(ModelDrafter):
     def attach(self, sequence: KvSequence, prices: NDArray[np.float64]) -> None:
         super().attach(sequence, prices)
         self._sequence = sequence
+
+    def propose_after(self, path: Path, max_nodes: int, scratch: Proposal) -> DraftTree:
+        """What the first layers say after a path, which all goes through them in one pass: the pass
+        that verifies it goes on from there.
+        """
+        del scratch
+        return self._propose(path, max_nodes)
 
     def _leave_at(self, place: int) -> None:
         self._exit, self._rates = place, self._tables[place]
@@ -96,12 +116,11 @@ class EarlyExitDrafter(ModelDrafter):
         assert sequence is not None
         for place, (layer, adapted) in enumerate(self.exits):
             if place == 0:
-                logits = sequence.forward_until(
-                    layer, [self._last], [-1], vocab=self._head_size, adapted=adapted
-                )
+                row = self._leave(self.exits[0], self._last, 0)
             else:
                 logits = sequence.deepen(layer, vocab=self._head_size, adapted=adapted)
-            if not self._draw(0, *with_maxima(logits, sequence.target.maxima)):
+                row = with_maxima(logits, sequence.target.maxima)
+            if not self._draw(0, *row):
                 self._num_drafts = 0
                 break
             self._shadows[place] = self._drafts[0, 0]
@@ -112,22 +131,33 @@ class EarlyExitDrafter(ModelDrafter):
         return 0 if self._sequence is None else self._sequence.early_room
 
     def _row(self, token: int, depth: int) -> tuple[Logits, Logits]:
+        return self._leave(self.exits[self._exit], token, depth)
+
+    def _leave(self, way_out: Exit, token: int, depth: int) -> tuple[Logits, Logits]:
+        """What an exit says after the draft before number `depth`."""
         sequence = self._sequence
         assert sequence is not None  # there is no room without
-        layer, adapted = self.exits[self._exit]
+        path = self._path.tokens
+        tokens, place = ([token], len(path) + depth) if depth else ([token, *path], 0)
         logits = sequence.forward_until(
-            layer, [token], [depth - 1], vocab=self._head_size, adapted=adapted
+            way_out.layer,
+            tokens,
+            range(place - 1, place - 1 + len(tokens)),
+            vocab=self._head_size,
+            adapted=way_out.adapted,
         )
         return with_maxima(logits, sequence.target.maxima)
 
     def observe(self, outcome: StepOutcome) -> None:
-        """Learn how often drafts are right; after a probe, choose the exit anew."""
+        """Learn how often drafts are right; after a probe or a few rounds, choose the exit anew."""
         super().observe(outcome)
+        self._seen += 1
         if self._num_shadows:
-            learn_shadows(
-                self._tables, self._shadows, self._num_shadows, int(outcome.new_tokens[0])
-            )
-            self._num_shadows = 0
+            for token in self._after_path(outcome)[:1].tolist():
+                learn_shadows(self._tables, self._shadows, self._num_shadows, token)
+            self._num_shadows, self._seen = 0, RECONSIDER_EVERY
+        if self._seen >= RECONSIDER_EVERY:
+            self._seen = 0
             self._leave_at(self._best_exit())
 
     def _best_exit(self) -> int:

@@ -82,6 +82,7 @@ class HierarchyDrafter(TableDrafter):
     """
 
     name = "hierarchy"
+    follows = True
     orders = ORDERS
     ways = WAYS
     part = 0.25

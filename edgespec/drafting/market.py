@@ -7,6 +7,10 @@ controller verifies as many of the best as the measured cost curve says pay back
 A drafter that brings less than it costs is asked less and less often, and again at every step as
 soon as it is right where nobody else was surer. Its store is fed when it is asked. One whose every
 proposal costs something is asked after the others, by what its own account holds (`account.py`).
+
+A model's chain begins where it is most needed: at the end of that part of the others' surest path
+which is likeliest to come and not to be followed by what they say, often its last node. Where the
+chain ends they are asked for what follows it.
 """
 
 from __future__ import annotations
@@ -14,16 +18,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.drafting.account import NOTHING_DEAR, DearAccount, DearStep
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.base import NO_PATH, Drafter, DraftTree, StepOutcome
 from edgespec.drafting.calibration import AcceptanceStatistics, record_tree
 from edgespec.drafting.merging import MergedTree
+from edgespec.drafting.proposal import Proposal
+from edgespec.drafting.source import Source, brought
 
 if TYPE_CHECKING:
     from edgespec.backends.sequence import KvSequence
@@ -34,36 +39,14 @@ _RATE = 0.1
 _LONGEST_WAIT = 16
 _CHEAP = 0.0005
 """A call that costs this part of a token's worth is never skipped."""
+_SECOND_CHOICE = 16
+"""One in so many dear proposals is of whoever was not asked for longest."""
 _MOST_PENDING = 256
 """Tokens a store may lag behind: feeding more at once would be felt in one step."""
 _LARGEST_BILL_S, _LARGEST_BILL = 1e-3, 2.5
 """What one call counts as at most, in seconds and in tokens' worth, whichever is more: the first
 may compile a kernel.
 """
-
-
-@dataclass(slots=True)
-class Source:
-    """One drafter in the market: what it costs, what it brings, and when it is asked next."""
-
-    drafter: Drafter
-    number: int
-    """Its index in trees and statistics; 0 is the root, and agreement."""
-    seconds: float = 0.0
-    """A typical call's."""
-    tokens: float = 1.0
-    """Right tokens per call that nobody else was surer of; believed to be one at first."""
-    wait: int = 0
-    silence: int = 0
-    asked: bool = False
-    spent_s: float = 0.0
-    """Since the step began: feeding, proposing and learning."""
-    num_read: int = 0
-    """How many of the market's latest tokens its store has been fed."""
-    tree: DraftTree | None = None
-    """Its proposal in this step, if it made one."""
-    account: DearAccount | None = None
-    """Of a dear one."""
 
 
 class Market(Drafter):
@@ -88,6 +71,8 @@ class Market(Drafter):
         """Whether somebody can be asked at next to no cost."""
         self.step, self.dear_at = 0, 0 if self._dear else sys.maxsize
         """Steps of all texts, and the one from which a dear drafter is to be asked."""
+        self._turns = 0
+        """Proposals of dear drafters."""
         self.dear_asked = False
         """Whether one was asked in this step."""
         self.dear_step = NOTHING_DEAR
@@ -98,12 +83,15 @@ class Market(Drafter):
         self._clock = clock
         self._prices: NDArray[np.float64] = np.zeros(0, np.float64)
         """Seconds of a pass by its nodes; none while nothing is known."""
+        self._sequence: KvSequence | None = None
         self._last = 0
         self._latest: list[int] = []
         """Tokens that some store may not have been fed."""
         self._proposed = False
         self._credit = np.zeros(MAX_SOURCES + 1, np.int64)
         self._merged = MergedTree(self.statistics.table)
+        self._scratch = Proposal(0) if self._dear else None
+        """Where what follows others' drafts grows."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,7 +103,7 @@ class Market(Drafter):
         return sum(source.drafter.saved_s for source in self._sources if source.asked)
 
     def attach(self, sequence: KvSequence, prices: NDArray[np.float64]) -> None:
-        self.token_s, self._prices = float(prices[0]), prices
+        self.token_s, self._prices, self._sequence = float(prices[0]), prices, sequence
         for source in self._sources:
             source.drafter.attach(sequence, prices)
 
@@ -129,7 +117,9 @@ class Market(Drafter):
         for source in self._sources:
             source.drafter.reset(tokens)
             source.wait = source.silence = 0
-            source.tree, source.asked = None, False
+            source.tree, source.path, source.asked = None, NO_PATH, False
+            if source.account is not None:
+                source.account.begin()
         self._last, self.dear_asked = int(tokens[-1]), False
 
     def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
@@ -166,10 +156,14 @@ class Market(Drafter):
         """Seconds that dear drafters took in this step so far."""
         return sum(source.spent_s for source in self._dear)
 
-    def spare(self, seconds: float) -> None:
-        """Count it for the dear drafters that the pass had so much less to do."""
-        if self._dear:
-            self._dear[0].spent_s -= seconds
+    def after_pass(self, share: float = 1.0) -> float:
+        """Seconds that the pass over the proposal did not spend, because drafting did its work; of
+        what the pass itself was spared, a market has its `share`.
+        """
+        spared_s = share * self._sequence.target.spared_s if self._sequence else 0.0
+        if spared_s and self._dear:
+            self._dear[0].spent_s -= spared_s
+        return self.saved_s + spared_s
 
     def propose(self, max_nodes: int, *, free: bool = True) -> DraftTree:
         """The surest nodes of all proposals, at most `max_nodes` besides the root; without `free`
@@ -178,33 +172,28 @@ class Market(Drafter):
         `p_accept` is calibrated; every node comes after those that are likelier.
         """
         start, self._proposed = self._clock(), True
-        num_given, sure = 1, 0.0
+        room = 1 + len(self._dear) * len(self._sources) * (max_nodes + 1)
         for source in self._sources:
             if source.account is None:
                 source.tree = tree = self._ask(source, max_nodes) if free else None
-                num_given += len(tree) if tree else 0
-                if tree and self._dear:
-                    said = float(tree.p_accept[1])
-                    sure = max(sure, self.statistics.p_accept(source.number, said, 1))
-        for source in self._dear:
-            source.tree = tree = self._ask_dear(source, sure, max_nodes)
-            num_given += len(tree) if tree else 0
+                room += len(tree) if tree else 0
+        self._merged.clear(room, max_nodes + 1)
+        for source in self._sources:
+            if source.account is None and source.tree:
+                self._merged.add(source.tree, source.number)
+        found = self._likeliest(max_nodes)
         if self._dear:
+            found = self._ask_dear(found, max_nodes, free)
             self.dear_asked = any(source.asked for source in self._dear)
             self._plan_dear()
-        found = self._merge(num_given, max_nodes)
-        if self._dear and not free:  # all of this was for them
-            self._dear[0].spent_s += self._clock() - start - self.dear_s
+            if not free:  # all of this was for them
+                self._dear[0].spent_s += self._clock() - start - self.dear_s
         return found
 
-    def _merge(self, num_given: int, max_nodes: int) -> DraftTree:
-        """One tree of all proposals, which have so many nodes."""
-        if num_given == 1:
+    def _likeliest(self, max_nodes: int) -> DraftTree:
+        """The surest nodes of what was merged."""
+        if len(self._merged) == 0:
             return DraftTree.root(self._last)
-        self._merged.clear(num_given, max_nodes + 1)
-        for source in self._sources:
-            if source.tree:
-                self._merged.add(source.tree, source.number)
         return self._merged.likeliest(max_nodes + 1)
 
     def _ask(self, source: Source, max_nodes: int) -> DraftTree | None:
@@ -215,18 +204,71 @@ class Market(Drafter):
             return None
         return self._draft(source, max_nodes)
 
-    def _ask_dear(self, source: Source, sure: float, max_nodes: int) -> DraftTree | None:
-        """A dear source's proposal; the others are so sure of the next token."""
-        assert source.account is not None
-        source.asked = source.account.wants(self.step, sure)
-        return self._draft(source, max_nodes) if source.asked else None
-
     def _draft(self, source: Source, max_nodes: int) -> DraftTree | None:
         start = self._clock()
         self._feed(source)
         tree = source.drafter.propose(max_nodes)
         source.spent_s += self._clock() - start - source.drafter.saved_s
         return tree if len(tree) > 1 else None
+
+    def _ask_dear(self, tree: DraftTree, max_nodes: int, free: bool) -> DraftTree:
+        """The others' tree with what one dear source adds, if an account bears asking: two would
+        draft the same tokens twice.
+        """
+        wanting = [source for source in self._dear if self._wants(source, tree)]
+        if not wanting:
+            return tree
+        best = max(wanting, key=lambda source: source.account.worth if source.account else 0.0)
+        self._turns += 1
+        if self._turns % _SECOND_CHOICE == 0:
+            best = min(wanting, key=lambda source: source.turn)
+        best.turn = self._turns
+        return self._draft_after(best, tree, max_nodes, free)
+
+    def _wants(self, source: Source, tree: DraftTree) -> bool:
+        """Whether a dear source's account bears asking it beside the others' tree."""
+        account, drafter = source.account, source.drafter
+        source.tree, source.asked, source.path = None, False, NO_PATH
+        if account is None or not account.may_want(self.step):
+            return False
+        if drafter.follows:
+            source.path = tree.end_of_knowledge()
+        sure = float(tree.p_accept[1]) if len(tree) > 1 else 0.0
+        return account.wants(self.step, sure, follows=bool(source.path.tokens))
+
+    def _draft_after(
+        self, source: Source, tree: DraftTree, max_nodes: int, free: bool
+    ) -> DraftTree:
+        """The others' tree with a dear source's proposal, where its path ends."""
+        start, drafter, path = self._clock(), source.drafter, source.path
+        self._feed(source)
+        if path.tokens and self._scratch:
+            found = drafter.propose_after(path, max_nodes - len(path.tokens), self._scratch)
+        else:
+            found = drafter.propose(max_nodes)
+        # One that says nothing after a path found it too unsure: it was not asked.
+        source.asked = len(found) > 1 or not path.tokens
+        if len(found) > 1:
+            source.tree = found
+            self._merged.add(found, source.number, path.node)
+            tree = self._likeliest(max_nodes)
+            if free:
+                tree = self._go_on(source, tree, max_nodes)
+        source.spent_s += self._clock() - start - drafter.saved_s
+        return tree
+
+    def _go_on(self, dear: Source, tree: DraftTree, max_nodes: int) -> DraftTree:
+        """The tree with what free sources say to follow a dear one's chain, if that is surest."""
+        path, room = tree.surest(), max_nodes + 1 - len(tree)
+        if room < 1 or self._scratch is None or tree.sources[path.node] != dear.number:
+            return tree
+        for source in self._sources:
+            if source.account is None and source.drafter.follows:
+                self._feed(source)
+                found = source.drafter.propose_after(path, room, self._scratch)
+                if len(found) > 1:
+                    self._merged.add(found, source.number, path.node)
+        return self._likeliest(max_nodes)
 
     def observe(self, outcome: StepOutcome) -> None:
         """Compare all proposals with the tokens that came, verified or not."""
@@ -255,15 +297,16 @@ class Market(Drafter):
         others = max(
             (right[source.number] for source in self._sources if source.account is None), default=0
         )
-        sources = outcome.tree.sources.tolist()
         seconds, nodes = 0.0, 0
         for source in self._dear:
             if source.asked and source.account is not None:
                 source.asked = False
-                own = sources.count(source.number)
+                own = brought(outcome.tree, source.number)
                 seconds, nodes = seconds + source.spent_s, nodes + own
-                tokens = min(accepted, max(right[source.number], others)) - others
-                gain = tokens - self._pass_s(len(sources), own) / self.token_s
+                tokens = (
+                    accepted if right[source.number] > others else min(accepted, others)
+                ) - others
+                gain = tokens - self._pass_s(len(outcome.tree), own) / self.token_s
                 source.account.settle(source.spent_s / self.token_s, gain)
         self._plan_dear()
         self.dear_step = DearStep(seconds, accepted - others, nodes, True, others > 0)
@@ -286,8 +329,10 @@ class Market(Drafter):
         for source in self._sources:
             if source.tree:
                 num_trees += 1
-                tree, number = source.tree, source.number
+                tree, number, path = source.tree, source.number, source.path.tokens
                 source.tree = None
+                if path and new_tokens[: len(path)].tolist() != path:
+                    continue
                 right[number] = self._credit[number] = record_tree(
                     self.statistics.table,
                     number,
@@ -295,6 +340,7 @@ class Market(Drafter):
                     tree.parents,
                     tree.p_accept,
                     new_tokens,
+                    len(path),
                 )
         if num_trees > 1:  # the only one is the surest of all it said
             self._merged.record(new_tokens, self._credit)
@@ -346,4 +392,5 @@ class Market(Drafter):
     def size_bytes(self) -> int:
         """Bytes of all stores and of the market's own arrays."""
         own = self._merged.size_bytes + self.statistics.size_bytes
+        own += self._scratch.size_bytes if self._scratch else 0
         return own + sum(source.drafter.size_bytes for source in self._sources)

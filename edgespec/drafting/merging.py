@@ -31,21 +31,22 @@ def add_tree(
     chances: NDArray[np.float64],
     place: NDArray[np.int32],
     count: int,
+    below: int,
 ) -> int:
-    """Merge source `number`'s tree into `count` merged nodes (0: none yet); return their new count.
+    """Merge source `number`'s tree into `count` merged nodes (0: none yet), of which `below` is its
+    root; return their new count.
 
     Fills, by merged node: nodes [5, n] with token, parent, first child, next sibling and the source
-    that is surest of it; chances [4, n] with p_accept given the parent, what the surest source
-    says, the number of sources, and the depth. place [n] is scratch. Siblings of one tree must
-    differ.
+    that is surest of it; of chances [4, n] all but the first row, with what the surest source says,
+    the number of sources, and the depth. place [n] is scratch. Siblings of one tree must differ.
     """
     token, parent, child, sibling, source = nodes[0], nodes[1], nodes[2], nodes[3], nodes[4]
-    given, surest, votes, depth = chances[0], chances[1], chances[2], chances[3]
+    surest, votes, depth = chances[1], chances[2], chances[3]
     if count == 0:
         token[0], parent[0], child[0], sibling[0], source[0] = tokens[0], -1, -1, -1, 0
-        given[0], surest[0], votes[0], depth[0] = 1.0, 1.0, 0.0, 0.0
+        surest[0], votes[0], depth[0] = 1.0, 0.0, 0.0
         count = 1
-    place[0] = 0
+    place[0] = below
     for node in range(1, len(tokens)):
         above = place[parents[node]]
         level = int(depth[above]) + 1
@@ -58,11 +59,11 @@ def add_tree(
             count += 1
             token[same], parent[same], child[same] = tokens[node], above, -1
             sibling[same], child[above] = child[above], same
-            given[same], source[same], surest[same] = own, number, own
+            source[same], surest[same] = number, own
             votes[same], depth[same] = 1.0, level
         else:
-            if own > given[same]:
-                given[same], source[same], surest[same] = own, number, own
+            if own > surest[same]:
+                source[same], surest[same] = number, own
             votes[same] += 1.0
         place[node] = same
     return count
@@ -103,8 +104,9 @@ def likeliest(
     sources: NDArray[np.uint8],
     most: int,
 ) -> int:
-    """Price all merged nodes and write the `most` likeliest, by the probability of their whole
-    path, to tokens, parents, p_accept and sources [most]; return how many there are.
+    """Price all merged nodes, in the first row of chances, and write the `most` likeliest, by the
+    probability of their whole path, to tokens, parents, p_accept and sources [most]; return how
+    many there are.
 
     Every prefix of the result is a tree. chosen [most], path_p [count] and rank [count] are
     scratch.
@@ -112,6 +114,7 @@ def likeliest(
     token, parent, child, sibling = nodes[0], nodes[1], nodes[2], nodes[3]
     for node in range(count):
         rank[node] = -1
+        chances[0, node] = chances[1, node]
         if chances[2, node] > 1.0:
             chances[0, node] = posterior(table, AGREED, chances[1, node], int(chances[3, node]))
     for node in range(count):
@@ -199,8 +202,8 @@ class MergedTree:
         """Merged nodes, the root included; 0 before any tree was added."""
         return self._count
 
-    def add(self, tree: DraftTree, number: int) -> None:
-        """Merge a source's tree into this one."""
+    def add(self, tree: DraftTree, number: int, below: int = 0) -> None:
+        """Merge a source's tree into this one, its root being node `below` of the `likeliest`."""
         self._count = add_tree(
             self._table,
             tree.tokens,
@@ -211,6 +214,7 @@ class MergedTree:
             self._chances,
             self._place,
             self._count,
+            int(self._chosen[below]),
         )
 
     def likeliest(self, num_nodes: int) -> DraftTree:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from edgespec.backends.base import TILE, Logits
 from edgespec.backends.sequence import KvSequence
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.base import NO_PATH, Drafter, DraftTree, Path, StepOutcome
 from edgespec.drafting.chain_kernels import (
     MEAN,
     NOBODY,
@@ -71,6 +71,8 @@ class ModelDrafter(Drafter):
         self._kinds = np.zeros(LONGEST, np.int64)
         self._drafts = np.zeros((LONGEST, 2), np.int64)
         self._num_drafts = 0
+        self._path = NO_PATH
+        """What the drafts come after."""
         self._drawn = np.zeros(2, np.int64)
         self._block_max = np.zeros(-(-vocab_size // (TILE * BLOCK)), np.int32)
         self._heap = np.zeros(MOST_CANDIDATES, np.int64)
@@ -107,9 +109,12 @@ class ModelDrafter(Drafter):
             raise OptionError(
                 "a drafter has no text to continue; call reset() with the prompt first"
             )
-        self._num_drafts = 0
-        self._draw_chain(min(max_nodes, LONGEST, self._room()))
-        self._tokens[0] = self._last
+        return self._propose(NO_PATH, max_nodes)
+
+    def _propose(self, path: Path, max_nodes: int) -> DraftTree:
+        self._num_drafts, self._path = 0, path
+        self._draw_chain(max(min(max_nodes, LONGEST, self._room() - len(path.tokens)), 0))
+        self._tokens[0] = path.tokens[-1] if path.tokens else self._last
         size = lay_out(
             self._rates,
             self._kinds,
@@ -125,10 +130,11 @@ class ModelDrafter(Drafter):
         )
 
     def _draw_chain(self, longest: int) -> None:
-        """Draw up to so many tokens, each while it pays; the first always, to learn from."""
-        token, chance, value_s = self._last, 1.0, self.value_s(longest)
+        """Draw up to so many tokens, each while it pays; the text's next always, to learn from."""
+        token, chance, value_s = self._last, self._path.chance, self.value_s(longest)
         for depth in range(longest):
-            if depth and chance * self._rates[MEAN, RATE] * value_s < self._price(depth):
+            place = len(self._path.tokens) + depth
+            if place and chance * self._rates[MEAN, RATE] * value_s < self._price(place):
                 return
             start = time.perf_counter()
             if not self._draw(depth, *self._row(token, depth)):
@@ -139,8 +145,8 @@ class ModelDrafter(Drafter):
                 self._observe_price(time.perf_counter() - start)
 
     def _draw(self, depth: int, logits: Logits, maxima: Logits) -> bool:
-        """Draw the draft `depth` after the next token; False where nothing can be drawn."""
-        draw = self._draw_at(self._position + depth + 1, logits, maxima)
+        """Draw the draft number `depth` of the chain; False where nothing can be drawn."""
+        draw = self._draw_at(self._position + len(self._path.tokens) + depth + 1, logits, maxima)
         if draw is None:
             return False
         self._drafts[depth] = draw.first, draw.second
@@ -207,9 +213,14 @@ class ModelDrafter(Drafter):
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn how often drafts of each kind are right."""
-        new_tokens = np.asarray(outcome.new_tokens, np.int32)
-        learn_chain(self._rates, self._kinds, self._drafts, self._num_drafts, new_tokens)
+        came = self._after_path(outcome)
+        learn_chain(self._rates, self._kinds, self._drafts, self._num_drafts, came)
         self._num_drafts = 0
+
+    def _after_path(self, outcome: StepOutcome) -> NDArray[np.int32]:
+        """The tokens that came where the chain begins; none if it was another path."""
+        came, length = np.asarray(outcome.new_tokens, np.int32), len(self._path.tokens)
+        return came[length if came[:length].tolist() == self._path.tokens else len(came) :]
 
     @abstractmethod
     def _room(self) -> int:
@@ -217,8 +228,8 @@ class ModelDrafter(Drafter):
 
     @abstractmethod
     def _row(self, token: int, depth: int) -> tuple[Logits, Logits]:
-        """Logits [1, n] of what follows `token`, the draft `depth` before the next, and their
-        maxima [1, tiles].
+        """Logits [1, n] of what follows `token`, the draft before number `depth` of the chain, and
+        their maxima [1, tiles]. At `depth` 0 it is the text's last, and the path comes after it.
         """
 
     @property

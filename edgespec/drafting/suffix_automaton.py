@@ -30,7 +30,7 @@ from edgespec.drafting.automaton_kernels import (
     STATES_PER_TOKEN,
     feed,
 )
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.base import Drafter, DraftTree, Path, StepOutcome
 from edgespec.drafting.continuations import propose_tree
 from edgespec.drafting.match_rates import PRIORS
 from edgespec.drafting.proposal import MOST_NODES, Proposal
@@ -39,6 +39,7 @@ from edgespec.errors import OptionError
 
 _FIRST_CAPACITY = 1024
 MIN_BYTES = 64 * 1024
+_NO_PATH: NDArray[np.int32] = np.zeros(0, np.int32)
 
 
 class SuffixAutomatonDrafter(Drafter):
@@ -50,6 +51,7 @@ class SuffixAutomatonDrafter(Drafter):
     """
 
     name = "suffix-automaton"
+    follows = True
 
     def __init__(self, max_bytes: int = 8 * 2**20, *, source: int = 1) -> None:
         if max_bytes < MIN_BYTES:
@@ -159,17 +161,28 @@ class SuffixAutomatonDrafter(Drafter):
             raise OptionError(
                 "a drafter has no text to continue; call reset() with the prompt first"
             )
+        return self._grow(_NO_PATH, self._text[self._num_tokens - 1], max_nodes, self._proposal)
+
+    def propose_after(self, path: Path, max_nodes: int, scratch: Proposal) -> DraftTree:
+        """What followed the longest suffix of text and path that occurred in the text."""
+        return self._grow(np.array(path.tokens, np.int32), path.tokens[-1], max_nodes, scratch)
+
+    def _grow(
+        self, path: NDArray[np.int32], root: int, max_nodes: int, proposal: Proposal
+    ) -> DraftTree:
         num_nodes = propose_tree(
             self._states,
             self._edges,
+            self._slots,
             self._sizes,
             self._rates,
-            self._text[self._num_tokens - 1],
+            path,
+            root,
             min(max_nodes, MOST_NODES),
-            self._proposal.places,
-            self._proposal.scores,
+            proposal.places,
+            proposal.scores,
         )
-        return self._proposal.tree(num_nodes)
+        return proposal.tree(num_nodes)
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn how often matches of each length were right.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.base import Drafter, DraftTree, Path, StepOutcome
 from edgespec.drafting.follower_kernels import NOBODY
 from edgespec.drafting.proposal import MOST_NODES, Proposal
 from edgespec.drafting.rates import new_rates
@@ -80,6 +80,16 @@ class TextDrafter(Drafter):
                 "a drafter has no text to continue; call reset() with the prompt first"
             )
         return self._proposal.tree(self._grow(min(max_nodes, MOST_NODES)))
+
+    def propose_after(self, path: Path, max_nodes: int, scratch: Proposal) -> DraftTree:
+        """What the stores know to follow, as if the text had grown by the path."""
+        tail, own = self._tail.copy(), self._proposal
+        try:
+            self._tail[:] = np.append(tail, np.array(path.tokens, np.int32))[-len(tail) :]
+            self._proposal = scratch
+            return scratch.tree(self._grow(min(max_nodes, MOST_NODES)))
+        finally:
+            self._tail[:], self._proposal = tail, own
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn how often each kind of node was right, and what the verified tree teaches."""

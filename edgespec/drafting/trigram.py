@@ -198,6 +198,7 @@ class TrigramDrafter(TableDrafter):
     """Proposes what the target wrote after the same two tokens, and what may be worth trying."""
 
     name = "trigram"
+    follows = True
     orders = 3
     ways = 6
     part = 0.75

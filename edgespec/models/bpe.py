@@ -23,6 +23,7 @@ from edgespec.models.vocabulary import TokenKind, Vocabulary
 if TYPE_CHECKING:
     from tokenizers import pre_tokenizers
 
+_NORMAL, _USER_DEFINED = int(TokenKind.NORMAL), int(TokenKind.USER_DEFINED)  # asked every token
 _MAX_CACHED_WORDS = 1 << 14
 _MAX_CACHED_LENGTH = 64
 _PIECE_CHARACTERS = 1 << 14
@@ -53,13 +54,13 @@ class BpeTokenizer(Tokenizer):
 
     def token_bytes(self, token_id: int) -> bytes:
         text = self._vocabulary.text(token_id)
-        kind = self._vocabulary.kinds[token_id]
-        if kind == TokenKind.NORMAL:
+        kind = int(self._vocabulary.kinds[token_id])
+        if kind == _NORMAL:
             return b"".join(
                 BYTES_OF.get(character) or character.encode()
                 for character in text.decode("utf-8", "replace")
             )
-        return text if kind == TokenKind.USER_DEFINED else b""
+        return text if kind == _USER_DEFINED else b""
 
     def _encode_text(self, text: str, after_special: bool) -> list[int]:
         ids: list[int] = []

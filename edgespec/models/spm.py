@@ -53,7 +53,7 @@ class SpmTokenizer(Tokenizer):
 
     def token_bytes(self, token_id: int) -> bytes:
         text = self._vocabulary.text(token_id)
-        kind = self._vocabulary.kinds[token_id]
+        kind = int(self._vocabulary.kinds[token_id])
         if kind == TokenKind.NORMAL:
             return text.replace(b"\xe2\x96\x81", b" ")
         if kind == TokenKind.USER_DEFINED:

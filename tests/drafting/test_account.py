@@ -8,7 +8,7 @@ import pytest
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting import Drafter, DraftTree, Market, StepOutcome
-from edgespec.drafting.account import ALLOWANCE, OPENING, DearAccount
+from edgespec.drafting.account import ALLOWANCE, OPENING, START, DearAccount
 
 
 def play(account: DearAccount, steps: int, chance: float, bill: float, seed: int = 0) -> float:
@@ -31,6 +31,16 @@ def test_it_loses_no_more_than_it_is_allowed(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_it_is_asked_where_it_pays(seed: int) -> None:
     assert play(DearAccount(), 4000, 0.7, 0.3, seed) > 0.8 * 4000 * 0.4
+
+
+def test_a_few_wrong_chains_do_not_silence_one_that_pays() -> None:
+    """Each takes most of a pass; what it brought before is risked first."""
+    account, asked = DearAccount(), 0
+    for step in range(100):
+        if account.wants(step, 0.0):
+            asked += 1
+            account.settle(0.8, 0.0 if step % 20 >= 13 else 2.0)
+    assert asked > 75
 
 
 def test_it_is_asked_again_when_it_comes_to_pay() -> None:
@@ -125,3 +135,75 @@ def test_a_dear_one_that_fails_silences_nobody_else() -> None:
         market.take_seconds()
     assert passes / steps < 0.55  # two tokens of 1.05 a step, and little else
     assert dear.asked < 0.05 * steps
+
+
+class Often(Dear):
+    """Is right as often as it is told, and takes part of a pass."""
+
+    def __init__(self, name: str, clock: list[float], chance: float, takes: float) -> None:
+        super().__init__(clock)
+        self.name, self.chance, self.takes = name, chance, takes
+        self.rng = np.random.default_rng(5)
+
+    def propose(self, max_nodes: int) -> DraftTree:
+        self.clock[0] += self.takes
+        self.asked += 1
+        token = 1 if self.rng.random() < self.chance else 2
+        return DraftTree.chain(1, [token], [0.5], 1)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_of_two_dear_ones_the_better_is_asked(first: bool) -> None:
+    """One a step, and the other now and then, in case it has become better."""
+    clock = [0.0]
+    good, poor = Often("good", clock, 0.9, 0.2), Often("poor", clock, 0.7, 0.4)
+    market = Market([good, poor] if first else [poor, good], clock=lambda: clock[0])
+    market._prices, market.token_s = np.array([1.0, 1.02, 1.04, 1.06]), 1.0
+    market.reset([1])
+    for _ in range(1000):
+        before = good.asked + poor.asked
+        tree = market.propose(3, free=False)
+        assert good.asked + poor.asked == before + 1
+        path = [0, 1] if tree.tokens[1] == 1 else [0]
+        market.observe(StepOutcome(tree, path, 1, [1] * len(path)))
+        market.extend([1] * len(path))
+        market.take_seconds()
+    assert good.asked > 850
+    assert poor.asked > 40
+    good.chance = 0.1
+    for _ in range(400):
+        tree = market.propose(3, free=False)
+        path = [0, 1] if len(tree) > 1 and tree.tokens[1] == 1 else [0]
+        market.observe(StepOutcome(tree, path, 1, [1] * len(path)))
+        market.extend([1] * len(path))
+        market.take_seconds()
+    assert poor.asked > 300
+
+
+def test_a_first_proposal_that_read_a_prompt_does_not_silence_those_to_come() -> None:
+    account = DearAccount()
+    assert account.wants(1, 0.0)
+    account.settle(9.0, 1.0)
+    asked = 0
+    for step in range(2, 42):
+        if account.wants(step, 0.0):
+            asked += 1
+            account.settle(0.4, 1.0)
+    assert asked >= 38
+
+
+def test_one_that_always_costs_more_than_it_brings_is_given_up_after_a_few() -> None:
+    account, lost = DearAccount(), 0.0
+    for step in range(1, 401):
+        if account.wants(step, 0.0):
+            account.settle(2.0, 0.5)
+            lost += 1.5
+    assert lost <= OPENING + 3.0 + 400 * ALLOWANCE
+
+
+def test_a_reply_does_not_risk_what_earlier_ones_gained() -> None:
+    account = DearAccount()
+    play(account, 200, 1.0, 0.3)
+    assert account.balance > 10.0
+    account.begin()
+    assert -play(account, 100, 0.0, 0.5) <= START + 0.5 + 100 * ALLOWANCE
