@@ -1,30 +1,35 @@
 """Drafting in turn against drafting while the target verifies, with real threads.
 
     python benchmarks/overlap.py DRAFT.gguf [MODEL] [--backend native|llamacpp] [--threads 1]
-        [--tokens 96] [--rounds 3] [--way NAME ...]
+        [--worker CORE [--away MS]] [--core CORE] [--tokens 96] [--rounds 3] [--way NAME ...]
 
 The ways of writing take turns, and replies are checked to be equal: "plain" without drafts, "in
 turn" as `--overlap off`, "chain" drafts ahead without branches (PEARL), "branches" as `--overlap
 on`, "auto" chooses. With two cores and `--threads 1` each side has one; `--threads 2` lets the
-target use both while nobody drafts. Figures are medians over rounds of tokens a second.
+target use both while nobody drafts. `--worker` has llama.cpp compute the target on a worker of one
+thread that stays on this core, every byte on its way there and back for so many milliseconds, and
+`--core` keeps everything else on that one. Figures are medians over rounds of tokens a second.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
+from benchmarks.workers import Delay, worker
 from edgespec.control.overlap import DraftAhead
 from edgespec.control.overlap_choice import Choice
 from edgespec.drafting import guesses
 from edgespec.engine import Engine
+from edgespec.memory.size import MIB
 from edgespec.reply import Reply
 
 PROMPTS = (
@@ -35,6 +40,35 @@ PROMPTS = (
 )
 WAYS = ("plain", "in turn", "chain", "branches", "auto")
 _OPTIONS = {"in turn": "off", "chain": "on", "branches": "on", "auto": "auto"}
+
+
+def add_machine(parser: argparse.ArgumentParser) -> None:
+    """Options that say what computes where."""
+    parser.add_argument("--backend", default="native")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--worker", type=int, metavar="CORE")
+    parser.add_argument("--away", type=float, default=0.0, metavar="MS")
+    parser.add_argument("--core", type=int)
+
+
+@contextmanager
+def opened(asked: argparse.Namespace, model: str | None, draft: str) -> Iterator[Engine]:
+    """An engine with a draft model, on the machine that was asked for."""
+    with ExitStack() as stack:
+        backend, workers, cores = asked.backend, None, os.sched_getaffinity(0)
+        if asked.worker is not None:
+            assert model is not None, "name the MODEL that a worker is to compute"
+            os.sched_setaffinity(0, {asked.worker})  # the worker inherits it
+            port = stack.enter_context(worker(Path(model).stat().st_size + 400 * MIB, 1))
+            port = Delay(port, asked.away / 1e3).port if asked.away else port
+            backend, workers = "llamacpp", f"127.0.0.1:{port}"
+        os.sched_setaffinity(0, cores if asked.core is None else {asked.core})
+        yield stack.enter_context(
+            edgespec.load(
+                model, backend=backend, threads=asked.threads, drafters="none", draft_model=draft,
+                context=1024, workers=workers,
+            )
+        )  # fmt: skip
 
 
 def drafter_of(engine: Engine) -> DraftAhead:
@@ -103,17 +137,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("draft")
     parser.add_argument("model", nargs="?")
-    parser.add_argument("--backend", default="native")
-    parser.add_argument("--threads", type=int, default=1)
+    add_machine(parser)
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--way", action="append", choices=WAYS)
     asked = parser.parse_args()
     ways = tuple(asked.way or WAYS)
-    with edgespec.load(
-        asked.model, backend=asked.backend, threads=asked.threads, drafters="none",
-        draft_model=asked.draft, context=1024,
-    ) as engine:  # fmt: skip
+    with opened(asked, asked.model, asked.draft) as engine:
         print("T(n), ms:", {n: round(1e3 * s, 2) for n, s in engine.cost_curve().items()})
         found, last = speeds(engine, ways, asked.tokens, asked.rounds)
         base = found.get("in turn", found[ways[0]])

@@ -51,10 +51,13 @@ class Node(threading.Thread):
         work = self._job.work
         most = _SHARE * int(self._job.arguments["sequences"])
         deaths = 0
-        while self.reason is None and (lines := work.take(most, self._job.num_nodes)):
-            left = {line.number: line for line in lines}
+        # A node that is lost is noticed late: nobody's lines wait for a worker that cannot begin.
+        while self.reason is None and work.wait():
+            lines: list[Line] = []
+            left: dict[int, Line] = {}
             try:
-                if self._open():
+                if self._open() and (lines := work.take(most, self._job.num_nodes)):
+                    left = {line.number: line for line in lines}
                     self._answer(left)
             except RayActorError:
                 deaths = deaths + 1 if len(left) == len(lines) else 1

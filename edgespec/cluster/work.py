@@ -26,15 +26,20 @@ class Work:
         self._changed = threading.Condition()
         self.is_stopped = False
 
+    def wait(self) -> bool:
+        """Wait until lines can be taken; False when all is over."""
+        with self._changed:
+            while not self.is_stopped and self._open and not self._waiting:
+                self._changed.wait()
+            return bool(self._open) and not self.is_stopped
+
     def take(self, most: int, takers: int) -> list[Line]:
         """Up to `most` lines, fewer when few are left for all `takers`; none when all is over.
 
         Waits while others still hold lines, which come back if their worker dies.
         """
         with self._changed:
-            while not self.is_stopped and self._open and not self._waiting:
-                self._changed.wait()
-            if self.is_stopped or not self._open:
+            if not self.wait():
                 return []
             if self._losses[self._waiting[0].number] >= _SUSPECT:
                 return [self._waiting.popleft()]

@@ -29,6 +29,7 @@ from edgespec.control.pipeline import Pipeline
 from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
 from edgespec.drafting.draft_model import DraftModelDrafter
 from edgespec.drafting.guesses import LEAST
+from edgespec.errors import BackendError
 from edgespec.memory.cores import Cores, stay_on
 from edgespec.verification.sampling import SamplingParams
 
@@ -48,6 +49,7 @@ class DraftAhead(Drafter):
     """
 
     name = "draft-model"
+    dear = True
 
     def __init__(
         self,
@@ -83,6 +85,8 @@ class DraftAhead(Drafter):
         self._token_s = 0.0
         """What a token takes while drafting ahead."""
         self._under_way = False
+        self._is_lost = False
+        """Whether the draft model cannot be computed any more."""
         self._drafts = 0
         """Of the thread, when the step's drafts were taken."""
         self._lent: int | None = None
@@ -102,6 +106,10 @@ class DraftAhead(Drafter):
         self.pause()
         self._ahead = self._serial = self._ready = 0
         self.notes = ()
+        self._is_lost = False
+        if isinstance(self._pipeline.failure, BackendError):  # perhaps what it misses is back
+            self._pipeline.failure = None
+            self._pipeline.rest().forget()
         self._pipeline.reset([int(token) for token in tokens])
 
     def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
@@ -112,15 +120,24 @@ class DraftAhead(Drafter):
         self._start = self._clock()
         if self._pipeline.failure is not None:
             self._fall_back()
-        self._under_way = self._choice.overlapped
+        self._under_way = self._choice.overlapped and not self._is_lost
         if self._under_way:
             tree = self._draft_ahead(max_nodes)
         else:
             self._serial += 1
             self._lend(None)
-            tree = self._pipeline.rest().propose(max_nodes)
+            tree = self._draft_in_turn(max_nodes)
         self._proposed = self._clock()
         return tree
+
+    def _draft_in_turn(self, max_nodes: int) -> DraftTree:
+        drafter = self._pipeline.rest()
+        if not self._is_lost:
+            try:
+                return drafter.propose(max_nodes)
+            except BackendError as error:  # what computes it is gone, and only costs speed
+                self._lose(error)
+        return drafter.nothing()
 
     def _draft_ahead(self, max_nodes: int) -> DraftTree:
         self._ahead += 1
@@ -179,8 +196,13 @@ class DraftAhead(Drafter):
             self._learn_pace(now, outcome)
         else:
             self._drafter.observe(outcome)
-        promised = _promised(outcome.tree)
-        self._choice.observe(now - self._start, promised, self._proposed - self._start)
+        right = len(outcome.tree) == 1 or outcome.path[-1] not in outcome.tree.parents
+        self._choice.observe(
+            now - self._start,
+            _promised(outcome.tree),
+            self._proposed - self._start,
+            right=right,
+        )
 
     def _learn_pace(self, now: float, outcome: StepOutcome) -> None:
         token_s = (now - self._start) / _promised(outcome.tree)
@@ -202,9 +224,18 @@ class DraftAhead(Drafter):
     def _fall_back(self) -> None:
         """The thread failed: say so once, and draft in turn from here on."""
         error, self._pipeline.failure = self._pipeline.failure, None
+        if isinstance(error, BackendError):
+            self._lose(error)
+            return
         what = " ".join(f"{type(error).__name__}: {error}".split())
         self.notes = (f"drafting ahead ended by an error, and drafts come in turn ({what})",)
         self._choice = Choice("off", reason="its thread failed")
+        self._pipeline.rest().forget()
+
+    def _lose(self, error: BackendError) -> None:
+        """What computes the draft model is gone: no drafts in this reply."""
+        self.notes = (f"drafts ended: {error}",)
+        self._is_lost = True
         self._pipeline.rest().forget()
 
     @property

@@ -1,10 +1,11 @@
 """Whether to draft while the target verifies: tried where it can pay, kept where it does.
 
-A thread that drafts takes a core, memory bandwidth and cache from the target. So `auto` first looks
-at what serial drafting takes: if the target would lose more by giving up a core than all of that,
+A thread that drafts takes a core, memory bandwidth and cache from the target, and what it writes
+ahead is lost where a verdict was not foreseen. So `auto` first looks at what serial drafting takes,
+and how often all of a step's drafts were right: if that would not pay for what overlap takes,
 nothing is tried. Else blocks of steps take turns, and what a token took decides; tokens are counted
 as the drafts' chances promise, which scatters less than what came. Trials come less often while
-they decide as before.
+they decide as before, and the more seldom, the more the last one lost.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 OPTIONS = ("auto", "on", "off")
-FIRST, BLOCK, LEAD_IN = 16, 8, 2
+FIRST, BLOCK, LEAD_IN = 32, 8, 2
 """Steps before the first trial; steps of each of a trial's blocks, and those that do not count."""
 BLOCKS = (False, True, False, True)
 """The blocks of a trial: whether they overlap."""
 WORTH = 1.05
-"""A trial is made where overlap could be so many times as fast at best, if drafts took no time."""
+"""A trial is made where overlap is expected to be so many times as fast."""
 BETTER = 1.03
 """Overlap is kept where it was measured to be so many times as fast."""
 HOPELESS = 1.15
 """A trial ends as soon as overlap takes so many times as long."""
 PATIENCE, MOST_PATIENCE = 128, 2048
 """Steps to the next trial; four times as many after each that decided as the one before."""
+LOSS = 0.005
+"""The part of the time that trials may lose, where they fail."""
 _RATE = 0.05
 
 
@@ -54,6 +57,9 @@ class Choice:
     _draft_s: float = field(default=0.0, init=False)
     _step_s: float = field(default=0.0, init=False)
     """What drafting takes of a serial step, and what all of it does."""
+    _foreseen: float = field(default=1.0, init=False)
+    _num_serial: int = field(default=0, init=False)
+    """How often all drafts of a serial step were right, and how many steps that was learnt from."""
     _left: int = field(default=FIRST, init=False)
     _patience: int = field(default=PATIENCE, init=False)
     _blocks: list[bool] = field(default_factory=list, init=False)
@@ -64,21 +70,28 @@ class Choice:
         self.overlapped = self.option == "on"
 
     @property
-    def at_best(self) -> float:
-        """How many times as fast as serial steps those would be that wait for no draft."""
+    def expected(self) -> float:
+        """How many times as fast as serial steps overlapped ones would be: their drafts hold the
+        target up, and are written once more, with the target waiting, where one of the drafts
+        before was wrong.
+        """
         if not self._step_s:
             return 0.0
-        ahead_s = self._draft_s * self.hold_up
+        ahead_s = self._draft_s * (self.hold_up + 1.0 - self._foreseen)
         return self._step_s / ((self._step_s - self._draft_s) * self.slowdown + ahead_s)
 
-    def observe(self, seconds: float, tokens: float, draft_s: float) -> None:
-        """A step took `seconds`, `draft_s` of them for drafting, and promised `tokens`."""
+    def observe(self, seconds: float, tokens: float, draft_s: float, *, right: bool = True) -> None:
+        """A step took `seconds`, `draft_s` of them for drafting, and promised `tokens`; `right`:
+        the text went on where its drafts ended.
+        """
         if self.option != "auto":
             return
         if not self.overlapped:
-            rate = _RATE if self._step_s else 1.0
+            rate = max(_RATE, 1.0 / (self._num_serial + 1))
+            self._num_serial += 1
             self._draft_s += rate * (draft_s - self._draft_s)
             self._step_s += rate * (seconds - self._step_s)
+            self._foreseen += rate * (right - self._foreseen)
         self._left -= 1
         if self._blocks and self._left < BLOCK - LEAD_IN:
             cost = self._costs[self.overlapped]
@@ -101,7 +114,7 @@ class Choice:
             if not self._blocks:
                 self._decide()
                 return
-        elif self.overlapped or self.at_best >= WORTH:
+        elif self.overlapped or self.expected >= WORTH:
             self._before, self._blocks = self.overlapped, list(BLOCKS)
             self._costs = (_Cost(), _Cost())
         else:
@@ -115,6 +128,10 @@ class Choice:
         self.overlapped = self.gain >= BETTER
         same = self.overlapped == self._before
         self._patience = min(4 * self._patience, MOST_PATIENCE) if same else PATIENCE
+        if not self.overlapped and self._step_s:
+            cost = self._costs[True]
+            lost_s = cost.seconds - serial * cost.tokens
+            self._patience = max(self._patience, int(lost_s / (LOSS * self._step_s)))
         self._blocks = []
         self._left = self._patience
 
@@ -127,5 +144,5 @@ class Choice:
         if self.gain:
             return f"{state}: {self.gain:.2f} times the speed of drafting in turn, as measured"
         if self._step_s:
-            return f"{state}: {self.at_best:.2f} times the speed of drafting in turn at best"
+            return f"{state}: {self.expected:.2f} times the speed of drafting in turn expected"
         return f"{state}: nothing was drafted yet"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from edgespec.backends.llamacpp.ggml import GgmlDevice
 from edgespec.child import Child, PeerError
 from edgespec.errors import BackendError, OptionError
 from edgespec.memory.placement import Device
-from edgespec.memory.size import GIB
+from edgespec.memory.size import GIB, MIB
 from tests.conformance.targets import missing
 
 WHY = missing("llamacpp")
@@ -24,26 +25,63 @@ TWO = (
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(devices, "gpus", lambda: TWO)
 
 
 @pytest.mark.usefixtures("two_gpus")
 @pytest.mark.parametrize(
     ("vram", "budgets"),
-    [("4GiB", [4]), ("7GiB", [6, 1]), ("100%", [6, 2]), ("50%", [6]), ("auto", []), ("0", [])],
+    [
+        ("4GiB", [4]),
+        ("7GiB", [6, 1]),
+        ("100%", [6, 2]),
+        ("50%", [6]),
+        ("auto", [5.5, 1.5]),
+        ("0", []),
+    ],
 )
-def test_gpus_are_filled_in_order_up_to_the_budget(vram: str, budgets: list[int]) -> None:
+def test_gpus_are_filled_in_order_up_to_the_budget(vram: str, budgets: list[float]) -> None:
     found = devices.devices_for(vram, None)
     assert found == tuple(
-        Device(gpu.name, "gpu", size * GIB) for gpu, size in zip(TWO, budgets, strict=False)
+        Device(gpu.name, "gpu", int(size * GIB)) for gpu, size in zip(TWO, budgets, strict=False)
     )
 
 
 @pytest.mark.usefixtures("two_gpus")
 def test_a_plan_names_the_gpus_it_leaves_alone() -> None:
-    used = devices.devices_for("4GiB", None)
+    used = [device.name for device in devices.devices_for("4GiB", None)]
     assert devices.unused_gpus(()).startswith("GPU CUDA0 (6.00 GiB free), CUDA1 (2.00 GiB free) is")
     assert "CUDA0" not in devices.unused_gpus(used) and "CUDA1" in devices.unused_gpus(used)
+
+
+@pytest.mark.parametrize(
+    ("kind", "free", "total", "budget"),
+    [
+        ("gpu", 20 * GIB, 32 * GIB, 18 * GIB),  # a sixteenth of a large one
+        ("gpu", 512 * MIB, 4 * GIB, 0),
+        ("igpu", 6 * GIB, 8 * GIB, 0),  # its memory is this machine's
+    ],
+)
+def test_auto_leaves_a_reserve_and_shared_memory_alone(
+    monkeypatch: pytest.MonkeyPatch, kind: str, free: int, total: int, budget: int
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    gpu = GgmlDevice("Vulkan0", "a card", kind, free, total)
+    monkeypatch.setattr(devices, "gpus", lambda: (gpu,))
+    found = devices.devices_for("auto", None)
+    assert [device.budget_bytes for device in found] == [budget] * bool(budget)
+    assert devices.devices_for("300MiB", None)[0].budget_bytes == 300 * MIB
+
+
+def test_a_driver_that_fails_leaves_auto_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise BackendError("the driver hangs")
+
+    monkeypatch.setattr(devices, "gpus", fail)
+    assert devices.devices_for("auto", None) == ()
+    with pytest.raises(BackendError, match="hangs"):
+        devices.devices_for("4GiB", None)
 
 
 def test_a_gpu_that_is_not_there_cannot_be_given_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +16,7 @@ import edgespec
 from edgespec.backends.base import TokenTree
 from edgespec.backends.llamacpp import library
 from edgespec.backends.llamacpp.offloaded import OffloadedTarget
-from edgespec.backends.llamacpp.rpc import front, link
+from edgespec.backends.llamacpp.rpc import front
 from edgespec.backends.llamacpp.rpc.address import Address, check_listening, parse_workers
 from edgespec.backends.llamacpp.rpc.asking import ask_worker
 from edgespec.backends.llamacpp.rpc.protocol import (
@@ -38,25 +34,25 @@ from edgespec.backends.llamacpp.target import LlamaTarget
 from edgespec.errors import BackendError, BudgetError, OptionError
 from edgespec.memory.size import MIB
 from edgespec.models import open_model
-from tests.backends.workers import Worker, workers
+from tests.backends.workers import (
+    WHY,
+    Worker,
+    addresses,
+    load,
+    serving,
+    workers,
+    write_eight_layers,
+)
 from tests.cli_runs import edgespec as run_cli
-from tests.conformance.targets import missing
 from tests.models.build import CHATML, write_gguf
 from tests.models.foreign import write_mamba
 
-WHY = missing("llamacpp") or library.missing_rpc()
-serving = pytest.mark.skipif(bool(WHY), reason=WHY)
 LIMIT_S = 5.0
-"""From a worker's death to the error."""
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight layers of 2 MiB."""
-    return write_gguf(
-        tmp_path_factory.mktemp("workers") / "m.gguf",
-        dim=256, ffn=1024, layers=8, type="F16", template=CHATML, context=2048,
-    )  # fmt: skip
+    return write_eight_layers(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +62,6 @@ def pair() -> Iterator[list[Worker]]:
         pytest.skip(WHY)
     with workers(14 * MIB, 15 * MIB) as made:
         yield made
-
-
-def addresses(made: list[Worker]) -> str:
-    return ",".join(worker.address for worker in made)
-
-
-def load(model: Path, **options: Any) -> edgespec.Engine:
-    return edgespec.load(model, **{"backend": "llamacpp", "threads": 1, "context": 256, **options})
 
 
 @serving
@@ -163,73 +151,6 @@ def test_trees_and_snapshots_work_over_workers(model: Path, pair: list[Worker]) 
         target.restore(kept)
         chain = TokenTree.chain([7])
         assert np.allclose(target.forward(chain), local.forward(chain), atol=1e-3)
-
-
-@serving
-def test_a_worker_killed_mid_reply_costs_an_error_and_nothing_of_the_chat(model: Path) -> None:
-    with (
-        workers(18 * MIB, 18 * MIB) as made,
-        load(model, workers=addresses(made), context=1024) as engine,
-    ):
-        assert len(engine.plan.devices) == 2
-        chat = engine.chat("Be a cat.")
-        first = chat.send("hello", max_tokens=8, temperature=0, ignore_eos=True)
-        stream = chat.stream("go on", max_tokens=600, temperature=0, ignore_eos=True)
-        pieces = [next(stream) for _ in range(5)]
-        made[1].kill()
-        begin = time.perf_counter()
-        with pytest.raises(BackendError, match=f"{made[1].address} is gone .* nothing of the"):
-            pieces += list(stream)
-        assert time.perf_counter() - begin < LIMIT_S
-        assert [turn["role"] for turn in chat.messages] == [
-            "system", "user", "assistant", "user", "assistant",
-        ]  # fmt: skip
-        assert chat.messages[2]["content"] == first.text
-        assert chat.messages[4]["content"].startswith("".join(pieces))
-
-        begin = time.perf_counter()
-        with pytest.raises(BackendError, match="no worker answers"):
-            chat.send("still there?", max_tokens=8)
-        assert time.perf_counter() - begin < LIMIT_S
-        assert len(chat.messages) == 5
-
-        with Worker(made[1].memory_bytes, made[1].port), load(model, context=1024) as local:
-            other = local.chat("Be a cat.")
-            other.messages, other._text, other._ids = chat.messages, chat._text, chat._ids
-            again = chat.send("and now?", max_tokens=20, temperature=0, ignore_eos=True)
-            same = other.send("and now?", max_tokens=20, temperature=0, ignore_eos=True)
-            assert again.token_ids == same.token_ids
-            assert len(chat.messages) == 7
-
-
-@serving
-def test_several_texts_come_back_with_their_worker(model: Path) -> None:
-    options = {"temperature": 0, "max_tokens": 12, "ignore_eos": True, "raw": True}
-    prompts = ["the cat", "a hat on the mat", "the cat and you"]
-    with load(model, sequences=3) as local:
-        expected = [reply.token_ids for reply in local.generate_batch(prompts, **options)]
-    with workers(24 * MIB) as made, load(model, sequences=3, workers=addresses(made)) as engine:
-        assert [r.token_ids for r in engine.generate_batch(prompts, **options)] == expected
-        made[0].kill()
-        with pytest.raises(BackendError):
-            engine.generate_batch(prompts, **options)
-        with Worker(made[0].memory_bytes, made[0].port):
-            assert [r.token_ids for r in engine.generate_batch(prompts, **options)] == expected
-
-
-@serving
-@pytest.mark.skipif(sys.platform == "win32", reason="processes cannot be halted")
-def test_a_worker_that_falls_silent_is_given_up(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(link, "SILENCE_S", 1.0)
-    with workers(24 * MIB) as made, load(model, workers=addresses(made)) as engine:
-        stream = engine.stream("hello", max_tokens=200, ignore_eos=True)
-        next(stream)
-        for process in made[0].processes():
-            os.kill(process.pid, signal.SIGSTOP)
-        with pytest.raises(BackendError, match="said nothing for 1 s"):
-            list(stream)
 
 
 @serving

@@ -21,7 +21,7 @@ PLACES = (
     {"export", "adapt"},
     {"engine", "chat", "opening", "warm_up", "__init__", "batch", "voting", "writing", "decode"}
     | {"session", "shelf", "prefixes", "prompts", "reply", "overflow", "selecting"}
-    | {"model_drafting", "partner", "answering", "streaming"},
+    | {"model_drafting", "partner", "first_layers", "planning", "answering", "streaming"},
     {"control"},
     {"drafting", "verification"},
     {"backends"},

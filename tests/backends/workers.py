@@ -9,12 +9,38 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Self
+from pathlib import Path
+from typing import Any, Self
 
 import psutil
+import pytest
 
+import edgespec
+from edgespec.backends.llamacpp import library
 from edgespec.memory.size import MIB, parse_size
 from tests.cli_runs import ROOT
+from tests.conformance.targets import missing
+from tests.models.build import CHATML, write_gguf
+
+WHY = missing("llamacpp") or library.missing_rpc()
+serving = pytest.mark.skipif(bool(WHY), reason=WHY)
+
+
+def write_eight_layers(folders: pytest.TempPathFactory) -> Path:
+    """A model of eight layers of 2 MiB."""
+    return write_gguf(
+        folders.mktemp("workers") / "m.gguf",
+        dim=256, ffn=1024, layers=8, type="F16", template=CHATML, context=2048,
+    )  # fmt: skip
+
+
+def load(model: Path, **options: Any) -> edgespec.Engine:
+    return edgespec.load(model, **{"backend": "llamacpp", "threads": 1, "context": 256, **options})
+
+
+def addresses(made: list[Worker]) -> str:
+    return ",".join(worker.address for worker in made)
+
 
 _LINE = re.compile(r"listening on (\S+):(\d+), offering (.+?) of a budget of ")
 

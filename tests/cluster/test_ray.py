@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -19,8 +20,9 @@ NUM_PROMPTS = 120
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+@contextmanager
+def two_nodes() -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The address of a cluster, and the process that kills a node when it is sent a line."""
     pytest.importorskip("ray", reason="ray is not installed")
     with subprocess.Popen(
         [sys.executable, Path(__file__).with_name("two_nodes.py")],
@@ -31,8 +33,14 @@ def address() -> Iterator[str]:
         text=True,
     ) as cluster:
         assert cluster.stdout is not None and cluster.stdin is not None
-        yield cluster.stdout.readline().strip()
+        yield cluster.stdout.readline().strip(), cluster
         cluster.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with two_nodes() as (found, _):
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +114,35 @@ def test_killed_workers_change_nothing(
     # The second may have been one that had no line left to answer.
     assert 1 <= said.count("died; another takes its lines") == len(said.splitlines()) <= 2
     assert out.read_text(encoding="utf-8") == alone
+
+
+def test_a_node_that_is_lost_changes_nothing(model: Path, prompts: Path, tmp_path: Path) -> None:
+    """Its raylet is killed, and its worker with it, while both nodes write."""
+    out = tmp_path / "out.jsonl"
+    options = [str(each) for each in (*arguments(model, prompts), "--max-tokens", 300)]
+    alone = edgespec(*options)
+    with (
+        two_nodes() as (address, cluster),
+        subprocess.Popen(
+            [sys.executable, "-m", "edgespec", *options, "--ray", address, "--out", out],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
+            text=True,
+        ) as run,
+    ):
+        assert cluster.stdin is not None and cluster.stdout is not None
+        while run.poll() is None and not (out.exists() and out.read_bytes().count(b"\n") >= 10):
+            time.sleep(0.02)
+        cluster.stdin.write("\n")
+        cluster.stdin.flush()
+        assert cluster.stdout.readline() == "lost\n"
+        printed, said = run.communicate(timeout=120)
+    assert (run.returncode, printed) == (0, ""), said
+    # Nothing need be said: its worker may have had no line, and the end come before Ray noticed.
+    told = ("died; another takes its lines", "is left out: the node is gone")
+    assert all(line.endswith(told) for line in said.splitlines()), said
+    assert out.read_text(encoding="utf-8") == alone.out
 
 
 def test_it_goes_on_where_it_ended(

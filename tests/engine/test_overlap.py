@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import edgespec
-from benchmarks.equality import Case, Eager, same
+from benchmarks.equality import Boundless, Case, Eager, same
 from edgespec.backends.native.target import NativeTarget
 from edgespec.control.overlap import DraftAhead
 from edgespec.drafting.draft_model import DraftModelDrafter
@@ -273,6 +273,7 @@ def test_drafts_come_from_the_slow_cores_and_verdicts_from_the_fast(
             ahead_of = DraftAhead(drafter._drafter, "on", cores=cores)
             ahead_of._target, ahead_of._prices = drafter._target, drafter._prices
             engine._session.market._sources[-1].drafter = ahead_of
+            engine._session.market._dear[0].account = Boundless()  # whether it pays is not asked
             seen.clear()
             monkeypatch.setattr(DraftModelDrafter, "look", noted)
             # The processor `other` is the throttled one, wherever the pipeline believes it is.

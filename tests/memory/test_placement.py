@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.memory.placement import Device, ModelUnits, place
+from edgespec.memory.placement import Device, ModelUnits, device_to_draft, place
 from edgespec.models import open_model
 from tests.models.build import write_gguf
 
@@ -75,3 +75,21 @@ def test_units_of_a_model_hold_every_tensor(tmp_path: object, tied: bool) -> Non
     whole = sum(sizes.values()) + tied * embedding
     padded = sum(units.layers) + units.head + units.rest
     assert whole <= padded <= whole + 1024 * (len(sizes) + 1)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "draft", "expected"),
+    [
+        ((40,), 15, "d0"),  # read four times a step: 60, where layers would be read once: 40
+        ((40,), 10, None),
+        ((40,), 41, None),  # it does not fit
+        ((100,), 30, None),  # the model fits
+        ((60, 50), 20, None),  # on both together
+        ((60, 30), 20, "d1"),  # the smaller one, and layers go to the other
+        ((60, 30), 35, "d0"),
+        ((), 1, None),
+    ],
+)
+def test_small_devices_draft(budgets: tuple[int, ...], draft: int, expected: str | None) -> None:
+    found = device_to_draft(devices(*budgets), 100, draft)
+    assert (found.name if found else None) == expected

@@ -47,6 +47,12 @@ class Batch:
         self._put_chain(tokens, start, sequence, 0)
         self._struct.n_tokens = len(tokens)
 
+    def fill_one(self, token: np.int32, position: int, sequence: int) -> None:
+        """One token, whose logits are wanted."""
+        self._tokens[0], self._positions[0], self._counts[0] = token, position, 1
+        self._members[0, 0], self._wanted[0] = sequence, 1
+        self._struct.n_tokens = 1
+
     def fill_tree(
         self, tree: TokenTree, start: int, leaves: Sequence[int], sequences: Sequence[int], row: int
     ) -> None:

@@ -5,7 +5,8 @@ Drivers are foreign code, which may hang or end the process, so they are asked i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -18,8 +19,11 @@ from edgespec.backends.llamacpp.rpc.asking import ask_worker
 from edgespec.child import Child, PeerError, can_have_children, serve
 from edgespec.errors import BackendError, OptionError
 from edgespec.memory.placement import Device
-from edgespec.memory.size import format_size, is_auto, parse_size
+from edgespec.memory.size import MIB, format_size, is_auto, parse_size
 
+RESERVE_BYTES, RESERVE_PART = 512 * MIB, 16
+"""What "auto" leaves free of a GPU: so much, or one part of so many if that is more, for the screen
+and for what others begin meanwhile. A worker has taken off its own reserve before it offers."""
 LIMIT_S = 30.0
 """A first start of a GPU's driver may compile."""
 _PROCESSOR = ("ggml-base", "ggml-cpu", "ggml-rpc", "ggml-blas")
@@ -57,22 +61,29 @@ def gpus() -> tuple[GgmlDevice, ...]:
     """The GPUs among them; a build for processors alone is not asked."""
     if missing() or not knows_gpus():
         return ()
-    return tuple(device for device in local_devices() if device.kind == "gpu")
+    return tuple(device for device in local_devices() if device.kind in ("gpu", "igpu"))
+
+
+def own_memory(device: GgmlDevice) -> bool:
+    """Whether what it holds is not part of this machine's memory, which has a budget already."""
+    return device.kind == "gpu" and sys.platform != "darwin"
 
 
 def devices_for(vram: str | int, workers: str | Sequence[str] | None) -> tuple[Device, ...]:
     """The devices a plan may use, in the order in which it fills them: GPUs, then workers as they
     were named, each with what it has now; together at most `vram` bytes.
 
-    "auto" uses no GPU and all that workers offer. Raises OptionError for what means nothing here,
-    BackendError when a worker does not answer or the build has no RPC.
+    "auto" takes what workers offer, and of each GPU with memory of its own what is free but for a
+    reserve. Raises OptionError for what means nothing here, BackendError when a worker does not
+    answer or the build has no RPC.
     """
     addresses = parse_workers(workers)
-    if not addresses and (is_auto(vram) or str(vram).strip() == "0"):
+    if not addresses and str(vram).strip() == "0":
         return ()
     found = _workers(addresses)
     if is_auto(vram):
-        return found
+        own = ((gpu, _without_reserve(gpu)) for gpu in _gpus_if_any() if own_memory(gpu))
+        return (*(Device(gpu.name, "gpu", free) for gpu, free in own if free > 0), *found)
     left = parse_size(vram, whole_bytes=_total_bytes(found)) if str(vram).strip() != "0" else 0
     if left:
         found = (*(Device(gpu.name, "gpu", gpu.free_bytes) for gpu in gpus()), *found)
@@ -89,9 +100,12 @@ def devices_for(vram: str | int, workers: str | Sequence[str] | None) -> tuple[D
     return tuple(device for device in capped if device.budget_bytes)
 
 
-def unused_gpus(devices: Sequence[Device]) -> str:
-    """What a plan says of GPUs it leaves alone, "" where there are none."""
-    used = {device.name for device in devices}
+def _without_reserve(gpu: GgmlDevice) -> int:
+    return gpu.free_bytes - max(RESERVE_BYTES, gpu.total_bytes // RESERVE_PART)
+
+
+def unused_gpus(used: Collection[str]) -> str:
+    """What a plan that uses these devices says of GPUs it leaves alone, "" where there are none."""
     left = [gpu for gpu in _gpus_if_any() if gpu.name not in used]
     told = ", ".join(f"{one.name} ({format_size(one.free_bytes)} free)" for one in left)
     return f"GPU {told} is not used: --vram takes some of it" if left else ""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_KINDS = {0: "cpu", 1: "gpu", 2: "gpu", 3: "accelerator", 4: "meta"}
-"""ggml_backend_dev_type; integrated graphics are 2."""
+_KINDS = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accelerator", 4: "meta"}
+"""ggml_backend_dev_type; an "igpu" computes in the machine's own memory."""
 _SUFFIXES = {"darwin": ".dylib", "win32": ".dll"}
 
 

@@ -139,6 +139,10 @@ class OffloadedTarget(LlamaTarget):
         del text.ids[length:]  # all that is left of a text until the model is loaded again
         text.settle()
 
+    def limit_threads(self, most: int | None) -> None:
+        if self._context is not None:  # else a worker is lost, and the next context begins anew
+            super().limit_threads(most)
+
     def snapshot(self) -> Snapshot:
         made = super().snapshot()
         self._links.check()

@@ -12,6 +12,7 @@ from edgespec.backends.llamacpp.probe import probed
 from edgespec.backends.llamacpp.survey import Survey, context_settings
 from edgespec.memory.foreign import Ask, EngineBytes
 from edgespec.memory.placement import Device
+from edgespec.memory.seen_twice import counts_once
 from edgespec.memory.settings import Settings
 from edgespec.models.file import ModelFile
 from edgespec.models.spec import ModelSpec
@@ -24,25 +25,40 @@ _CELLS_AT_A_TIME = 256
 
 
 @contextmanager
-def ask_engine(file: ModelFile, devices: Sequence[Device] = ()) -> Iterator[Ask]:
+def ask_engine(
+    file: ModelFile,
+    devices: Sequence[Device] = (),
+    *,
+    mapped: bool = False,
+    layers: int | None = None,
+) -> Iterator[Ask]:
     """Ask what sessions on a file would hold, with layers on devices where there are any.
+
+    With `mapped` weights are used where they lie, with `layers` they are another session's pages.
 
     Raises ModelFileError, BackendError.
     """
     verdict = probed()
     verdict.require()
-    with Survey(file.path, extra_buffers=verdict.extra_buffers) as survey:
+    extra = verdict.extra_buffers and not mapped and layers is None
+    spec = file.spec if layers is None else replace(file.spec, num_layers=layers)
+    loading = 0 if mapped or layers is not None else None
+    weights = 0 if layers is not None and counts_once() else None
+    with Survey(file.path, extra_buffers=extra, layers=layers) as survey:
 
         def told(settings: Settings, threads: int) -> EngineBytes:
             return survey.bytes_of(context_settings(settings, threads))
 
         def with_the_rest(ask: Ask) -> Ask:
             def asked(settings: Settings, threads: int) -> EngineBytes:
+                found = ask(settings, threads)
                 return replace(
-                    ask(settings, threads),
+                    found,
                     branch_bytes=BRANCH_BYTES,
                     cell_bytes=CELL_BYTES,
-                    scratch=scratch_bytes(file.spec, context_settings(settings, threads)),
+                    scratch=scratch_bytes(spec, context_settings(settings, threads)),
+                    weights=found.weights if weights is None else weights,
+                    loading=loading,
                 )
 
             return asked

@@ -55,8 +55,9 @@ class Survey:
     when the library cannot be used at all.
     """
 
-    def __init__(self, path: Path, *, extra_buffers: bool) -> None:
-        request = {"path": str(path), "extra_buffers": extra_buffers}
+    def __init__(self, path: Path, *, extra_buffers: bool, layers: int | None = None) -> None:
+        """`layers` are those of a model's first part alone, None the whole file's."""
+        request = {"path": str(path), "extra_buffers": extra_buffers, "layers": layers}
         self._path = path
         try:
             self._child = Child(
@@ -119,7 +120,8 @@ def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
         opened = library()
         imported = resident_bytes()
         path, extra = Path(request["path"]), request["extra_buffers"]
-        model = Model(opened, path, extra_buffers=extra, allocate=False)
+        layers = request["layers"]
+        model = Model(opened, path, extra_buffers=extra, allocate=False, layers=layers)
     except EdgeSpecError as error:
         return _error(error), _error
     greeting = {

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Capabilities, Logits, Part, Progress, Rows, Target
+from edgespec.backends.base import Capabilities, Logits, Part, Progress, Rows, Target, TokenTree
 from edgespec.backends.llamacpp.batch import Batch, leaves
 from edgespec.backends.llamacpp.cells import Cells, Text
 from edgespec.backends.llamacpp.library import library
@@ -23,6 +23,9 @@ from edgespec.errors import BackendError, BudgetError, ModelFileError, Unsupport
 from edgespec.memory.plan import Plan
 from edgespec.memory.size import format_size
 from edgespec.models.file import ModelFile
+
+_ALONE = [0]
+"""The leaves of one node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,8 @@ class LlamaTarget(Target):
 
     def _forward(self, parts: Sequence[Part], rows: Rows) -> Logits:
         context, num_nodes = self._open_context, 0
+        if len(parts) == 1 and len(parts[0][1]) == 1 and rows != "none":
+            return self._forward_one(context, *parts[0])
         for sequence, tree in parts:
             text: Text = sequence.state
             if len(text.nodes):  # nothing of the last pass was committed
@@ -177,6 +182,17 @@ class LlamaTarget(Target):
         if not count:
             return np.zeros((0, self.spec.vocab_size), np.float32)
         return self._logits(context, count)
+
+    def _forward_one(self, context: Context, sequence: KvSequence, tree: TokenTree) -> Logits:
+        """The same for one node: plain decoding, every step."""
+        text: Text = sequence.state
+        if len(text.nodes):
+            self._forget(text, sequence.length)
+        self._cells.begin(text)
+        text.expect(tree, _ALONE, [text.main])
+        self._batch.fill_one(tree.tokens[0], sequence.length, text.main)
+        self._run(context)
+        return self._logits(context, 1)
 
     def _logits(self, context: Context, count: int) -> Logits:
         """The rows that were asked for, where the library has them."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from edgespec.backends.llamacpp.rpc.address import Address
 from edgespec.backends.llamacpp.rpc.protocol import (
     CAPABILITIES,
+    HAS_PULSE,
     HELLO_REPLY,
     MAJOR,
     MEMORY_REPLY,
@@ -19,7 +20,7 @@ from edgespec.backends.llamacpp.rpc.protocol import (
 from edgespec.backends.llamacpp.rpc.wire import Wire
 from edgespec.errors import BackendError
 
-LIMIT_S = 5.0
+LIMIT_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +64,17 @@ def connect(address: Address, limit_s: float) -> Wire:
         ) from None
 
 
-def hello(wire: Wire, address: Address) -> None:
-    """Greet, and check that it is a worker of our version; raises BackendError, OSError."""
-    major, minor, patch, _, _ = HELLO_REPLY.unpack(_reply(wire, Command.HELLO, CAPABILITIES))
+def hello(wire: Wire, address: Address) -> bool:
+    """Greet, and check that it is a worker of our version; returns whether it answers pulses.
+    Raises BackendError, OSError.
+    """
+    major, minor, patch, more, _ = HELLO_REPLY.unpack(_reply(wire, Command.HELLO, CAPABILITIES))
     if major != MAJOR:
         raise BackendError(
             f"the worker at {address} speaks version {major}.{minor}.{patch} of llama.cpp's "
             f"protocol and this one {MAJOR}; install the same llama-cpp-python on both machines"
         )
+    return bool(more & HAS_PULSE)
 
 
 def stranger(address: Address, why: str) -> BackendError:

@@ -12,18 +12,21 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from edgespec.backends.llamacpp.rpc.protocol import (
     ALLOC_REPLY,
     ALLOC_REQUEST,
     GET_REQUEST,
+    HAS_PULSE,
     HEAD,
     HELLO_REPLY,
     LARGEST_GRAPH,
     LARGEST_REQUEST,
     MAJOR,
     MEMORY_REPLY,
+    PULSE,
+    PULSE_REPLY,
     SET_HEAD,
     SILENT,
     SIZE,
@@ -43,8 +46,12 @@ WORK_BYTES = 32 * MIB
 PIECE_BYTES = 4 * MIB
 _TURN_S = 2.0
 """How long a client waits for the one before it to be gone."""
+_LEAVE_S = 0.5
+"""How long a client that has hung up may take to be gone."""
 _SAMPLE_S = 0.05
 _GREETING_S = 5.0
+_HALTED_S = 1.0
+"""A server that was stopped so long, while the door was not, does not go on by itself."""
 Say = Callable[[str], None]
 
 
@@ -78,7 +85,10 @@ class Front:
         self.peak_bytes = 0
         self.held: dict[int, int] = {}
         """Bytes of the client's buffers by their address."""
+        self._computed_at = time.monotonic()
+        """When the server was last seen to compute."""
         self._turn = threading.Lock()
+        self._served: Wire | None = None
         threading.Thread(target=self._watch, name="edgespec-watch", daemon=True).start()
 
     def serve(self) -> None:
@@ -91,9 +101,17 @@ class Front:
             self._server.stop()
 
     def _watch(self) -> None:
-        """Past the budget the server is stopped, and its client told by that."""
+        """A server past the budget, or halted, is ended, and its client told by that."""
+        computed_s, halted_s = 0.0, 0.0
         while True:
             time.sleep(_SAMPLE_S)
+            before, computed_s = computed_s, self._server.computed_s()
+            if computed_s != before:
+                self._computed_at = time.monotonic()
+            halted_s = halted_s + _SAMPLE_S if self._server.is_halted() else 0.0
+            if halted_s >= _HALTED_S and self._server.runs():
+                self._server.stop()
+                self._say("the RPC server was halted, so its client was dropped")
             held = resident_bytes() + self._server.held_bytes()
             self.peak_bytes = max(self.peak_bytes, held)
             if held > self._budget_bytes and self._server.runs():
@@ -105,18 +123,25 @@ class Front:
 
     def _client(self, connection: socket.socket) -> None:
         client = Wire(connection)
-        if not self._turn.acquire(timeout=_TURN_S):  # another is at work
-            client.close()
-            return
-        server = None
         try:
             client.watch_peer(_GREETING_S)
+            number, size = HEAD.unpack(client.read(HEAD.size))
+            if number == PULSE:
+                self._answer_pulses(client)
+        except OSError:
+            client.close()
+            return
+        if not self._take_turn():  # another is at work
+            client.close()
+            return
+        server, self._served = None, client
+        try:
             if not self._server.runs():
                 self._say("the RPC server has ended; starting it again")
             self._server.start()
             server = Wire(self._server.connect())
             server.watch_peer(None)
-            self._talk(client, server)
+            self._talk(client, server, number, size)
         except (OSError, ValueError):  # one of both is gone
             pass
         except BackendError as error:
@@ -129,10 +154,36 @@ class Front:
                 held, peak = sum(self.held.values()), format_size(self.peak_bytes)
                 self._say(f"a client with {format_size(held)} has left; peak {peak}")
             self.held.clear()
+            self._served = None
             self._turn.release()
 
-    def _talk(self, client: Wire, server: Wire) -> None:
-        """Pass on requests until one of both is gone; raises ValueError for a broken one."""
+    def _take_turn(self) -> bool:
+        """Wait for the client before to be gone. If it is, and the server still computes for it,
+        the server is ended: nobody waits for that pass.
+        """
+        end = time.monotonic() + _TURN_S
+        while not self._turn.acquire(timeout=_LEAVE_S):
+            before = self._served
+            if before is not None and before.has_hung_up():
+                self._server.stop()
+            elif time.monotonic() >= end:
+                return False
+        return True
+
+    def _answer_pulses(self, client: Wire) -> NoReturn:
+        """Say that this process is alive, and how the server is, whatever another client has it do;
+        ends with an OSError.
+        """
+        client.watch_peer(None)
+        while True:
+            idle_s = min(int(time.monotonic() - self._computed_at), 1 << 31)
+            client.send(PULSE_REPLY.pack(PULSE_REPLY.size - SIZE.size, idle_s))
+            client.read(HEAD.size)
+
+    def _talk(self, client: Wire, server: Wire, number: int, size: int) -> None:
+        """Pass on requests, of which the first has begun, until one of both is gone; raises
+        ValueError for a broken one.
+        """
         special: dict[Command, Any] = {
             Command.HELLO: self._hello,
             Command.ALLOC_BUFFER: self._allocate,
@@ -141,7 +192,6 @@ class Front:
             Command.GET_TENSOR: self._get,
         }
         while True:
-            number, size = HEAD.unpack(client.read(HEAD.size))
             command = Command(number)
             if command is Command.SET_TENSOR:
                 self._set(client, server, size)
@@ -156,6 +206,7 @@ class Front:
             else:
                 payload = client.read(size)
                 special.get(command, self._plain)(client, server, command, payload)
+            number, size = HEAD.unpack(client.read(HEAD.size))
 
     def _plain(self, client: Wire, server: Wire, command: Command, payload: bytes) -> None:
         server.send(request(command, payload))
@@ -179,7 +230,7 @@ class Front:
                 f"this llama-cpp-python speaks version {told[0]} of the protocol, and this version "
                 f"of EdgeSpec knows {MAJOR}; install the versions that belong together"
             )
-        answer = told[: -len(payload)] + bytes(len(payload))
+        answer = HELLO_REPLY.pack(*told[:3], HAS_PULSE, bytes(len(payload)))
         client.send(SIZE.pack(len(answer)) + answer)
         client.watch_peer(None)  # a conversation may rest for hours
 

@@ -1,7 +1,7 @@
 """The way from llama.cpp to a worker, which outlives the worker.
 
 llama.cpp ends the process when a worker dies in its hands. So it is given a loopback address
-instead, where a thread passes everything on. Once the worker is gone, silent or talks nonsense, the
+instead, where a thread passes everything on. Once the worker is gone, halted or talks nonsense, the
 thread answers in its place with zeros, so that the pass comes to its end, and keeps why; whoever
 asked for the pass looks, and throws its result away.
 """
@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Self
 
 from edgespec.backends.llamacpp.rpc.address import Address
@@ -25,11 +26,13 @@ from edgespec.backends.llamacpp.rpc.protocol import (
     reply_bytes,
     stand_in,
 )
+from edgespec.backends.llamacpp.rpc.pulse import Pulse
 from edgespec.backends.llamacpp.rpc.wire import Wire
 from edgespec.errors import BackendError
 
 SILENCE_S = 120.0
-"""A worker that computes is silent; one that takes longer than this for a pass is given up."""
+"""A worker that computes is silent. One that answers pulses is given up when it computed nothing
+for so long; a bare server of llama.cpp's, when it said nothing."""
 _LOOK_S = 0.5
 _ZEROS = bytes(1 << 16)
 
@@ -76,31 +79,36 @@ class Link:
 
     def _carry(self, connection: socket.socket) -> None:
         """The life of one connection of llama.cpp's."""
-        client, worker = Wire(connection), None
+        client, worker, pulse = Wire(connection), None, Pulse(self.address, SILENCE_S)
         with suppress(OSError, ValueError):  # llama.cpp closed it, as it does after every question
             while True:
                 number, size = HEAD.unpack(client.read(HEAD.size))
                 command = Command(number)
                 if command is Command.HELLO:
                     client.read(size)
-                    worker = self._greet()
+                    worker = self._greet(pulse)
                     answer = stand_in(command)
                     client.send(SIZE.pack(len(answer)) + answer)
                 else:
-                    self._pass_on(client, worker, command, size)
+                    with pulse.at_work():
+                        self._pass_on(client, worker, pulse, command, size)
+        pulse.close()
         client.close()
         if worker is not None:
             worker.close()
 
-    def _greet(self) -> Wire | None:
+    def _greet(self, pulse: Pulse) -> Wire | None:
         """A connection to the worker, None when it has failed."""
         if self.failure:
             return None
         worker = None
         try:
             worker = connect(self.address, LIMIT_S)
-            hello(worker, self.address)
-            worker.watch_peer(SILENCE_S)
+            if hello(worker, self.address):
+                worker.watch_peer(None)
+                pulse.start(partial(self._give_up, worker))
+            else:
+                worker.watch_peer(SILENCE_S)
             return worker
         except (BackendError, OSError) as error:
             if worker is not None:
@@ -108,18 +116,27 @@ class Link:
             self._fail(error)
             return None
 
-    def _pass_on(self, client: Wire, worker: Wire | None, command: Command, size: int) -> None:
+    def _give_up(self, worker: Wire, how: str) -> None:
+        """The pulse has stopped: whoever waits for the worker goes on without it."""
+        self._lose(how)
+        worker.interrupt()
+
+    def _pass_on(
+        self, client: Wire, worker: Wire | None, pulse: Pulse, command: Command, size: int
+    ) -> None:
         """One request and its reply, if it has one; the OSErrors that leave are the client's."""
         small = size <= LARGEST_REQUEST
         payload = client.read(size) if small else b""
         self._send(worker, HEAD.pack(command, size) + payload)
         for chunk in client.chunks(0 if small else size):
             self._send(worker, chunk)
+            pulse.moved()
         if command in SILENT:
             return
         left = reply_bytes(command, payload)
         count = SIZE.pack(left)
         for chunk in self._reply(worker, left):
+            pulse.moved()
             client.send(count + bytes(chunk) if count else chunk)
             count, left = b"", left - len(chunk)
         if count:  # nothing came: the worker failed, or had nothing to say
@@ -151,15 +168,17 @@ class Link:
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, BackendError):
-            why = str(error)
+            self.failure = self.failure or str(error)
+        elif isinstance(error, TimeoutError):
+            self._lose(f"said nothing for {SILENCE_S:g} s")
         else:
-            silent = f"said nothing for {SILENCE_S:g} s"
-            how = silent if isinstance(error, TimeoutError) else f"is gone ({error})"
-            why = (
-                f"the worker at {self.address} {how}; start it again there, then send the message "
-                "again: nothing of the conversation is lost"
-            )
-        self.failure = self.failure or why
+            self._lose(f"is gone ({error})")
+
+    def _lose(self, how: str) -> None:
+        self.failure = self.failure or (
+            f"the worker at {self.address} {how}; start it again there, then send the message "
+            "again: nothing of the conversation is lost"
+        )
 
 
 class Links:

@@ -19,6 +19,7 @@ TENSOR_BYTES = 296
 CAPABILITIES = bytes(24)
 """What connections can do beside TCP: nothing, so that all of it can be read on the way."""
 HELLO_REPLY = struct.Struct("<4B24s")
+"""Version, a byte that ggml leaves 0, capabilities."""
 MEMORY_REPLY = struct.Struct("<QQ")
 """Free and total bytes."""
 ALLOC_REQUEST = struct.Struct("<IQ")
@@ -32,6 +33,12 @@ GET_REQUEST = struct.Struct(f"<{TENSOR_BYTES}sQQ")
 LARGEST_REQUEST = 1 << 16
 """Bytes: requests that are not a tensor or a graph are smaller."""
 LARGEST_GRAPH = 64 << 20
+PULSE = 0xE5
+"""Ours: asked on a connection of its own, while another is at work, whether a worker is alive."""
+HAS_PULSE = 1
+"""In the byte that ggml leaves 0: whoever said it answers pulses."""
+PULSE_REPLY = struct.Struct("<QI")
+"""The count, and for how many seconds the server has not computed."""
 
 
 class Command(IntEnum):

@@ -77,6 +77,21 @@ class RpcServer:
         except psutil.Error:
             return 0
 
+    def computed_s(self) -> float:
+        """Seconds of processor time so far, 0 when it is gone."""
+        try:
+            times = self._told.cpu_times() if self._told is not None else None
+        except psutil.Error:
+            return 0.0
+        return 0.0 if times is None else float(times.user + times.system)
+
+    def is_halted(self) -> bool:
+        """Whether somebody stopped the process without ending it."""
+        try:
+            return self._told is not None and self._told.status() == psutil.STATUS_STOPPED
+        except psutil.Error:
+            return False
+
     def stop(self) -> None:
         if self._process is not None:
             self._process.kill()

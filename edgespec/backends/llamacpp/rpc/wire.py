@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 1), ("TCP_KEEPALIVE", 1), ("TCP_KEEPINTVL", 1), (
 """Seconds of silence, seconds between questions and how many go unanswered: the system asks the
 other machine, whatever the program there is busy with. macOS has its own name for the first.
 """
-_UNSENT_MS = 4000
+_UNSENT_MS = 60_000
+"""Longer than a server that computes lets those wait who send it what comes next."""
 
 
 class Wire:
@@ -27,8 +29,8 @@ class Wire:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def watch_peer(self, silence_s: float | None) -> None:
-        """Notice within 5 s that the other machine is gone, and after so long that it says nothing
-        although it is listened to.
+        """Notice within 5 s that the other machine is gone, if nothing is on the way to it, and
+        after so long that it says nothing although it is listened to.
         """
         self._socket.settimeout(silence_s)
         with suppress(OSError):
@@ -60,8 +62,28 @@ class Wire:
     def send(self, data: bytes | memoryview) -> None:
         self._socket.sendall(data)
 
-    def close(self) -> None:
-        """Also wakes whoever reads."""
+    def has_hung_up(self) -> bool:
+        """Whether the other side has closed the connection, even if what it sent was not read;
+        without Linux's way to ask, only if all was.
+        """
+        try:
+            event = getattr(select, "POLLRDHUP", 0)
+            if event:
+                poll = select.poll()
+                poll.register(self._socket, event)
+                return bool(poll.poll(0))
+            if not select.select([self._socket], [], [], 0)[0]:
+                return False
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except (OSError, ValueError):
+            return True
+
+    def interrupt(self) -> None:
+        """Have whoever reads or writes find the connection closed."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Also wakes whoever reads."""
+        self.interrupt()
         self._socket.close()
