@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from edgespec.errors import OptionError
 from edgespec.memory.cores import cores
-from edgespec.memory.hardware import hardware
 from edgespec.memory.plan import Plan
 from edgespec.memory.sizing import MODEL_DRAFTERS
 from edgespec.models import ModelFile
@@ -71,9 +70,15 @@ def adapter_beside(file: ModelFile) -> tuple[Adapter | None, str]:
     return adapter, f"adapter: {adapter.path.name}, next tokens that exits foretell: {gains}"
 
 
-def check(names: Sequence[str], backend: str, file: ModelFile) -> None:
-    """Raise OptionError for drafters that this backend or this model cannot have."""
+def check(names: Sequence[str], backend: str, file: ModelFile, *, apart: str = "") -> None:
+    """Raise OptionError for drafters that this backend or this model cannot have; `apart` says why
+    its first layers cannot be a model of their own on llama.cpp, "" where they can.
+    """
     if EARLY_EXIT not in names:
+        return
+    if backend == "llamacpp":
+        if apart:
+            raise OptionError(f"the drafter {EARLY_EXIT} was asked for on llama.cpp, and {apart}")
         return
     if backend != "native":
         raise OptionError(
@@ -89,15 +94,18 @@ def check(names: Sequence[str], backend: str, file: ModelFile) -> None:
 def make(name: str, file: ModelFile, partner: Partner | None, plan: Plan) -> Drafter:
     """A model drafter by its name."""
     vocab_size = file.spec.vocab_size
+    if name == EARLY_EXIT and plan.mapped and partner is not None:
+        from edgespec.drafting.draft_model import FirstLayersDrafter
+
+        return FirstLayersDrafter(partner.sequence(), vocab_size)
     if name == DRAFT_MODEL and partner is not None:
         from edgespec.control.overlap import DraftAhead
         from edgespec.drafting.draft_model import DraftModelDrafter
-        from edgespec.partner import shared_cores
 
         drafter = DraftModelDrafter(partner.sequence(), vocab_size, partner.ids)
         if why := partner.cannot_overlap(plan):
             return DraftAhead(drafter, "off", reason=why)
-        threads, draft_threads = shared_cores(plan.threads, hardware().usable_threads())
+        threads, draft_threads = partner.shared_cores(plan)
         return DraftAhead(
             drafter, partner.overlap, threads=threads, draft_threads=draft_threads, cores=cores()
         )
@@ -111,4 +119,4 @@ def make(name: str, file: ModelFile, partner: Partner | None, plan: Plan) -> Dra
         for through in ((True, False) if layer in adapted else (False,))
     ]
     head_size = min(vocab_size, max(_LEAST_HEAD, vocab_size // _HEAD_PART))
-    return EarlyExitDrafter(exits, vocab_size, head_size)
+    return EarlyExitDrafter(exits, vocab_size, head_size, file.spec.num_layers)

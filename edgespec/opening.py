@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgespec import backends, model_drafting
-from edgespec.backends.llamacpp.devices import devices_for
-from edgespec.cache import kernels_are_cached
 from edgespec.errors import BudgetError, OptionError
-from edgespec.memory import Budget, Plan, Planner, hardware, runtime, snapshot
-from edgespec.memory.calibration import KernelState
+from edgespec.first_layers import FirstLayers
+from edgespec.memory import Plan
 from edgespec.memory.monitor import release_free_memory
 from edgespec.memory.settings import BUILT_IN_DRAFTERS
-from edgespec.memory.sizing import MAPPED_BYTES, MODEL_DRAFTERS, DraftModel
+from edgespec.memory.sizing import MODEL_DRAFTERS
 from edgespec.memory.watch import Watch
-from edgespec.models import ModelFile, TensorType, open_model, resolve
-from edgespec.partner import Partner
-from edgespec.selecting import Selection
+from edgespec.models import ModelFile, open_model, resolve
+from edgespec.partner import Partner, asked_partner
+from edgespec.planning import Planning, matrix_kinds
 
 if TYPE_CHECKING:
     from edgespec.drafting import Drafter, Market
@@ -70,13 +65,13 @@ def plan(
     model_drafting.check_overlap(overlap, draft_model is not None, sequences)
     with ExitStack() as opened:
         file = opened.enter_context(open_model(resolve(model), foreign=True))
-        partner = _partner(draft_model, file, draft_backend, sequences, overlap)
+        partner = asked_partner(draft_model, file, draft_backend, sequences, overlap)
         if partner is not None:
             opened.callback(partner.close)
-        return _plan(
+        return Planning(
             file, memory, backend, threads, context, max_nodes, names, kv_type, sequences, store,
-            partner, vram, workers, compare=True,
-        )  # fmt: skip
+            partner, vram, workers, joins=drafters == "auto", compare=True,
+        ).plan()  # fmt: skip
 
 
 def load(
@@ -109,7 +104,8 @@ def load(
     "onnx" or "auto", native where it reads the file; `overlap` whether that one drafts while the
     other verifies: "on", "off" or "auto", where it is measured to be faster. `workers` are
     addresses of `edgespec worker`s ("host:port,host:port"), which take layers of the model up to
-    what they offer; `vram` is the most of GPUs and workers together, "auto" uses no GPU.
+    what they offer; `vram` is the most of GPUs and workers together, "auto" all that workers offer
+    and what GPUs have free but for a reserve.
     Raises BudgetError before loading when the model does not fit, ModelFileError when it cannot be
     read, StoreError when the datastore cannot be used, OptionError for arguments that mean nothing.
     """
@@ -119,13 +115,16 @@ def load(
     with _refusals(path), ExitStack() as opened:
         file = open_model(path, foreign=True)
         opened.callback(file.close)
-        partner = _partner(draft_model, file, draft_backend, sequences, overlap)
+        partner = asked_partner(draft_model, file, draft_backend, sequences, overlap)
         if partner is not None:
             opened.callback(partner.close)
-        chosen = _plan(
+        chosen = Planning(
             file, memory, backend, threads, context, max_nodes, names, kv_type, sequences, store,
-            partner, vram, workers,
-        )  # fmt: skip
+            partner, vram, workers, joins=drafters == "auto",
+        ).plan()  # fmt: skip
+        if chosen.mapped:
+            partner = FirstLayers.of(file)
+            names = tuple(dict.fromkeys((*names, model_drafting.EARLY_EXIT)))
         engine = _open(file, chosen, names, store, partner, progress)
         opened.pop_all()  # they are the engine's from here on
         return engine
@@ -162,7 +161,7 @@ def _open(
     report("kernels", 0, 1)
     release_free_memory()  # so that a first start's children do not come on top of it
     spare_bytes = chosen.budget_bytes - chosen.planned_bytes
-    warm_up(chosen.backend, _kinds(file, chosen.backend), spare_bytes, chosen.kv_type, names)
+    warm_up(chosen.backend, matrix_kinds(file, chosen.backend), spare_bytes, chosen.kv_type, names)
     if partner is not None:
         warm_up(partner.backend, partner.kinds, spare_bytes, drafters=names)
     release_free_memory()  # the compiler's peak must be over before the weights come
@@ -184,15 +183,6 @@ def _open(
     except BaseException:
         target.close()
         raise
-
-
-def _kinds(file: ModelFile, backend: str) -> frozenset[TensorType]:
-    """Types of the weight matrices, where they decide what must be compiled."""
-    if backend != "native":
-        return frozenset()
-    more = {} if file.adapter is None else file.adapter.tensors
-    tensors = (*file.tensors.values(), *more.values())
-    return frozenset(info.type for info in tensors if len(info.shape) > 1)
 
 
 def _market_maker(
@@ -271,95 +261,3 @@ def drafter_names(
     elif model_drafting.DRAFT_MODEL in names:
         raise OptionError("the drafter draft-model asks a model; name it: --draft-model FILE")
     return tuple(dict.fromkeys(names))
-
-
-def _plan(
-    file: ModelFile,
-    memory: str | int,
-    backend: str,
-    threads: int | None,
-    context: int | None,
-    max_nodes: int | None,
-    drafters: tuple[str, ...],
-    kv_type: str,
-    sequences: int,
-    store: str | os.PathLike[str] | None,
-    partner: Partner | None,
-    vram: str | int,
-    workers: str | Sequence[str] | None,
-    *,
-    compare: bool = False,
-) -> Plan:
-    """The plan to carry out; `compare` has it tell of every backend that could."""
-    memory_now = snapshot()
-    devices = devices_for(vram, workers)
-    if model_drafting.EARLY_EXIT in drafters and file.adapter is None:
-        file.adapter, note = model_drafting.adapter_beside(file)
-    else:
-        note = ""
-
-    def is_ready(name: str) -> bool:
-        asked = backends.compiled_apart(name, kv_type)
-        kinds, needed = _kinds(file, name), drafters or BUILT_IN_DRAFTERS
-        ready = kernels_are_cached(name, kinds, needed, asked)
-        return ready and (partner is None or partner.is_ready)
-
-    def make(name: str) -> Plan:
-        model_drafting.check(drafters, name, file)
-        kernels: KernelState = "cached" if is_ready(name) else "cold"
-        with backends.survey(name, file, devices) as ask, _sizing(partner, name) as draft:
-            made = Planner(runtime(memory_now.process_resident_bytes, kernels), ask).plan(
-                file.spec,
-                file.tensors.values(),
-                Budget.parse(memory, memory_now),
-                hardware(),
-                context=context,
-                threads=threads,
-                max_nodes=max_nodes,
-                backend=name,
-                drafters=drafters,
-                kv_type=kv_type,
-                sequences=sequences,
-                datastore_bytes=_mapped_bytes(store),
-                draft_model=draft,
-                adapter=file.adapter.tensors.values() if file.adapter else (),
-            )
-        told = [note] if note else []
-        told += [] if partner is None else [partner.overlap_reason(made)]
-        return replace(made, reasons=(*made.reasons, *told, *backends.notes(name, devices)))
-
-    choose = backends.offer_with_devices if devices else backends.offer
-    offer = choose(backend, file)
-    return Selection(file, offer, make, is_ready).plan(compare=compare)
-
-
-def _partner(
-    model: str | os.PathLike[str] | None,
-    file: ModelFile,
-    backend: str,
-    sequences: int,
-    overlap: str,
-) -> Partner | None:
-    """The model that drafts, when one was asked for."""
-    if model is not None:
-        return Partner.open(model, file, backend=backend, sequences=sequences, overlap=overlap)
-    if backend != "auto":
-        raise OptionError(
-            f"drafting on the {backend} backend was asked for, and no model to draft with; name "
-            "it: --draft-model FILE"
-        )
-    return None
-
-
-def _sizing(partner: Partner | None, main: str) -> AbstractContextManager[DraftModel | None]:
-    return nullcontext() if partner is None else partner.sizing(main)
-
-
-def _mapped_bytes(store: str | os.PathLike[str] | None) -> int:
-    """What is resident of a datastore at most; opening it says what is wrong with the file."""
-    if store is None:
-        return 0
-    most = MAPPED_BYTES if hasattr(mmap, "MADV_DONTNEED") else sys.maxsize
-    with suppress(OSError):
-        return min(Path(store).stat().st_size, most)
-    return 0

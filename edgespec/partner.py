@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from edgespec import backends
 from edgespec.cache import kernels_are_cached
+from edgespec.control.estimated_curve import read_bytes
 from edgespec.errors import BackendError, OptionError, UnsupportedModelError
 from edgespec.memory.cores import cores
 from edgespec.memory.hardware import hardware
+from edgespec.memory.placement import Device, device_to_draft
 from edgespec.memory.plan import Footprint, Plan
 from edgespec.memory.sizing import DRAFT_CHUNK, DRAFT_NODES, DraftModel
 from edgespec.models import ModelFile, TensorType, open_model, resolve
@@ -63,21 +65,33 @@ class Partner:
         file = open_model(resolve(model), foreign=True)
         try:
             chosen = _backend(backend, file)
-            _check(chosen, file, sequences, overlap)
+            _check(chosen, file, sequences)
             return cls(file, chosen, translation(main, file), overlap)
         except BaseException:
             file.close()
             raise
 
     @contextmanager
-    def sizing(self, main: str) -> Iterator[DraftModel]:
-        """What its memory is counted by, beside a model on the backend `main`.
+    def sizing(self, main: str, devices: Sequence[Device] = ()) -> Iterator[DraftModel]:
+        """What its memory is counted by, beside a model on the backend `main`, with its layers on
+        devices where there are some.
 
         Raises ModelFileError for a file that its engine refuses.
         """
-        with backends.survey(self.backend, self.file) as ask:
+        with backends.survey(self.backend, self.file, devices) as ask:
             tensors = tuple(self.file.tensors.values())
             yield DraftModel(self.file.spec, tensors, ask, shares_library=main == self.backend)
+
+    def device(self, devices: Sequence[Device], main: ModelFile) -> Device | None:
+        """The device that is better given to it than to layers of `main`; needs llama.cpp."""
+        if self.backend != "llamacpp":
+            return None
+        sizes = (read_bytes(file.spec, file.tensors.values()) for file in (main, self.file))
+        return device_to_draft(devices, *sizes)
+
+    def is_placed(self, plan: Plan) -> bool:
+        """Whether all of its layers are on a device."""
+        return sum(part.units for part in plan.draft_devices) > self.file.spec.num_layers
 
     @property
     def kinds(self) -> frozenset[TensorType]:
@@ -95,18 +109,23 @@ class Partner:
 
     def load(self, plan: Plan, progress: Progress | None = None) -> None:
         """Load its weights, as the other model's plan has room for."""
-        own = replace(
+        self._target = backends.open_target(self.file, self._plan(plan), progress)
+
+    def _plan(self, plan: Plan) -> Plan:
+        """What it is opened with, beside a model of this plan."""
+        return replace(
             plan,
             backend=self.backend,
             context_length=min(plan.context_length, self.file.spec.context_length),
             kv_type="f16",
             max_nodes=max(DRAFT_NODES, plan.sequences),
             prefill_chunk=DRAFT_CHUNK,
-            gpu_layers=0,
-            devices=(),
+            gpu_layers=sum(part.units for part in plan.draft_devices),
+            devices=plan.draft_devices,
+            draft_devices=(),
+            mapped=False,
             footprint=Footprint(()),  # the plan's items are the other model's
         )
-        self._target = backends.open_target(self.file, own, progress)
 
     def sequence(self) -> KvSequence:
         """Where the next text's keys and values go."""
@@ -118,15 +137,34 @@ class Partner:
         """Why it cannot draft while the other verifies, "" when it can."""
         if plan.sequences > 1:  # it computes for one at a time
             return "the texts share the draft model"
-        return _cannot_overlap(self.backend)
+        if self.backend == "native" or plan.draft_devices:
+            return ""
+        return f"the {self.backend} backend's threads cannot be shared out"
+
+    def check_overlap(self, plan: Plan) -> None:
+        """Raise OptionError where overlap was asked for that cannot be."""
+        if self.overlap == "on" and (why := self.cannot_overlap(plan)):
+            raise OptionError(
+                f"overlap was asked for, and {why}; use --overlap auto, or a GGUF file that the "
+                "native backend reads"
+            )
+
+    def shared_cores(self, plan: Plan) -> tuple[int | None, int]:
+        """Threads of the target, None for all, and of this model while both compute."""
+        if plan.draft_devices:
+            return None, 1
+        return shared_cores(plan.threads, hardware().usable_threads())
 
     def overlap_reason(self, plan: Plan) -> str:
         """A sentence on drafting while the other verifies."""
         why = "as asked" if self.overlap == "off" else self.cannot_overlap(plan)
         if why:
             return f"overlap off: {why}; drafts are written before each pass"
-        threads, draft_threads = shared_cores(plan.threads, hardware().usable_threads())
+        threads, draft_threads = self.shared_cores(plan)
         kept = "kept where that is measured to be faster" if self.overlap == "auto" else "as asked"
+        if plan.draft_devices:
+            told = f"drafts on its device while {plan.threads} threads verify"
+            return f"overlap {self.overlap}: {told}; {kept}"
         place = " (efficiency cores)" if cores().unequal else ""
         return (
             f"overlap {self.overlap}: drafts on {draft_threads} of the threads{place} while "
@@ -138,6 +176,24 @@ class Partner:
         if self._target is not None:
             self._target.close()
         self.file.close()
+
+
+def asked_partner(
+    model: str | os.PathLike[str] | None,
+    file: ModelFile,
+    backend: str,
+    sequences: int,
+    overlap: str,
+) -> Partner | None:
+    """The model that drafts, when one was asked for."""
+    if model is not None:
+        return Partner.open(model, file, backend=backend, sequences=sequences, overlap=overlap)
+    if backend != "auto":
+        raise OptionError(
+            f"drafting on the {backend} backend was asked for, and no model to draft with; name "
+            "it: --draft-model FILE"
+        )
+    return None
 
 
 def _backend(name: str, file: ModelFile) -> str:
@@ -162,22 +218,11 @@ def shared_cores(threads: int, cores: int) -> tuple[int | None, int]:
     return (threads - 1) or None, 1
 
 
-def _cannot_overlap(backend: str) -> str:
-    if backend == "native":
-        return ""
-    return f"the {backend} backend's threads cannot be shared out"
-
-
-def _check(backend: str, file: ModelFile, sequences: int, overlap: str) -> None:
+def _check(backend: str, file: ModelFile, sequences: int) -> None:
     if file.spec.recurrent:
         raise UnsupportedModelError(
             f"{file.path} cannot draft: it has a recurrent state, which cannot take back a draft; "
             "choose a model with attention alone"
-        )
-    if overlap == "on" and _cannot_overlap(backend):
-        raise OptionError(
-            f"overlap was asked for, and {_cannot_overlap(backend)}; use --overlap auto, or a GGUF "
-            "file that the native backend reads"
         )
     if backend == "onnx" and sequences > 1:
         raise OptionError(

@@ -27,6 +27,8 @@ from edgespec.models import ModelFile
 
 SMALLEST_BYTES = 8 * MIB
 """Smaller models are not compared: any backend writes them faster than anyone reads."""
+GPU_LEAD = 4.0
+"""How many times as fast a GPU is believed to read its own memory as the processor reads ours."""
 MEASURED_BYTES = 512 * MIB
 """Larger files would take more than a second or two to load and measure."""
 
@@ -41,6 +43,8 @@ class Selection:
     """The plan of a backend; raises BudgetError where none fits."""
     is_ready: Callable[[str], bool]
     """Whether all that a session on a backend needs is compiled."""
+    devices: tuple[str, ...] = ()
+    """Names of the devices that one of them may use: with others, it is another choice."""
 
     def plan(self, *, compare: bool) -> Plan:
         """The plan to carry out. With `compare`, all candidates are looked at even if a choice was
@@ -49,7 +53,7 @@ class Selection:
         names = self.offer.names
         if len(names) == 1 or self.file.size_bytes < SMALLEST_BYTES:
             return self._without_choice(names[0], compare=compare)
-        before = remembered_choice(self.file.fingerprint, names)
+        before = remembered_choice(self.file.fingerprint, (*names, *self.devices))
         if before is not None and before.settled and before.backend in names and not compare:
             kept = self._kept(before.backend)
             if kept is not None:
@@ -94,7 +98,8 @@ class Selection:
             # What a small budget leaves over would be no choice.
             known = all(one.basis == "measured" or not self._is_cheap() for one in found)
             settled = known and chosen.name in (before.backend, names[0])
-            remember_choice(self.file.fingerprint, names, Choice(chosen.name, settled))
+            among = (*names, *self.devices)
+            remember_choice(self.file.fingerprint, among, Choice(chosen.name, settled))
         rows = (
             *(as_candidate(one, chosen) for one in found),
             *(Candidate(name, str(error)) for name, error in failed.items()),
@@ -115,6 +120,8 @@ class Selection:
             fitting = {size: s for size, s in curve.items() if size <= plan.max_nodes}
             return Contender(plan, fitting, "measured", share)
         size = read_bytes(self.file.spec, self.file.tensors.values())
+        far = sum(part.weights_bytes for part in plan.devices if part.kind == "gpu")
+        size -= round(min(far, size) * (1.0 - 1.0 / GPU_LEAD))
         guess = estimated_curve(plan.backend, size, plan.threads, plan.max_nodes)
         return Contender(plan, guess, "estimated", share)
 

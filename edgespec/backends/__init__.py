@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -95,15 +95,25 @@ def _own_refusal(name: str, file: ModelFile) -> str:
 
 
 @contextmanager
-def survey(name: str, file: ModelFile, devices: Sequence[Device] = ()) -> Iterator[Ask | None]:
+def survey(
+    name: str,
+    file: ModelFile,
+    devices: Sequence[Device] = (),
+    *,
+    mapped: bool = False,
+    layers: int | None = None,
+) -> Iterator[Ask | None]:
     """For a backend that counts its own memory, who to ask; None for the others.
+
+    llama.cpp is asked about weights used where they lie with `mapped`, and with `layers` about the
+    first part of a model in two files.
 
     Raises ModelFileError for a file that its engine refuses, BackendError when it does not run.
     """
     if name == "llamacpp":
         from edgespec.backends.llamacpp.planning import ask_engine
 
-        with ask_engine(file, devices) as ask:
+        with ask_engine(file, devices, mapped=mapped, layers=layers) as ask:
             yield ask
     elif name == "onnx":
         from edgespec.backends.onnx.planning import ask_onnx
@@ -113,14 +123,14 @@ def survey(name: str, file: ModelFile, devices: Sequence[Device] = ()) -> Iterat
         yield None
 
 
-def notes(name: str, devices: Sequence[Device] = ()) -> tuple[str, ...]:
-    """What a plan should say of a backend on this machine."""
+def notes(name: str, used: Collection[str] = ()) -> tuple[str, ...]:
+    """What a plan that uses these devices should say of a backend on this machine."""
     if name != "llamacpp":
         return ()
     from edgespec.backends.llamacpp.devices import unused_gpus
     from edgespec.backends.llamacpp.probe import probed
 
-    return tuple(filter(None, [probed().note(), unused_gpus(devices)]))
+    return tuple(filter(None, [probed().note(), unused_gpus(used)]))
 
 
 def may_abort(name: str) -> bool:
@@ -155,7 +165,7 @@ def open_target(file: ModelFile, plan: Plan, progress: Progress | None = None) -
     if plan.backend == "llamacpp":
         from edgespec.backends.llamacpp.target import LlamaTarget
 
-        return LlamaTarget(file, plan, progress)
+        return LlamaTarget(file, plan, progress, mapped=plan.mapped)
     if plan.backend == "onnx":
         from edgespec.backends.onnx.target import OnnxTarget
 

@@ -10,7 +10,6 @@ arguments and phrases errors; a backend fills the hooks whose names start with a
 
 from __future__ import annotations
 
-import statistics
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.backends.pass_times import pass_times
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, ContextOverflowError
 from edgespec.memory.arena import KvArena
@@ -281,11 +281,11 @@ class Target(ABC):
     ) -> dict[int, float]:
         """Seconds of one forward pass by number of nodes, measured once on the committed positions.
 
-        Medians of a few alternating passes over chains, or, with `least`, the shortest: what other
-        programs took is not in them. Nothing stays committed.
+        Lower quartiles of alternating passes over chains, at least `trials` of each, or, with
+        `least`, the shortest: what other programs took is not in them. Nothing stays committed.
         """
         if self._curve is None:
-            self._curve = self._measure_cost(progress, trials, least)
+            self._curve = pass_times(self, progress, trials=trials, least=least)
         return self._curve
 
     def curve_sizes(self) -> tuple[int, ...]:
@@ -293,26 +293,14 @@ class Target(ABC):
         room = min(self.max_nodes, self.context_length - self.length)
         return tuple(size for size in _CURVE_SIZES if size <= room)
 
-    def _measure_cost(
-        self, progress: Progress | None, trials: int, least: bool
-    ) -> dict[int, float]:
-        sizes = self.curve_sizes()
-        seconds: dict[int, list[float]] = {size: [] for size in sizes}
-        trees = {
-            size: TokenTree.chain([(7 * i) % self.spec.vocab_size for i in range(size)])
-            for size in sizes
-        }
-        for trial in range(trials + 1):
-            for size in sizes:
-                start = time.perf_counter()
-                self.forward(trees[size])
-                if trial:  # the first round warms caches and compiles kernels
-                    seconds[size].append(time.perf_counter() - start)
-            if progress is not None:
-                progress(trial + 1, trials + 1)
+    def time_pass(self, num_nodes: int) -> float:
+        """Seconds of one forward pass over a chain; nothing of it stays."""
+        tree = TokenTree.chain([(7 * i) % self.spec.vocab_size for i in range(num_nodes)])
+        start = time.perf_counter()
+        self.forward(tree)
+        seconds = time.perf_counter() - start
         self.own.expect(None)
-        typical = min if least else statistics.median
-        return {size: typical(values) for size, values in seconds.items()}
+        return seconds
 
     def close(self) -> None:
         """Give back everything this target holds; using it afterwards is an error."""

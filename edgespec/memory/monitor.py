@@ -14,14 +14,31 @@ from pathlib import Path
 
 import psutil
 
+from edgespec.memory.seen_twice import SeenTwice
+
 _MADV_DONTNEED = 4
 _M_MMAP_THRESHOLD = -3
 _given_back_bytes = 1 << 62
+_seen_twice = SeenTwice()
+_peak_before = 0
+"""The peak when pages began to be seen twice."""
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process now, in bytes; shared library pages count."""
-    return int(_process(os.getpid()).memory_info().rss)
+    """Resident memory of this process now, in bytes; shared library pages count, pages that
+    `count_once` was told of count once.
+    """
+    return int(_process(os.getpid()).memory_info().rss) - _seen_twice.size_bytes
+
+
+def count_once(path: Path) -> None:
+    """Count a file's pages once, however often they are mapped now; to be called again when that
+    has changed.
+    """
+    global _peak_before
+    if not _seen_twice.size_bytes:
+        _peak_before = _peak_bytes()
+    _seen_twice.look(path)
 
 
 @cache
@@ -31,7 +48,15 @@ def _process(pid: int) -> psutil.Process:
 
 
 def peak_resident_bytes() -> int:
-    """The most this process has been resident in since it began or `reset_peak`, in bytes.
+    """The most this process has been resident in since it began or `reset_peak`, in bytes, as
+    `resident_bytes` counts.
+    """
+    twice = _seen_twice.size_bytes
+    return max(_peak_bytes() - twice, min(_peak_before, _peak_bytes())) if twice else _peak_bytes()
+
+
+def _peak_bytes() -> int:
+    """What the system says.
 
     Linux: VmHWM, which recent kernels round by some pages per processor. Windows: the peak working
     set. Elsewhere: `ru_maxrss` (bytes on macOS, KiB on the BSDs).
@@ -45,16 +70,19 @@ def peak_resident_bytes() -> int:
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return max(peak if sys.platform == "darwin" else peak * 1024, resident_bytes())
+    now = int(_process(os.getpid()).memory_info().rss)
+    return max(peak if sys.platform == "darwin" else peak * 1024, now)
 
 
 def reset_peak() -> bool:
     """Let the peak begin anew from what is resident now; False where the system cannot."""
+    global _peak_before
     try:
         with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
             file.write("5")
     except OSError:
         return False
+    _peak_before = 0
     return True
 
 

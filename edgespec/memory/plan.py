@@ -112,6 +112,12 @@ class Plan:
     """Backends that were compared for this plan; empty where an earlier choice was kept."""
     devices: tuple[DevicePart, ...] = field(default=())
     """What GPUs and workers hold; the footprint is what is left to this process."""
+    draft_devices: tuple[DevicePart, ...] = field(default=())
+    """The same of the draft model, where it is on one of them."""
+    mapped: bool = False
+    """Weights are used where the file lies in memory, so that its first layers can draft on the
+    same pages.
+    """
 
     @property
     def planned_bytes(self) -> int:
@@ -133,6 +139,7 @@ class Plan:
         total, budget = format_size(self.planned_bytes), format_size(self.budget_bytes)
         lines.append(f"  {'total':<26}{total:>12}  of a budget of {budget}")
         lines.extend(f"  {part.describe()}" for part in self.devices)
+        lines.extend(f"  draft model on {part.describe()}" for part in self.draft_devices)
         lines.extend(f"  {reason}" for reason in self.reasons)
         return "\n".join(lines)
 
@@ -143,6 +150,7 @@ class Plan:
         values["planned_bytes"] = self.planned_bytes
         values["reasons"] = list(self.reasons)
         values["devices"] = [part.as_dict() for part in self.devices]
+        values["draft_devices"] = [part.as_dict() for part in self.draft_devices]
         values["levers"] = [asdict(lever) for lever in self.levers]
         values["candidates"] = [
             asdict(one) | {"pass_ms": dict(one.pass_ms)} for one in self.candidates

@@ -114,6 +114,7 @@ class Planner:
             drafter_bytes=chosen.drafter_bytes,
             sequences=chosen.sequences,
             devices=devices,
+            draft_devices=sizing.draft_model.devices(chosen) if sizing.draft_model else (),
         )
 
 

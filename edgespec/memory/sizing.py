@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
+import mmap
+import os
+import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from edgespec.memory import calibration
 from edgespec.memory.calibration import Runtime
@@ -39,6 +44,16 @@ def mapped_bytes() -> int:
     return MAPPED_BYTES
 
 
+def resident_of(store: str | os.PathLike[str] | None) -> int:
+    """What is resident of a datastore at most; opening it says what is wrong with the file."""
+    if store is None:
+        return 0
+    most = MAPPED_BYTES if hasattr(mmap, "MADV_DONTNEED") else sys.maxsize
+    with suppress(OSError):
+        return min(Path(store).stat().st_size, most)
+    return 0
+
+
 NATIVE_PAGES = 4 * MIB
 """Library pages that the native backend brings back beside another engine: measured 2.5 to 3."""
 
@@ -68,6 +83,11 @@ class DraftModel:
         held += logits_bytes(spec, nodes)
         held += activation_bytes(spec, own.prefill_chunk, "f16", sequences)
         return held + scratch_bytes(spec, own.context, nodes, own.prefill_chunk, threads, sequences)
+
+    def devices(self, settings: Settings) -> tuple[DevicePart, ...]:
+        """What other devices hold of it."""
+        own = self._settings(settings)
+        return () if self.ask is None else self.ask(own, own.threads).devices
 
     def loading_bytes(self, settings: Settings) -> int:
         """What another engine needs while it loads, and passes need no more of it."""

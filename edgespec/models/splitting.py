@@ -36,10 +36,10 @@ def split_model(path: Path, exit_layer: int, out: Path) -> tuple[Path, Path]:
             raise ModelFileError(
                 f"cannot split {path}: it is a part of a model already; give the whole file"
             )
-        lower = [info for info in header.tensors.values() if _layer(info) < exit_layer]
-        upper = [info for info in header.tensors.values() if _layer(info) >= exit_layer]
+        lower = [info for info in header.tensors.values() if layer_of(info) < exit_layer]
+        upper = [info for info in header.tensors.values() if layer_of(info) >= exit_layer]
         if exit_layer < 1 or not upper:
-            layers = 1 + max(map(_layer, header.tensors.values()))
+            layers = 1 + max(map(layer_of, header.tensors.values()))
             raise OptionError(
                 f"exit layer {exit_layer} was asked for, and {path.name} has {layers} layers; "
                 f"choose 1 to {layers - 1}"
@@ -59,7 +59,25 @@ def split_model(path: Path, exit_layer: int, out: Path) -> tuple[Path, Path]:
         return parts[0], parts[1]
 
 
-def _layer(info: TensorInfo) -> int:
+def first_layers(path: Path) -> int:
+    """How many layers part 1 of a model written by `split_model` has; 0 for any other file.
+
+    Raises ModelFileError for a file that cannot be read.
+    """
+    with FileSource(path) as source:
+        header = read_header(source)
+    if header.metadata.get("split.count") != 2 or header.metadata.get("split.no") != 0:
+        return 0
+    inner = [layer_of(info) for info in header.tensors.values()]
+    architecture = header.metadata.get("general.architecture")
+    num_layers = header.metadata.get(f"{architecture}.block_count")
+    layers = max(inner, default=-1) + 1
+    per_layer = {inner.count(layer) for layer in range(layers)}
+    whole = per_layer == {inner.count(0)} and "output_norm.weight" in header.tensors
+    return layers if whole and isinstance(num_layers, int) and 0 < layers < num_layers else 0
+
+
+def layer_of(info: TensorInfo) -> int:
     """The layer a tensor belongs to, -1 for those of none."""
     found = _LAYER.match(info.name)
     return int(found[1]) if found else -1

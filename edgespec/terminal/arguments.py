@@ -47,7 +47,7 @@ Vram = Annotated[
     typer.Option(
         "--vram",
         metavar="SIZE",
-        help="Most memory to take of GPUs and workers; auto takes none of GPUs.",
+        help="Most memory to take of GPUs and workers; auto leaves GPUs a reserve, 0 all.",
     ),
 ]
 Workers = Annotated[

@@ -76,8 +76,8 @@ def prepare(
 ) -> None:
     """Write a model in two files, the first of which is a smaller model of its own.
 
-    The files hold the same tensors and run as the whole on llama.cpp; the first, of E layers, can
-    draft for the whole on the same pages of memory.
+    The files hold the same tensors and run as the whole on llama.cpp; the first, of E layers,
+    drafts for the whole on the same pages of memory (the drafter early-exit).
     """
     from edgespec.memory.size import format_size
     from edgespec.models import resolve

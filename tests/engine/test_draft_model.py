@@ -77,7 +77,7 @@ def options(models: dict[str, Path], draft: str, drafting: str, **others: Any) -
     return made | others
 
 
-def same_or_tied(engine: Engine, plain: Reply, found: Reply) -> bool:
+def same_or_tied(engine: Engine, plain: Reply, found: Reply, prompt: str = PROMPT) -> bool:
     """Equal to the bit where rows are; else they part, if at all, where two tokens are as good."""
     if same(plain, found):
         return True
@@ -86,7 +86,7 @@ def same_or_tied(engine: Engine, plain: Reply, found: Reply) -> bool:
         return False
     pairs = list(zip(plain.token_ids, found.token_ids, strict=False))
     first = next(at for at, (one, other) in enumerate(pairs) if one != other)
-    ids = [*engine.tokenizer.encode(PROMPT), *plain.token_ids[:first]]
+    ids = [*engine.tokenizer.encode(prompt), *plain.token_ids[:first]]
     target.truncate(0)
     target.prefill(ids[:-1])
     row = target.forward(TokenTree.chain(ids[-1:]))[0]

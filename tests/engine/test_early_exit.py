@@ -10,6 +10,7 @@ import pytest
 
 import edgespec
 from benchmarks.equality import Case, same
+from edgespec.drafting import DraftTree
 from edgespec.drafting.chain_kernels import MEAN
 from edgespec.drafting.early_exit import EarlyExitDrafter
 from edgespec.drafting.rates import RATE
@@ -122,3 +123,30 @@ def test_it_leaves_where_that_pays_best(tmp_path: Path) -> None:
             drafter._leave_at(drafter._best_exit())
             assert drafter.layer == layer
         assert same(plain, case.speculative(engine, "drafter", None, plain))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_text_stays_with_chains_after_paths(bundled_model: Path, temperature: float) -> None:
+    """Every draft is verified, chains after n-grams and n-grams after chains; both are there."""
+    prompt = "Write the word red again and again: red red red red blue red red red red"
+    drafters = "suffix-automaton,early-exit,trigram"
+    with edgespec.load(bundled_model, threads=1, drafters=drafters) as engine:
+        market, begun, ended = engine._session.market, [], []
+        dear = market._dear[0]
+        assert isinstance(dear.drafter, EarlyExitDrafter)
+        propose = market.propose
+
+        def watched(*arguments: Any, **options: Any) -> DraftTree:
+            tree = propose(*arguments, **options)
+            if dear.tree:
+                begun.append(len(dear.path.tokens))
+                theirs = tree.sources[1:] != dear.number
+                ended.append(np.any(theirs & (tree.sources[tree.parents[1:]] == dear.number)))
+            return tree
+
+        market.propose = watched  # type: ignore[method-assign]
+        case = Case(prompt, temperature, seed=3, max_tokens=96, ignore_eos=True)
+        expected = case.plain(engine)
+        assert same(expected, case.speculative(engine, "drafter", None, expected))
+        assert any(begun) or temperature  # what is drawn repeats itself seldom
+        assert any(ended)
