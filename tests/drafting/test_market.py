@@ -47,6 +47,13 @@ def timed(drafters: Sequence[Drafter]) -> Market:
     return Market(drafters, clock=itertools.count(0.0, 1e-6).__next__)
 
 
+def step(market: Market, token: int) -> None:
+    """What a step of decoding asks of a market in which nothing was verified."""
+    market.propose(4)
+    market.observe(StepOutcome(DraftTree.root(ROOT), [0], token, [token]))
+    market.take_seconds()
+
+
 @st.composite
 def trees(draw: st.DrawFn) -> DraftTree:
     """Up to 12 nodes with few different tokens, so that proposals overlap; siblings differ."""
@@ -125,8 +132,7 @@ def test_scores_become_observed_rates() -> None:
     rng = np.random.default_rng(3)
     for _ in range(400):
         token = 7 if rng.random() < 0.4 else 8
-        market.propose(4)
-        market.observe(StepOutcome(DraftTree.root(ROOT), [0], token, [token]))
+        step(market, token)
     assert market.propose(4).p_accept[1] == pytest.approx(0.4, abs=0.2)
     assert market.statistics.p_accept(2, 0.85, 1) == pytest.approx(0.85)
 
@@ -152,8 +158,7 @@ def test_agreement_is_learnt_too() -> None:
         for _ in range(300):
             token = 7 if rng.random() < 0.5 else 8
             other.tree = right if token == 7 or always_agree else wrong
-            market.propose(4)
-            market.observe(StepOutcome(DraftTree.root(ROOT), [0], token, [token]))
+            step(market, token)
         other.tree = right
         expected = 0.5 if always_agree else 0.97
         assert market.propose(4).p_accept[1] == pytest.approx(expected, abs=0.15)
@@ -165,13 +170,11 @@ def test_a_useless_drafter_is_asked_less_and_comes_back() -> None:
     market.reset([ROOT])
     market.token_s = 1e-6  # a call costs more than a token is worth
     for _ in range(200):
-        market.propose(4)
-        market.observe(StepOutcome(DraftTree.root(ROOT), [0], 8, [8]))
+        step(market, 8)
     before = useless.asked
     assert before < 60
     for _ in range(60):
-        market.propose(4)
-        market.observe(StepOutcome(DraftTree.root(ROOT), [0], 9, [9]))
+        step(market, 9)
     assert useless.asked - before > 40
 
 
