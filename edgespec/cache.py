@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import platform
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
@@ -31,10 +34,53 @@ _COMPILED_IN = (
 """Files without kernels whose options or constants are compiled in."""
 
 
-def cache_folder() -> Path:
+def chosen_folder() -> Path:
     """`EDGESPEC_CACHE`, or the user's cache folder."""
     override = os.environ.get("EDGESPEC_CACHE")
     return Path(override) if override else user_cache_path("edgespec", appauthor=False)
+
+
+def cache_folder() -> Path:
+    """The chosen folder, or one that ends with this process where that cannot be written."""
+    return _writable(chosen_folder())
+
+
+@cache
+def _writable(folder: Path) -> Path:
+    """A temporary folder instead, said once: what is compiled in this process itself, and not in
+    its children, leaves more memory behind than was planned.
+    """
+    why = unwritable(folder)
+    if not why:
+        return folder
+    try:
+        own = tempfile.mkdtemp(prefix="edgespec-")
+    except OSError:
+        return folder  # then nothing is kept, which is said where it is compiled
+    atexit.register(_remove, own, os.getpid())
+    print(
+        f"edgespec: cannot write to the cache folder {folder} ({why}); what is compiled and "
+        "measured is gone with this process. Set EDGESPEC_CACHE to a writable folder.",
+        file=sys.stderr,
+    )
+    return Path(own)
+
+
+def unwritable(folder: Path) -> str:
+    """Why nothing can be written to a folder, which is made for it; "" where it can."""
+    probe = folder / f".probe-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    return ""
+
+
+def _remove(folder: str, process: int) -> None:
+    if os.getpid() == process:  # not in a fork of it
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @cache
@@ -83,7 +129,11 @@ def processor() -> str:
 
 def kernel_folder() -> Path:
     """Where the kernels of this version, compiled for this machine, are."""
-    return cache_folder() / "kernels" / code_key()
+    return cache_folder() / _kernels()
+
+
+def _kernels() -> Path:
+    return Path("kernels") / code_key()
 
 
 def kernels_are_cached(
@@ -103,7 +153,7 @@ def drafter_is_cached(name: str) -> bool:
 
 def cached_kernels() -> tuple[str, ...]:
     """Backend and weight types of all that is compiled: "native.Q8_0"."""
-    markers = kernel_folder().glob("ready.*")
+    markers = (chosen_folder() / _kernels()).glob("ready.*")
     return tuple(sorted(path.name.removeprefix("ready.") for path in markers))
 
 

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from edgespec.cache import cache_folder
 from edgespec.errors import EdgeSpecError
 
 _END_S = 5.0
@@ -63,7 +64,12 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | environment,
+            env=os.environ
+            | {
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                "EDGESPEC_CACHE": str(cache_folder()),
+            }
+            | environment,
         )
         late = threading.Event()
         clock = threading.Timer(limit_s or 0, self._end_late, (late,))

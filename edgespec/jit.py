@@ -9,7 +9,6 @@ no checksum, and an index that two processes can leave in disorder.
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
 import sys
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from numba.core.ccallback import CFunc
 from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
 
-from edgespec.cache import kernel_folder, load_checked, store_checked
+from edgespec.cache import kernel_folder, load_checked, store_checked, unwritable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -33,15 +32,10 @@ def _prepare_cache() -> bool:
     if numba.config.DISABLE_JIT:
         return False
     folder = kernel_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
+    if why := unwritable(folder):
         print(
-            f"edgespec: cannot write compiled kernels to {folder} ({error.strerror}); compiling "
-            "them anew in every process. Set EDGESPEC_CACHE to a writable folder.",
+            f"edgespec: cannot write compiled kernels to {folder} ({why}); compiling them anew in "
+            "every process. Set EDGESPEC_CACHE to a writable folder.",
             file=sys.stderr,
         )
         return False

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from edgespec import backends
-from edgespec.cache import drafter_is_cached, kernels_are_cached, remember_kernels
+from edgespec.cache import cache_folder, drafter_is_cached, kernels_are_cached, remember_kernels
 from edgespec.child import can_have_children
 from edgespec.memory.calibration import KERNELS
 from edgespec.memory.monitor import release_free_memory
@@ -65,7 +65,11 @@ def _run_children(commands: Sequence[list[str]], *, at_once: bool) -> None:
     """
     package = str(Path(__file__).parent.parent)
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "EDGESPEC_CACHE": str(cache_folder()),
+    }
     nothing = subprocess.DEVNULL
     running: list[subprocess.Popen[bytes]] = []
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import struct
@@ -125,17 +126,24 @@ def test_input_that_is_not_utf8_is_one_sentence(command: str, model: Path) -> No
 def test_an_unwritable_cache_is_one_line_and_the_reply_is_written(
     model: Path, tmp_path: Path
 ) -> None:
-    """A file where the folder should be: that holds for the superuser too."""
-    blocked = tmp_path / "blocked"
+    """A file where the folder should be: that holds for the superuser too. What is compiled by
+    children instead of in this process is kept as long as the process runs.
+    """
+    blocked, temporary = tmp_path / "blocked", tmp_path / "temporary"
     blocked.write_text("not a folder")
+    temporary.mkdir()
     found = edgespec(
         "run", "-m", model, "--max-tokens", 2, "--ignore-eos", "--threads", 1, "hello",
-        EDGESPEC_CACHE=str(blocked / "cache"),
+        "--json", EDGESPEC_CACHE=str(blocked / "cache"), TMPDIR=str(temporary),
+        TEMP=str(temporary),
     )  # fmt: skip
     assert found.code == 0, found.err
-    assert found.out.endswith("\n")
     assert len(found.err.splitlines()) == 1, found.err
     assert "EDGESPEC_CACHE" in found.err
+    told = json.loads(found.out)
+    assert told["stats"]["output_tokens"] == 2
+    assert told["stats"]["peak_memory_bytes"] < told["plan"]["planned_bytes"]
+    assert list(temporary.iterdir()) == []
 
 
 WRONG_USAGE: dict[str, tuple[list[Any], list[str]]] = {

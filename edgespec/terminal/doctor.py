@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any, Literal
 
-from edgespec.cache import cache_folder, cached_kernels
+from edgespec.cache import cached_kernels, chosen_folder, unwritable
 from edgespec.errors import EdgeSpecError
 from edgespec.memory import Budget, format_size, hardware, snapshot
 from edgespec.models.registry import resolve
@@ -132,8 +131,8 @@ def _memory() -> Iterator[Finding]:
 
 
 def _cache() -> Iterator[Finding]:
-    folder = cache_folder()
-    problem = _unwritable(folder)
+    folder = chosen_folder()
+    problem = unwritable(folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     compiled = cached_kernels()
     value = {
@@ -153,18 +152,6 @@ def _cache() -> Iterator[Finding]:
     else:
         advice = "the next start compiles them, which takes some seconds once"
         yield Finding("compiled kernels", "not in the cache yet", [], "note", advice)
-
-
-def _unwritable(folder: Path) -> str:
-    """Why the folder cannot be written, "" when it can."""
-    probe = folder / f".probe-{os.getpid()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        return error.strerror or str(error)
-    return ""
 
 
 def _compiler() -> Finding:

@@ -27,9 +27,9 @@ PLACES = (
     {"backends"},
     {"memory"},
     {"jit"},
-    {"cache", "kept"},
+    {"cache", "kept", "child"},
     {"models"},
-    {"child", "errors", "version"},
+    {"errors", "version"},
 )
 """Each imports from itself and from what comes after it."""
 
