@@ -31,7 +31,8 @@ demo: $(VENV)/installed
 	@$(BIN)/edgespec run --seed 1 --stats "Tell me a short story about a dog." </dev/null
 
 test: lint
-	$(TEST_CACHE) $(BIN)/python -m pytest -m "not slow"
+	$(TEST_CACHE) $(BIN)/python -m pytest -m "not slow" --numprocesses auto --maxprocesses 4 \
+		--dist loadfile
 
 test-slow: $(VENV)/dev
 	$(TEST_CACHE) $(BIN)/python -m pytest -rs -m slow --ignore tests/parity

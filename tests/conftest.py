@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numba
 import pytest
 from hypothesis import settings
 
-settings.register_profile("any machine", deadline=None)  # a busy one is slow, not wrong
-settings.load_profile("any machine")
+# A busy machine is slow, not wrong; kernels that are not compiled are a hundred times as slow.
+settings.register_profile("any machine", deadline=None)
+settings.register_profile("not compiled", deadline=None, max_examples=15)
+settings.load_profile("not compiled" if numba.config.DISABLE_JIT else "any machine")
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # `tests.models.build` is importable however pytest is started
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests, and modules as large, are not looked through by every collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

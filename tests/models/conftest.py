@@ -4,9 +4,10 @@ import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from edgespec.backends.llamacpp.library import library
 
 # Let `tests.models.build` and its neighbours be imported however pytest is started.
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -27,10 +28,9 @@ class LlamaVocab:
     """llama.cpp's own tokenizer for a file, without the weights."""
 
     def __init__(self, path: Path) -> None:
-        llama = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
-        self.llama: Any = llama
-        self._silence = llama.llama_log_callback(lambda level, text, data: None)
-        llama.llama_log_set(self._silence, ctypes.c_void_p(0))
+        pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+        # Ours, because a second log callback would take the lines that tell memory from the first.
+        self.llama = llama = library().api
         params = llama.llama_model_default_params()
         params.vocab_only = True
         self.model = llama.llama_model_load_from_file(str(path).encode(), params)
