@@ -35,6 +35,7 @@ from edgespec.drafting.chain_kernels import (
 from edgespec.drafting.rates import RATE, new_rates
 from edgespec.errors import OptionError
 from edgespec.verification.acceptance import find_maxima
+from edgespec.verification.noise import wrapping
 from edgespec.verification.sampling import SamplingParams
 from edgespec.verification.selection import BLOCK
 
@@ -155,7 +156,7 @@ class ModelDrafter(Drafter):
 
     def _draw_at(self, position: int, logits: Logits, maxima: Logits) -> Draw | None:
         """Draw the token for a position; None where nothing can be drawn."""
-        with np.errstate(over="ignore"):  # the hash wraps; NumPy only notices with the JIT off
+        with wrapping():
             margin = draw_two(
                 logits[0],
                 logits[0].view(np.int32),

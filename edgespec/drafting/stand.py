@@ -36,7 +36,7 @@ from edgespec.drafting.proposal import (
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.table_drafter import TableDrafter
 from edgespec.jit import inner_kernel, kernel
-from edgespec.verification.noise import gumbel, position_key
+from edgespec.verification.noise import gumbel, position_key, wrapping
 from edgespec.verification.sampling import SamplingParams
 
 _ORDERS = 3
@@ -237,7 +237,7 @@ class StandDrafter(TableDrafter):
             self._now = (self._now + 1) % 2**30
 
     def _grow(self, max_nodes: int) -> int:
-        with np.errstate(over="ignore"):  # the hash wraps; NumPy only notices with the JIT off
+        with wrapping():
             return grow_by_drawing(
                 self._rows,
                 self._rates,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from edgespec.backends.base import TILE, Logits
 from edgespec.errors import BackendError
 from edgespec.jit import kernel
-from edgespec.verification.noise import position_key
+from edgespec.verification.noise import position_key, wrapping
 from edgespec.verification.penalty import penalise, unpenalise
 from edgespec.verification.rows import sample
 from edgespec.verification.sampling import SamplingParams
@@ -162,7 +162,7 @@ class Verifier:
         num_recent = min(len(recent), self.params.repetition_window)
         if num_recent and self.params.repetition_penalty != 1.0:
             self._window[:num_recent] = recent[-num_recent:]
-        with np.errstate(over="ignore"):  # the hash wraps; NumPy only notices with the JIT off
+        with wrapping():
             num_path, bonus = walk(
                 logits,
                 logits.view(np.int32),

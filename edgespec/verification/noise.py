@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
+from numba import config
 from numpy.typing import NDArray
 
 from edgespec.jit import inner_kernel, kernel
@@ -29,6 +31,12 @@ _SHIFT_27 = np.uint64(27)
 _SHIFT_30 = np.uint64(30)
 _SHIFT_31 = np.uint64(31)
 _TWO_TO_MINUS_52 = 2.0**-52
+_NOTHING = nullcontext()
+
+
+def wrapping() -> AbstractContextManager[object]:
+    """A context to call these in: the hash wraps, which NumPy notices with the JIT off."""
+    return np.errstate(over="ignore") if config.DISABLE_JIT else _NOTHING
 
 
 @inner_kernel
@@ -100,6 +108,6 @@ def gumbel_noise(
     """
     ids = np.asarray(tokens, dtype=np.int64)
     noise = np.empty(len(ids), np.float64)
-    with np.errstate(over="ignore"):  # the hash wraps; NumPy only notices with the JIT off
+    with wrapping():
         _fill_gumbel(np.uint64(seed), position, ids, noise)
     return noise

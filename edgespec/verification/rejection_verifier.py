@@ -11,6 +11,7 @@ from edgespec.errors import BackendError, OptionError
 from edgespec.verification.acceptance import Verdict
 from edgespec.verification.distribution import target_distribution
 from edgespec.verification.k_seq import accept_k_seq
+from edgespec.verification.noise import wrapping
 from edgespec.verification.recursive import accept_recursive
 from edgespec.verification.rejection import acceptance_key, draw
 from edgespec.verification.sampling import SamplingParams
@@ -68,7 +69,7 @@ class RejectionVerifier:
             node, depth = path[-1], len(path)
             where = position + depth
             ids, target = target_distribution(logits[node], text, self.params, where - 1)
-            with np.errstate(over="ignore"):  # the hash wraps; NumPy only notices with the JIT off
+            with wrapping():
                 key = np.uint64(acceptance_key(np.uint64(self.params.seed), where))
                 children = np.flatnonzero(parents == node)
                 accepted = -1

@@ -15,7 +15,7 @@ from edgespec.backends.native.kernels import kv_places, team
 from edgespec.backends.native.kernels import table as t
 from edgespec.backends.native.kernels.attention import (
     attend_share,
-    describe_tree,
+    describe_part,
     finish_node,
     first_query,
     put_query,
@@ -105,12 +105,9 @@ class Attending:
 
     def attend(self, parents: list[int], queries: Floats) -> Floats:
         """Queries [n, heads, head_dim] of nodes, whose own keys and values are in place."""
-        described, places = (self._nodes, self._extra), np.arange(len(parents), dtype=np.int32)
-        end = describe_tree(
-            np.array(parents, np.int16), places, places, 0, 0, self.length, *described
-        )
-        self._parts[0] = (0, 0, self.length, self.blocks.addresses.ctypes.data, end)
-        self._parts[1, t.FIRST_NODE] = len(parents)
+        tree, places = np.array(parents, np.int16), np.arange(len(parents), dtype=np.int32)
+        addresses, described = self.blocks.addresses, (self._nodes, self._extra, self._parts)
+        describe_part(self.table, tree, places, places, 0, self.length, addresses, *described)
         self._words[team.COUNTER // 8] = 0
         _ask(self.table, queries.copy())
         _attend(self.table, self.threads, len(parents))

@@ -46,7 +46,8 @@ from edgespec.backends.native.kernels import plain, tile, unpack
 from edgespec.models.spec import TensorType
 for kind in (TensorType.F16, TensorType.Q8_0, TensorType.Q5_K):
     plain.address(kind)
-    unpack.unpack_row(tile.FORMATS[kind].layout, 0, 0, 0, 0, np.zeros(0, np.float32))
+    rows, out = np.zeros(0, np.int32), np.zeros((0, 0), np.float32)
+    unpack.unpack_rows(tile.FORMATS[kind].layout, 0, 0, 0, 0, rows, out)
 """
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgespec.backends.native.kernels.tile import FORMATS, TILE_ROWS
-from edgespec.backends.native.kernels.unpack import unpack_row
+from edgespec.backends.native.kernels.unpack import unpack_rows
 from edgespec.models.spec import TensorType
 from tests.backends.tiles import KINDS, Tile, dequantised, name, raw_rows
 
@@ -19,16 +19,20 @@ CASES = [(kind, columns) for kind in KINDS for columns in _columns(kind)]
 
 
 @pytest.mark.parametrize(("kind", "columns"), CASES, ids=name)
-@pytest.mark.parametrize("num_rows", [16, 5])
+@pytest.mark.parametrize("num_rows", [16, 5, 40])
 def test_unpacked_rows_are_the_files(kind: TensorType, columns: int, num_rows: int) -> None:
+    """In any order, and those that only fill the last tile too."""
     raw = raw_rows(kind, num_rows, columns)
     packed = Tile.pack(kind, raw, columns)
-    expected = np.zeros((TILE_ROWS, columns), np.float32)
+    in_all = -(-num_rows // TILE_ROWS) * TILE_ROWS
+    expected = np.zeros((in_all, columns), np.float32)
     expected[:num_rows] = dequantised(kind, raw)
-    out = np.full(columns, np.nan, np.float32)
-    for row in range(TILE_ROWS):
-        unpack_row(FORMATS[kind].layout, *packed.addresses, row, columns, out)
-        np.testing.assert_array_equal(out, expected[row])
+    rows = np.random.default_rng(0).integers(0, in_all, 3 * in_all).astype(np.int32)
+    out = np.full((len(rows) + 1, columns), np.nan, np.float32)
+    sizes = FORMATS[kind].tile_bytes(columns)
+    unpack_rows(FORMATS[kind].layout, *packed.addresses, *sizes, rows, out)
+    np.testing.assert_array_equal(out[:-1], expected[rows])
+    assert np.isnan(out[-1]).all()
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=name)

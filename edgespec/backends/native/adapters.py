@@ -27,6 +27,7 @@ class Adapters:
         self._matrices: dict[int, PackedMatrix] = {}
         self._rows: dict[int, NDArray[np.int64]] = {}
         self._norm = np.zeros(0, np.float32)
+        self._norm_place = NOBODY
         for layer in () if file is None else file.layers:
             for first in range(0, dim, _ROWS):
                 assert file is not None
@@ -36,6 +37,7 @@ class Adapters:
         """Fill rows [n, dim] of a layer's matrix from `first` on, a multiple of 16."""
         if layer not in self._matrices:
             self._norm = np.ones(self._dim, np.float32)
+            self._norm_place = self._norm.ctypes.data
             matrix = PackedMatrix.allocate(FORMATS[TensorType.F16], self._dim, self._dim)
             self._matrices[layer], self._rows[layer] = matrix, matrix.describe()
         self._matrices[layer].pack_rows(first, np.ascontiguousarray(rows).view(np.uint8))
@@ -45,7 +47,7 @@ class Adapters:
         has none.
         """
         c[table.ADAPTER] = NOBODY if layer is None else self._rows[layer].ctypes.data
-        c[table.ADAPTER_NORM] = self._norm.ctypes.data
+        c[table.ADAPTER_NORM] = self._norm_place
 
     def __contains__(self, layer: int) -> bool:
         return layer in self._matrices

@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.native.kernels import attention, table
-from edgespec.backends.native.kernels.spans import ROW_BLOCK
 from edgespec.backends.sequence import KvSequence
-from edgespec.models.spec import ModelSpec
 
 
 class NodeRows(NamedTuple):
@@ -29,8 +27,7 @@ class NodeRows(NamedTuple):
 class NodeTables:
     """Arrays that describe the nodes of a pass and the texts they belong to, allocated once."""
 
-    def __init__(self, spec: ModelSpec, max_rows: int, max_nodes: int, max_parts: int) -> None:
-        self._group = spec.num_heads // spec.num_kv_heads
+    def __init__(self, max_rows: int, max_nodes: int, max_parts: int) -> None:
         self._nodes = np.zeros((max_rows + 1, table.NODE_COLUMNS), np.int32)
         # A prefill chain needs no extra ancestors.
         self._extra = np.zeros(max(1, max_nodes * max_nodes), np.int32)
@@ -51,14 +48,16 @@ class NodeTables:
 
     def describe(self, c: NDArray[np.int64], parts: Sequence[NodeRows]) -> None:
         """Fill the arrays from a pass, and enter the number of its parts."""
-        row = query = 0
         for part, (sequence, parents, slots, wanted) in enumerate(parts):
-            length, blocks = sequence.length, sequence.state.addresses.ctypes.data
-            end = attention.describe_tree(
-                parents, slots, wanted, part, row, length, self._nodes, self._extra
+            attention.describe_part(
+                c,
+                parents,
+                slots,
+                wanted,
+                part,
+                sequence.length,
+                sequence.state.addresses,
+                self._nodes,
+                self._extra,
+                self._parts,
             )
-            self._parts[part] = (row, query, length, blocks, end)
-            row += len(wanted)
-            query += -(-len(wanted) * self._group // ROW_BLOCK) * ROW_BLOCK
-        self._parts[len(parts), table.FIRST_NODE] = row
-        c[table.NUM_PARTS] = len(parts)

@@ -83,10 +83,12 @@ class NativeTarget(Target):
             plan.kv_type,
             plan.sequences,
         )
-        self._nodes = NodeTables(spec, self._chunk, plan.max_nodes, plan.sequences)
+        self._nodes = NodeTables(self._chunk, plan.max_nodes, plan.sequences)
         self._early = EarlyStates(plan.max_nodes, spec.dim)
         self._adapters = Adapters(spec.dim, file.adapter)
         self._tiles: dict[int, NDArray[np.int64]] = {}
+        self._tiles_entered = 0
+        """The number of nodes whose functions the table holds."""
         self._table = np.zeros(table.NUM_ENTRIES, np.int64)
         session.fill_shape(self._table, spec, plan.max_nodes, plan.sequences)
         session.fill_arena(self._table, self._arena, spec.head_dim)
@@ -156,9 +158,11 @@ class NativeTarget(Target):
         """Embed the wanted nodes of these trees and describe them; returns how many they are."""
         row = 0
         for text, (_, tree) in zip(texts, parts, strict=True):
-            for token in tree.tokens[text.wanted].tolist():
-                self._weights.embedding.unpack_row(token, self._scratch.stream[row])
-                row += 1
+            count, tokens = len(text.wanted), tree.tokens
+            if count < len(tokens):
+                tokens = tokens[text.wanted]
+            self._weights.embedding.unpack_rows(tokens, self._scratch.stream[row:])
+            row += count
         self._nodes.describe(self._table, texts)
         return row
 
@@ -219,8 +223,7 @@ class NativeTarget(Target):
         first, stream = len(early), self._scratch.stream
         end = first + len(tokens)
         sequence.state.reserve(sequence.length, sequence.length + end)
-        for row, token in enumerate(tokens):
-            self._weights.embedding.unpack_row(int(token), stream[row])
+        self._weights.embedding.unpack_rows(np.array(tokens, np.int32), stream)
         slots = self._nodes.in_order[:end]
         text = NodeRows(sequence, early.parents([*parents]), slots, slots[first:])
         self._nodes.describe(self._table, [text])
@@ -254,6 +257,7 @@ class NativeTarget(Target):
     def adapt(self, layer: int, matrix: NDArray[np.float16]) -> None:
         self._adapters.put(layer, 0, matrix)
         self._tiles.clear()
+        self._tiles_entered = 0
 
     def trace(
         self, tokens: NDArray[np.int32], layers: Sequence[int], out: NDArray[np.float32]
@@ -310,12 +314,18 @@ class NativeTarget(Target):
         self._adapters.choose(self._table, adapted)
         at_once, threads = count == num_rows and num_layers > 0, self._pace.threads
         if num_layers > 0:
-            self._table[table.TILES :] = self._tiles_for(num_rows)
+            self._choose_tiles(num_rows)
             self._team.run(num_layers, first_layer, num_rows, at_once, threads)
         if count and not at_once:
-            self._table[table.TILES :] = self._tiles_for(count)
+            self._choose_tiles(count)
             self._team.run(0, first, count, True, threads)
         return self._scratch.logits[:count, : self._num_logits]
+
+    def _choose_tiles(self, num_nodes: int) -> None:
+        """Enter the tile functions for this many nodes in the table."""
+        if num_nodes != self._tiles_entered:
+            self._table[table.TILES :] = self._tiles_for(num_nodes)
+            self._tiles_entered = num_nodes
 
     def _tiles_for(self, num_nodes: int) -> NDArray[np.int64]:
         """Addresses, then sizes, of the tile functions of all types, for this many nodes."""
@@ -331,8 +341,10 @@ class NativeTarget(Target):
         return found
 
     def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
-        blocks, length = sequence.state.addresses.ctypes.data, sequence.length
         slots = path if sequence.early is None else sequence.early.slots[list(path)].tolist()
+        if not slots or slots[-1] == len(slots) - 1:  # ascending, so all are in place
+            return
+        blocks, length = sequence.state.addresses.ctypes.data, sequence.length
         for place, slot in enumerate(slots):
             if slot != place:  # ascending, so a source is read before it is overwritten
                 kv_places.move_kv(

@@ -10,7 +10,7 @@ import numpy as np
 from edgespec.backends.native.kernels import attention, isa, kv_places, matching, table
 from edgespec.backends.native.kernels.pack import packer
 from edgespec.backends.native.kernels.tile import FORMATS
-from edgespec.backends.native.kernels.unpack import unpack_row
+from edgespec.backends.native.kernels.unpack import unpack_rows
 from edgespec.backends.native.team import Team
 from edgespec.memory.monitor import release_free_memory
 from edgespec.models.spec import TensorType
@@ -19,11 +19,14 @@ from edgespec.models.spec import TensorType
 def warm_up(kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
     """Call every compiled function once on nothing: no layers, no rows, no columns."""
     nodes, extra = np.zeros((2, table.NODE_COLUMNS), np.int32), np.zeros(1, np.int32)
-    root = np.zeros(1, np.int32)
-    attention.describe_tree(np.full(1, -1, np.int16), root, root, 0, 0, 0, nodes, extra)
+    root, parts = np.zeros(1, np.int32), np.zeros((2, table.PART_COLUMNS), np.int64)
+    empty, alone = np.zeros(table.NUM_ENTRIES, np.int64), np.full(1, -1, np.int16)
+    empty[table.NUM_KV_HEADS] = 1
+    addresses = np.zeros(1, np.int64)
+    attention.describe_part(empty, alone, root, root, 0, 0, addresses, nodes, extra, parts)
     release_free_memory()  # the first function wakes up LLVM, whose tables are read once
     head = np.zeros(8, np.int64)
-    empty = np.zeros(table.NUM_ENTRIES, np.int64)
+    empty[:] = 0
     empty[table.HEAD_MATRIX] = head.ctypes.data
     name = isa.chosen()
     for interleaved in (False, True):
@@ -36,6 +39,7 @@ def warm_up(kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
     for kind in kinds:
         if kind in FORMATS:
             packer(kind)
-            unpack_row(FORMATS[kind].layout, 0, 0, 0, 0, np.zeros(0, np.float32))
+            rows, out = np.zeros(0, np.int32), np.zeros((0, 0), np.float32)
+            unpack_rows(FORMATS[kind].layout, 0, 0, 0, 0, rows, out)
             for size in FORMATS[kind].sizes:
                 isa.tile_address(name, kind, size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from edgespec.backends.base import Progress
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.pack import packer
 from edgespec.backends.native.kernels.tile import FORMATS, TILE_ROWS, TileFormat
-from edgespec.backends.native.kernels.unpack import unpack_row
+from edgespec.backends.native.kernels.unpack import unpack_rows
 from edgespec.models.file import ModelFile
 from edgespec.models.spec import ModelSpec, TensorType
 
@@ -39,6 +39,13 @@ class PackedMatrix:
     num_columns: int
     weights: NDArray[np.uint8]
     scales: NDArray[np.uint8]
+    _places: tuple[int, int, int, int] = field(init=False)
+    """Addresses of weights and scales, and bytes of both in a tile."""
+
+    def __post_init__(self) -> None:
+        sizes = self.format.tile_bytes(self.num_columns)
+        places = (self.weights.ctypes.data, self.scales.ctypes.data, *sizes)
+        object.__setattr__(self, "_places", places)
 
     @classmethod
     def allocate(cls, form: TileFormat, num_rows: int, num_columns: int) -> PackedMatrix:
@@ -70,10 +77,9 @@ class PackedMatrix:
             dtype=np.int64,
         )
 
-    def unpack_row(self, row: int, out: NDArray[np.float32]) -> None:
-        """Write one row as f32 [columns]."""
-        index, lane = divmod(row, TILE_ROWS)
-        unpack_row(self.format.layout, *self._tile(index), lane, self.num_columns, out)
+    def unpack_rows(self, rows: NDArray[np.int32], out: NDArray[np.float32]) -> None:
+        """Write these rows [n] as f32 [n or more, columns]."""
+        unpack_rows(self.format.layout, *self._places, rows, out)
 
     def pack_rows(self, first: int, raw: NDArray[np.uint8]) -> None:
         """Fill tiles from raw rows of the file [rows, row_bytes]; `first` is a multiple of 16."""
@@ -91,11 +97,8 @@ class PackedMatrix:
 
     def _tile(self, index: int) -> tuple[int, int]:
         """Addresses of one tile's weights and scales."""
-        weight_bytes, scale_bytes = self.format.tile_bytes(self.num_columns)
-        return (
-            self.weights.ctypes.data + index * weight_bytes,
-            self.scales.ctypes.data + index * scale_bytes,
-        )
+        weights, scales, weight_bytes, scale_bytes = self._places
+        return weights + index * weight_bytes, scales + index * scale_bytes
 
 
 def load_matrix(file: ModelFile, name: str, progress: Progress | None = None) -> PackedMatrix:
@@ -137,6 +140,7 @@ class Weights:
         self._matrices = np.array([[matrix.describe() for matrix in row] for row in self.layers])
         self._head_matrix = self.head.describe()
         self._short_head = self._head_matrix.copy()
+        self._head_place = self._head_matrix.ctypes.data
         self._norms = _stack(file, spec, "attn_norm.weight", "ffn_norm.weight")
         self._last_norm = file.matrix_f32("output_norm.weight").ravel()
         self._head_norms = _head_norms(file, spec)
@@ -145,7 +149,7 @@ class Weights:
     def fill(self, c: NDArray[np.int64]) -> None:
         """Enter the weights in the kernels' table."""
         c[table.MATRICES] = self._matrices.ctypes.data
-        c[table.HEAD_MATRIX] = self._head_matrix.ctypes.data
+        c[table.HEAD_MATRIX] = self._head_place
         c[table.NORMS] = self._norms.ctypes.data
         c[table.LAST_NORM_WEIGHT] = self._last_norm.ctypes.data
         c[table.HEAD_NORMS] = self._head_norms.ctypes.data
@@ -154,7 +158,7 @@ class Weights:
     def head_matrix(self, num_logits: int) -> int:
         """The address of the head's row of the table of matrices, for the first so many tokens."""
         if num_logits == self.head.num_rows:
-            return self._head_matrix.ctypes.data
+            return self._head_place
         self._short_head[table.NUM_TILES] = -(-num_logits // TILE_ROWS)
         return self._short_head.ctypes.data
 

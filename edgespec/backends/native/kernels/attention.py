@@ -62,6 +62,24 @@ def describe_tree(parents, slots, wanted, part, first, length, nodes, extra):
     return end
 
 
+@kernel
+def describe_part(c, parents, slots, wanted, part, length, addresses, nodes, extra, parts):
+    """Fill the row `part` of `parts` int64 [parts + 1, columns], whose rows before it are filled,
+    and its nodes' as `describe_tree` does; make it the last part of the pass. `addresses` int64 are
+    of its text's blocks.
+    """
+    if part == 0:
+        parts[0, t.FIRST_NODE] = parts[0, t.FIRST_QUERY] = 0
+    own, after, first = parts[part], parts[part + 1], parts[part, t.FIRST_NODE]
+    own[t.END] = describe_tree(parents, slots, wanted, part, first, length, nodes, extra)
+    own[t.LENGTH], own[t.BLOCKS] = length, addresses.ctypes.data
+    group = c[t.NUM_HEADS] // c[t.NUM_KV_HEADS]
+    blocks = (wanted.shape[0] * group + ROW_BLOCK - 1) // ROW_BLOCK
+    after[t.FIRST_NODE] = first + wanted.shape[0]
+    after[t.FIRST_QUERY] = own[t.FIRST_QUERY] + blocks * ROW_BLOCK
+    c[t.NUM_PARTS] = part + 1
+
+
 @inner_kernel
 def first_query(c, node):
     """The first row of a node's queries, among those of each key head."""

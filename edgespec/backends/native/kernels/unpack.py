@@ -15,7 +15,7 @@ from edgespec.backends.native.kernels.intrinsics import (
     load_float,
     load_short,
 )
-from edgespec.jit import inlined_kernel, kernel
+from edgespec.jit import inlined_kernel, inner_kernel, kernel
 from edgespec.models.spec import IQ4_NL_VALUES
 
 _ROWS = tile.TILE_ROWS
@@ -74,8 +74,21 @@ def minimum_at(layout, scales, block, row):
 
 
 @kernel
-def unpack_row(layout, weights, scales, row, columns, out):
+def unpack_rows(layout, weights, scales, weight_bytes, scale_bytes, rows, out):
+    """Write these rows of a matrix, whose tiles are so many bytes each from two addresses on, as
+    f32 [rows, columns].
+    """
+    for place in range(len(rows)):
+        row = np.int64(rows[place])
+        index, lane = row // _ROWS, row % _ROWS
+        tile_weights, tile_scales = weights + index * weight_bytes, scales + index * scale_bytes
+        _unpack_row(layout, tile_weights, tile_scales, lane, out[place])
+
+
+@inner_kernel
+def _unpack_row(layout, weights, scales, row, out):
     """Write one row of the tile at two addresses as f32 [columns]."""
+    columns = len(out)
     if layout.scale_bytes == 0:
         for column in range(columns):
             out[column] = float_at(layout, weights, row, column)
