@@ -16,7 +16,7 @@ from edgespec.errors import BudgetError
 from edgespec.memory.foreign import Ask
 from edgespec.memory.monitor import count_once
 from edgespec.memory.placement import Device
-from edgespec.memory.plan import Plan
+from edgespec.memory.plan import Lever, Plan
 from edgespec.memory.settings import Settings
 from edgespec.memory.size import format_size
 from edgespec.memory.sizing import DraftModel
@@ -132,7 +132,19 @@ def with_first_layers(
     same = ("context_length", "kv_type", "max_nodes", "prefill_chunk", "threads", "sequences")
     if any(getattr(made, name) != getattr(plain, name) for name in same):
         return _told(plain, "there is no room for their keys and values")
-    return replace(made, mapped=True)
+    return replace(made, mapped=True, levers=with_their_levers(plain, made))
+
+
+def with_their_levers(plain: Plan, made: Plan) -> tuple[Lever, ...]:
+    """The levers of a plan in which the first layers draft: without speculation they would not."""
+    alone = {lever.option: lever.total_bytes for lever in plain.levers}
+    total, option = made.planned_bytes, "--no-speculation"
+    return tuple(
+        Lever(lever.name, option, alone[option], alone[option] - total)
+        if lever.option == option and option in alone
+        else lever
+        for lever in made.levers
+    )
 
 
 def _told(plan: Plan, why: str) -> Plan:

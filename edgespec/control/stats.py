@@ -58,7 +58,7 @@ class ReplyStats:
         for node in outcome.path[1:]:
             self._source(sources[node]).accepted += 1
         for name, seconds in (draft_s_by_source or {}).items():
-            self.by_source.setdefault(name, SourceStats()).seconds += seconds
+            self._named(name).seconds += seconds
 
     def add(self, other: ReplyStats) -> None:
         """Count another reply in."""
@@ -69,14 +69,19 @@ class ReplyStats:
         self.decode_s += other.decode_s
         self.plain_s += other.plain_s
         for name, source in other.by_source.items():
-            own = self.by_source.setdefault(name, SourceStats())
+            own = self._named(name)
             own.drafted += source.drafted
             own.accepted += source.accepted
             own.seconds += source.seconds
 
     def _source(self, index: int) -> SourceStats:
-        name = self.sources[index] if index < len(self.sources) else f"source {index}"
-        return self.by_source.setdefault(name, SourceStats())
+        return self._named(self.sources[index] if index < len(self.sources) else f"source {index}")
+
+    def _named(self, name: str) -> SourceStats:
+        found = self.by_source.get(name)
+        if found is None:  # a default would be made, and thrown away, for every draft
+            found = self.by_source[name] = SourceStats()
+        return found
 
     @property
     def tokens_per_step(self) -> float:

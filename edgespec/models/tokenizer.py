@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 import re
-from collections.abc import Iterable
-from functools import cached_property
+from collections.abc import Callable, Iterable
+from functools import cached_property, lru_cache
 
 from edgespec.errors import OptionError, UnsupportedModelError
 from edgespec.models.keys import Keys
@@ -13,6 +13,8 @@ from edgespec.models.stream import StreamDecoder
 from edgespec.models.vocabulary import TokenKind, Vocabulary
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_MOST_KNOWN = 1024
+"""Tokens whose bytes are kept at hand."""
 _SHIELD = "\ufdd0"
 """No character (Unicode, section 23.7): `shield` breaks control tokens apart with it."""
 
@@ -142,7 +144,12 @@ class Tokenizer(abc.ABC):
 
     def stream(self) -> StreamDecoder:
         """A decoder for ids that arrive one at a time."""
-        return StreamDecoder(self.token_bytes)
+        return StreamDecoder(self._known_bytes)
+
+    @cached_property
+    def _known_bytes(self) -> Callable[[int], bytes]:
+        """`token_bytes`, but for tokens that came lately."""
+        return lru_cache(_MOST_KNOWN)(self.token_bytes)
 
     def token_text(self, token_id: int) -> str:
         """The token as the file spells it, control tokens included."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from benchmarks.equality import Case
 from edgespec.drafting.draft_model import READ_AT_ONCE, FirstLayersDrafter
 from edgespec.engine import Engine
 from edgespec.errors import OptionError
+from edgespec.first_layers import with_their_levers
 from edgespec.memory import monitor
 from edgespec.memory.monitor import resident_bytes
+from edgespec.memory.plan import Lever
 from edgespec.memory.seen_twice import beyond_the_largest
 from edgespec.models import open_model, resolve
 from edgespec.models.source import FileSource
@@ -27,6 +30,7 @@ from tests.models.build import write_gguf
 WHY = missing("llamacpp")
 pytestmark = pytest.mark.skipif(bool(WHY), reason=WHY)
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="pages are counted in /proc/self/smaps")
+NONE = "--no-speculation"
 EARLY = "suffix-automaton,trigram,early-exit"
 
 
@@ -118,6 +122,17 @@ def test_they_join_where_mapped_weights_cost_nothing(
     assert edgespec.plan(path, threads=1, drafters=EARLY).mapped
     assert not edgespec.plan(path, threads=1, drafters="none").mapped
     assert not edgespec.plan(path, threads=1, max_nodes=1).mapped
+
+
+def test_without_speculation_they_would_not_be_there(engine: Engine) -> None:
+    made = replace(
+        engine.plan,
+        levers=(Lever("context", "--context 256", 90, -10), Lever("nodes", NONE, 98, -2)),
+    )
+    plain = replace(made, levers=(Lever("nodes", NONE, 73, -1), *made.levers[:1]))
+    context, nodes = with_their_levers(plain, made)
+    assert context == made.levers[0]
+    assert nodes == Lever("nodes", NONE, 73, 73 - made.planned_bytes)
 
 
 def test_they_do_not_join_where_there_is_no_room(engine: Engine, prepared: Path) -> None:
