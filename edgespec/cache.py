@@ -72,7 +72,7 @@ def unwritable(folder: Path) -> str:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another thread may have asked the same
     except OSError as error:
         return error.strerror or type(error).__name__
     return ""
