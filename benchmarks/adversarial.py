@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
 from benchmarks.forgetting import forget
-from edgespec.engine import Engine
-from edgespec.memory.size import format_size
-from edgespec.opening import DRAFTERS
+from edgespec.drafting.registry import DRAFTERS
+from edgespec.engine.engine import Engine
+from edgespec.system.size import format_size
 
 NOISE: dict[str, Any] = {"temperature": 4.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 """So hot that whatever was drafted is wrong."""

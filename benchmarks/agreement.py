@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.parity import TEXTS, matrix_types
-from edgespec import backends
+from edgespec.backends import registry as backends
 from edgespec.backends.base import TokenTree
 from edgespec.backends.llamacpp import library
 from edgespec.errors import EdgeSpecError
-from edgespec.export import export
-from edgespec.memory.plan import Footprint, Plan
-from edgespec.models import ModelFile, open_model
+from edgespec.memory.plan.plan import Footprint, Plan
+from edgespec.models.file import ModelFile, open_model
+from edgespec.tools.export.export import export
 
 NODES = 8
 PARENTS = np.array([-1, 0, 0, 1, 1, 2, 3, 6], np.int16)

@@ -23,8 +23,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
-from edgespec.export import export
-from edgespec.memory.size import MIB
+from edgespec.system.size import MIB
+from edgespec.tools.export.export import export
 
 SIZES = (1, 2, 4, 8, 16)
 PROMPT = "Once upon a time there was a red ball. " * 4 + "Once"

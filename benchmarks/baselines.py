@@ -1,7 +1,7 @@
 """How llama.cpp drafts without a model, written anew from what its documentation and flags say.
 
 For comparison on the same transcripts; both draft one chain, with the lengths llama.cpp takes when
-none are given. Prompt lookup is in `edgespec/replay/prompt_lookup.py`.
+none are given. Prompt lookup is in `edgespec/tools/replay/prompt_lookup.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
 
 
 class _TextDrafter(Drafter):

@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import edgespec
 from benchmarks.equality import prompts
 from benchmarks.forgetting import forget
-from edgespec.drafting.consensus import ConsensusDrafter
-from edgespec.engine import Engine
-from edgespec.reply import Reply
+from edgespec.drafting.tables.consensus import ConsensusDrafter
+from edgespec.engine.engine import Engine
+from edgespec.engine.request import Reply
 
 PROMPTS = [
     "Tell me a short story about a dog.",

@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import edgespec
 import edgespec.memory
 from benchmarks.limits import ControlGroup
-from edgespec.memory.monitor import peak_resident_bytes
-from edgespec.memory.size import MIB, format_size
+from edgespec.system.resident_memory import peak_resident_bytes
+from edgespec.system.size import MIB, format_size
 
 TURNS = 10
 REPLY_TOKENS = 10

@@ -28,8 +28,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
-from edgespec.models.train.data import is_held_out, read_source, record_key, share_of
-from edgespec.models.train.mix import SOURCES
+from training.data import is_held_out, read_source, record_key, share_of
+from training.mix import SOURCES
 
 REPLY_TOKENS = 128
 STORY_PROMPTS = (

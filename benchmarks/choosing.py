@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
 from benchmarks.early_exit import TOPICS
-from edgespec.engine import Engine
-from edgespec.memory.settings import BUILT_IN_DRAFTERS
-from edgespec.model_drafting import EARLY_EXIT
+from edgespec.engine.engine import Engine
+from edgespec.load.model_drafters import EARLY_EXIT
+from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "chat": ("How can I look after my {}?", "What do you like about a {}?"),

@@ -23,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.parity import open_target
 from edgespec.backends.base import Target, TokenTree
-from edgespec.bench.machine import Machine
-from edgespec.memory.native_sizes import KV_BLOCK, kv_bytes
-from edgespec.memory.settings import KV_TYPES
-from edgespec.models import open_model
+from edgespec.memory.plan.native_sizes import KV_BLOCK, kv_bytes
+from edgespec.memory.plan.settings import KV_TYPES
+from edgespec.models.file import open_model
+from edgespec.tools.bench.machine import Machine
 
 Times = dict[tuple[str, int], list[float]]
 

@@ -18,8 +18,8 @@ from gguf import GGUFReader, GGUFWriter
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.sibling_model import add_field
-from edgespec.model_drafting import EXIT_LAYER_KEY
-from edgespec.models import resolve
+from edgespec.load.model_drafters import EXIT_LAYER_KEY
+from edgespec.models.registry import resolve
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
 

@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from edgespec.control import Controller, CostCurve
-from edgespec.drafting import Drafter, DraftTree, Market, StepOutcome, TopTokens
-from edgespec.memory.size import MIB, format_size
-from edgespec.opening import DRAFTERS, drafter_names
-from edgespec.replay.lanes import make, make_market
+from edgespec.drafting.base import Drafter, DraftTree, StepOutcome, TopTokens
+from edgespec.drafting.market.market import Market
+from edgespec.drafting.registry import DRAFTERS, drafter_names
+from edgespec.system.size import MIB, format_size
+from edgespec.tools.replay.lanes import make, make_market
 
 VOCABULARY = 32_000
 STEPS = 400

@@ -26,13 +26,13 @@ import edgespec
 from benchmarks.equality import Eager
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting import Market
-from edgespec.drafting.early_exit import EarlyExitDrafter
-from edgespec.engine import Engine
-from edgespec.memory.footprint import ADAPTER_ITEM
-from edgespec.memory.settings import BUILT_IN_DRAFTERS
-from edgespec.opening import make_drafter
-from edgespec.reply import Reply
+from edgespec.drafting.market.market import Market
+from edgespec.drafting.model.early_exit import EarlyExitDrafter
+from edgespec.drafting.registry import make_drafter
+from edgespec.engine.engine import Engine
+from edgespec.engine.request import Reply
+from edgespec.memory.plan.footprint import ADAPTER_ITEM
+from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS
 
 FAMILIES: dict[str, tuple[float, tuple[str, ...]]] = {
     "stories, greedy": (0.0, ("Tell me a short story about a {}.", "Write about a lost {}.")),

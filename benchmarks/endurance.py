@@ -118,7 +118,7 @@ class Requests:
 def measure(model: str | None, requests: int, context: int, seed: int) -> dict[str, Any]:
     """What the process held, in bytes, and what the requests were."""
     import edgespec
-    from edgespec.memory.monitor import resident_bytes
+    from edgespec.system.resident_memory import resident_bytes
 
     with edgespec.load(model, context=context, sequences=2) as engine:
         work = Requests(engine, seed)

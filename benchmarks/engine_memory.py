@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import edgespec
 import edgespec.memory
 from edgespec.backends.base import TokenTree
-from edgespec.memory.monitor import peak_resident_bytes, resident_bytes
-from edgespec.memory.size import MIB
+from edgespec.system.resident_memory import peak_resident_bytes, resident_bytes
+from edgespec.system.size import MIB
 
 REPLY_TOKENS = 32
 THREADS = 1

@@ -35,13 +35,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import edgespec
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting.account import DearAccount, DearStep
 from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
-from edgespec.drafting.market import Market
-from edgespec.drafting.model_drafter import ModelDrafter
-from edgespec.engine import Engine
-from edgespec.memory.settings import MOST_NODES
-from edgespec.reply import Reply, Request
+from edgespec.drafting.market.account import DearAccount, DearStep
+from edgespec.drafting.market.market import Market
+from edgespec.drafting.model.model_drafter import ModelDrafter
+from edgespec.engine.engine import Engine
+from edgespec.engine.request import Reply, Request
+from edgespec.memory.plan.settings import MOST_NODES
 
 TEMPERATURES = (0.0, 0.7, 1.2)
 SEEDS = (1, 2)

@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
 from benchmarks.equality import Case, compared, prompts, report, verify_everything
-from edgespec.engine import Engine
-from edgespec.memory.settings import BUILT_IN_DRAFTERS
-from edgespec.model_drafting import EARLY_EXIT
-from edgespec.opening import DRAFTERS
-from edgespec.reply import Reply
+from edgespec.drafting.registry import DRAFTERS
+from edgespec.engine.engine import Engine
+from edgespec.engine.request import Reply
+from edgespec.load.model_drafters import EARLY_EXIT
+from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS
 
 TEMPERATURES = (0.0, 0.8)
 SEEDS = (1, 2)

@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import edgespec
 from benchmarks.equality import Case, compared, prompts, report
 from edgespec.backends.native.target import NativeTarget
-from edgespec.engine import Engine
-from edgespec.opening import DRAFTERS
+from edgespec.drafting.registry import DRAFTERS
+from edgespec.engine.engine import Engine
 
 TEMPERATURES = (0.0, 0.8)
 LONGEST_S = 2e-3

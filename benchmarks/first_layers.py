@@ -28,11 +28,11 @@ from benchmarks.forgetting import forget
 from benchmarks.llama_server import PROMPTS
 from edgespec.backends.base import TokenTree
 from edgespec.backends.llamacpp.target import LlamaTarget
-from edgespec.memory import monitor
-from edgespec.memory.plan import Footprint, Plan
-from edgespec.memory.size import MIB
-from edgespec.models import open_model
-from edgespec.models.splitting import first_layers
+from edgespec.memory.plan.plan import Footprint, Plan
+from edgespec.models.file import open_model
+from edgespec.models.gguf.splitting import first_layers
+from edgespec.system import resident_memory
+from edgespec.system.size import MIB
 
 SIZES = (1, 2, 4, 8, 16)
 CONTEXT = 1024
@@ -108,12 +108,12 @@ def replies(path: Path, options: argparse.Namespace) -> None:
 def memory(path: Path, threads: int) -> None:
     """Print plan and peak of a session with early exits, and the maps of the file."""
     made = {"drafters": f"{N_GRAMS},early-exit", "threads": threads, "context": CONTEXT}
-    before = monitor.peak_resident_bytes()
-    monitor.reset_peak()
+    before = resident_memory.peak_resident_bytes()
+    resident_memory.reset_peak()
     with edgespec.load(path, backend="llamacpp", **made) as engine:
         engine.generate("the red ball and the blue box " * 120, max_tokens=60, ignore_eos=True)
         start_up = engine.plan.footprint["start-up"]
-        planned, held = engine.plan.planned_bytes - start_up, monitor.peak_resident_bytes()
+        planned, held = engine.plan.planned_bytes - start_up, resident_memory.peak_resident_bytes()
         draft = engine.plan.footprint["draft model"]
         print(f"planned {planned / MIB:.1f} MiB, of it first layers {draft / MIB:.1f}, "
               f"held at most {held / MIB:.1f} (before {before / MIB:.1f})")  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgespec.engine import Engine
+from edgespec.engine.engine import Engine
 
 
 def forget(engine: Engine) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
-from edgespec.memory.settings import KV_TYPES
+from edgespec.memory.plan.settings import KV_TYPES
 
 PIECE, STRIDE = 300, 1200
 

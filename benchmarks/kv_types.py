@@ -24,8 +24,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.parity import matrix_types, open_target
 from edgespec.backends.base import Target, TokenTree
-from edgespec.memory.settings import KV_TYPES
-from edgespec.models import ModelFile, open_model, resolve
+from edgespec.memory.plan.settings import KV_TYPES
+from edgespec.models.file import ModelFile, open_model
+from edgespec.models.registry import resolve
 
 _NODES = 64
 SIDES = {kind: ("native", kind) for kind in KV_TYPES} | {"exact": ("reference", "f32")}

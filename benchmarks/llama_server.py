@@ -38,10 +38,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
 from benchmarks.forgetting import forget
-from edgespec.models.gguf import read_header
+from edgespec.models.gguf.file_source import FileSource
+from edgespec.models.gguf.header import read_header
+from edgespec.models.gguf.splitting import split_model
 from edgespec.models.registry import resolve
-from edgespec.models.source import FileSource
-from edgespec.models.splitting import split_model
 
 CONTEXT = 1024
 MODES = {"plain": [], "ngram-simple": ["ngram-simple"], "ngram-mod": ["ngram-mod"]}

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgespec.bench.llamacpp import CRASH_ADVICE
-from edgespec.child import Child, serve
+from edgespec.system.child_process import Child, serve
+from edgespec.tools.bench.llamacpp import CRASH_ADVICE
 
 
 class LlamaWriter(Child):

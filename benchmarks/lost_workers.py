@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
 from edgespec.errors import BackendError
-from edgespec.memory.size import MIB
+from edgespec.system.size import MIB
 
 WAYS = ("killed", "halted", "server halted")
 PROMPT = "Tell me a long story about a dog, a cat and a mouse. " * 30

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from edgespec.memory.size import MIB, format_size
-from edgespec.opening import DRAFTERS
-from edgespec.replay.lanes import make
+from edgespec.drafting.registry import DRAFTERS
+from edgespec.system.size import MIB, format_size
+from edgespec.tools.replay.lanes import make
 
 PIECE, BETWEEN, NODES = 16, 64, 8
 Text = NDArray[np.int32]

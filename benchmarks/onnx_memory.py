@@ -23,10 +23,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
-from edgespec.export import DATA, GRAPH, export
-from edgespec.memory.monitor import peak_resident_bytes
-from edgespec.memory.size import GIB, MIB
-from edgespec.models import open_model, resolve
+from edgespec.models.file import open_model
+from edgespec.models.registry import resolve
+from edgespec.system.resident_memory import peak_resident_bytes
+from edgespec.system.size import GIB, MIB
+from edgespec.tools.export.export import DATA, GRAPH, export
 from tests.conformance.growing import write_growing
 
 BUDGET = 8 * GIB

@@ -25,12 +25,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
 from benchmarks.workers import Delay, worker
-from edgespec.control.overlap import DraftAhead
-from edgespec.control.overlap_choice import Choice
-from edgespec.drafting import guesses
-from edgespec.engine import Engine
-from edgespec.memory.size import MIB
-from edgespec.reply import Reply
+from edgespec.control.overlap.choice import Choice
+from edgespec.control.overlap.overlapped_drafter import DraftAhead
+from edgespec.drafting.model import guesses
+from edgespec.engine.engine import Engine
+from edgespec.engine.request import Reply
+from edgespec.system.size import MIB
 
 PROMPTS = (
     ("Tell me a short story about a dog.", 0.0),

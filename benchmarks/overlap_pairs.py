@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import overlap as real
 from benchmarks.overlap_world import NODES, Profile, Trace, play
 from edgespec.backends.base import TokenTree
-from edgespec.control.overlap_profile import measure
-from edgespec.drafting.draft_model import MOST_NODES
-from edgespec.engine import Engine
+from edgespec.control.overlap.profile import measure
+from edgespec.drafting.model.small_model import MOST_NODES
+from edgespec.engine.engine import Engine
 
 TRIES = 3
 

@@ -1,7 +1,8 @@
 """What drafting while the target verifies would bring on machines that are not here.
 
     python benchmarks/overlap_sim.py                     12 profiles, of the assumptions in PROFILES
-    python benchmarks/overlap_sim.py --validate DRAFT.gguf --model MODEL [options of overlap.py]
+    python benchmarks/overlap_sim.py --validate DRAFT.gguf --model MODEL [options of
+    overlapped_drafter.py]
 
 The engine's own loop, market, controller and overlap run on a clock of their own: passes and drafts
 compute nothing and take what a profile says, and drafts are right as often as it says. Drafting in
@@ -25,9 +26,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.overlap import add_machine
 from benchmarks.overlap_pairs import validate
 from benchmarks.overlap_world import OPTIONS, Profile, Trace, play
-from edgespec.drafting.chain_kernels import NUM_MARGINS, first_rates
-from edgespec.drafting.model_drafter import Draw
-from edgespec.models import open_model, resolve
+from edgespec.drafting.model.chains import NUM_MARGINS, first_rates
+from edgespec.drafting.model.model_drafter import Draw
+from edgespec.models.file import open_model
+from edgespec.models.registry import resolve
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 

@@ -16,19 +16,20 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
-from edgespec.control.overlap import DraftAhead
-from edgespec.control.pipeline import Job, Pipeline
-from edgespec.control.stats import ReplyStats
-from edgespec.decode import Run, decode
-from edgespec.drafting import Market, guesses
-from edgespec.drafting.draft_model import MOST_NODES, DraftModelDrafter, branches
-from edgespec.drafting.model_drafter import Draw, ModelDrafter
-from edgespec.replay.logged import LoggedTarget
-from edgespec.replay.steps import LIKELIEST
-from edgespec.replay.transcripts import Transcript
-from edgespec.reply import Request
-from edgespec.session import Session
-from edgespec.verification.acceptance import Verifier
+from edgespec.control.overlap.overlapped_drafter import DraftAhead
+from edgespec.control.overlap.pipeline import Job, Pipeline
+from edgespec.control.statistics import ReplyStats
+from edgespec.drafting.market.market import Market
+from edgespec.drafting.model import guesses
+from edgespec.drafting.model.model_drafter import Draw, ModelDrafter
+from edgespec.drafting.model.small_model import MOST_NODES, DraftModelDrafter, branches
+from edgespec.engine.decode import Run, decode
+from edgespec.engine.request import Request
+from edgespec.engine.slot import Session
+from edgespec.tools.replay.logged import LoggedTarget
+from edgespec.tools.replay.steps import LIKELIEST
+from edgespec.tools.replay.transcripts import Transcript
+from edgespec.verification.match import Verifier
 
 NODES = 16
 OPTIONS = {"in turn": "off", "chain": "on", "branches": "on", "auto": "auto"}

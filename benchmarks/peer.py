@@ -28,15 +28,15 @@ import edgespec
 from benchmarks import peer_report
 from benchmarks.peer_report import DECODE_TOKENS, PREFILL_TOKENS, SIZES
 from edgespec.backends.base import TokenTree
-from edgespec.backends.native.kernels import isa
-from edgespec.bench.curve import Work, pass_seconds, timed, tokens
-from edgespec.bench.llamacpp import LlamaProcess
-from edgespec.bench.loops import multiply_of
-from edgespec.bench.machine import Machine, package_version
-from edgespec.bench.roofs import Roofs
-from edgespec.bench.turns import take_turns
-from edgespec.child import PeerError
-from edgespec.memory import snapshot
+from edgespec.backends.native.kernels.codegen import isa
+from edgespec.system.child_process import PeerError
+from edgespec.system.hardware import snapshot
+from edgespec.tools.bench.curve import Work, pass_seconds, timed, tokens
+from edgespec.tools.bench.llamacpp import LlamaProcess
+from edgespec.tools.bench.loops import multiply_of
+from edgespec.tools.bench.machine import Machine, package_version
+from edgespec.tools.bench.roofs import Roofs
+from edgespec.tools.bench.turns import take_turns
 
 Ask = Callable[[Any], list[float]]
 """Asks one engine; seconds of one turn."""

@@ -29,8 +29,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import llama_peer
 from benchmarks.parity import matrix_types, open_target
 from edgespec.backends.base import Target, TokenTree
-from edgespec.backends.native.kernels.tile import FORMATS
-from edgespec.models import ModelFile, open_model, resolve
+from edgespec.backends.native.kernels.matmul.tile import FORMATS
+from edgespec.models.file import ModelFile, open_model
+from edgespec.models.registry import resolve
 
 MARGIN = 0.001
 WINDOW_TOKENS = 512
@@ -125,7 +126,7 @@ def _window_losses(target: Target, window: Sequence[int]) -> Losses:
 
 def held_out(corpus: Path) -> list[str]:
     """The texts that the bundled model's training held out, in an order of chance but fixed."""
-    from edgespec.models.train import data, mix
+    from training import data, mix
 
     records = [
         record

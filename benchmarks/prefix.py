@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 import edgespec  # noqa: E402
-import edgespec.prefixes  # noqa: E402
-from edgespec.engine import Engine  # noqa: E402
-from edgespec.reply import Reply  # noqa: E402
+import edgespec.memory.kv.prompt_cache  # noqa: E402
+from edgespec.engine.engine import Engine  # noqa: E402
+from edgespec.engine.request import Reply  # noqa: E402
 
 WORDS = (
     "the", "guide", "knows", "every", "station", "of", "the", "old", "line", "and", "tells", "how",
@@ -74,7 +74,7 @@ def report(engine: Engine, options: argparse.Namespace) -> None:
     text = text_of(engine, options.tokens)
     name = f"benchmark-{options.kv_type}"
     try:
-        saved = edgespec.prefixes.read(name)
+        saved = edgespec.memory.kv.prompt_cache.read(name)
     except edgespec.KvFileError:
         saved = engine.save_prefix(name, text, raw=True)
     size = saved.size_bytes / 2**20

@@ -16,12 +16,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from baselines import NgramModDrafter, NgramSimpleDrafter
 
-from edgespec.drafting import Drafter, Market
-from edgespec.models import open_model, resolve
-from edgespec.replay.lanes import choose_drafters, make, make_market
-from edgespec.replay.prompt_lookup import NUM_TOKENS, PromptLookupDrafter
-from edgespec.replay.steps import Tally, replay_steps
-from edgespec.replay.transcripts import Transcript, read_transcripts
+from edgespec.drafting.base import Drafter
+from edgespec.drafting.market.market import Market
+from edgespec.models.file import open_model
+from edgespec.models.registry import resolve
+from edgespec.tools.replay.lanes import choose_drafters, make, make_market
+from edgespec.tools.replay.prompt_lookup import NUM_TOKENS, PromptLookupDrafter
+from edgespec.tools.replay.steps import Tally, replay_steps
+from edgespec.tools.replay.transcripts import Transcript, read_transcripts
 
 PEERS = {
     "prompt-lookup": (PromptLookupDrafter, NUM_TOKENS),

@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
 from edgespec.backends.base import TILE, TokenTree
-from edgespec.verification import SamplingParams, Verifier
+from edgespec.verification.match import Verifier
+from edgespec.verification.sampling import SamplingParams
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},

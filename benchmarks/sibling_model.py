@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from edgespec.models import resolve
+from edgespec.models.registry import resolve
 
 _BLOCK, _BLOCK_BYTES = 32, 34
 Tensor = tuple[str, NDArray[np.generic], GGMLQuantizationType]

@@ -28,10 +28,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import edgespec
 from benchmarks.forgetting import forget
 from benchmarks.lookup_child import LlamaWriter
-from edgespec.bench.machine import Machine, package_version
-from edgespec.bench.turns import take_turns
-from edgespec.child import PeerError
-from edgespec.engine import Engine
+from edgespec.engine.engine import Engine
+from edgespec.system.child_process import PeerError
+from edgespec.tools.bench.machine import Machine, package_version
+from edgespec.tools.bench.turns import take_turns
 
 OURS, PLAIN, PEER, LOOKUP = "speculation", "plain", "llama.cpp", "llama.cpp, prompt lookup"
 

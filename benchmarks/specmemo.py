@@ -29,10 +29,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
-from edgespec.bench.machine import Machine
-from edgespec.bench.picture import Picture
-from edgespec.memory.monitor import peak_resident_bytes, reset_peak, resident_bytes
-from edgespec.memory.size import MIB, format_size
+from edgespec.system.resident_memory import peak_resident_bytes, reset_peak, resident_bytes
+from edgespec.system.size import MIB, format_size
+from edgespec.tools.bench.machine import Machine
+from edgespec.tools.bench.picture import Picture
 
 MT_BENCH = (
     "writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"

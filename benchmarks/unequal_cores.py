@@ -18,8 +18,9 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels import atomics, table, team
-from edgespec.backends.native.kernels.team import (
+from edgespec.backends.native.kernels import table, work_sharing
+from edgespec.backends.native.kernels.codegen import atomics
+from edgespec.backends.native.kernels.work_sharing import (
     barrier,
     first_unit,
     next_pass,
@@ -27,7 +28,7 @@ from edgespec.backends.native.kernels.team import (
     share_out,
     start_pass,
 )
-from edgespec.jit import kernel
+from edgespec.system.jit import kernel
 
 UNIT_STEPS = 400
 EVEN, REST, MEASURED = range(3)
@@ -92,20 +93,20 @@ def _compare(factor: int, options: argparse.Namespace) -> tuple[list[float], flo
     arguments = (options.units, options.stages, mode)
     slow = threading.Thread(target=_follow, args=(c, *arguments, UNIT_STEPS * factor, values))
     slow.start()
-    share = words[(team.MEMBERS + team.SHARE) // 8 :: team.LINE // 8][:2]
-    learnt = np.full(2, 1 << team.ONE - 1)
+    share = words[(work_sharing.MEMBERS + work_sharing.SHARE) // 8 :: work_sharing.LINE // 8][:2]
+    learnt = np.full(2, 1 << work_sharing.ONE - 1)
     seconds: list[list[float]] = [[], [], []]
     for _ in range(options.passes):
         for mode[0] in (EVEN, REST, MEASURED):
-            share[:] = learnt if mode[0] == MEASURED else 1 << team.ONE - 1
+            share[:] = learnt if mode[0] == MEASURED else 1 << work_sharing.ONE - 1
             start = time.perf_counter()
             _lead(c, *arguments, UNIT_STEPS, values)
             seconds[mode[0]].append(time.perf_counter() - start)
             if mode[0] == MEASURED:
                 share_out(c, 2)  # learn now: the next pass is of another kind
                 learnt = share.copy()
-            words[(team.MEMBERS + team.DONE) // 8 :: team.LINE // 8][:2] = 0
-    team.dismiss(c, 2)
+            words[(work_sharing.MEMBERS + work_sharing.DONE) // 8 :: work_sharing.LINE // 8][:2] = 0
+    work_sharing.dismiss(c, 2)
     slow.join()
     settled = [statistics.median(times[len(times) // 2 :]) for times in seconds]
     return settled, float(learnt[0] / learnt.sum())
@@ -113,9 +114,9 @@ def _compare(factor: int, options: argparse.Namespace) -> tuple[list[float], flo
 
 def _words(c: NDArray[np.int64]) -> NDArray[np.int64]:
     """The words of a team of two that never sleeps."""
-    words = np.zeros((team.MEMBERS + 3 * team.LINE) // 8, np.int64)
-    words = words[-words.ctypes.data % team.LINE // 8 :]
-    words[team.SPINS // 8], words[team.SIZE // 8] = 1 << 40, 2
+    words = np.zeros((work_sharing.MEMBERS + 3 * work_sharing.LINE) // 8, np.int64)
+    words = words[-words.ctypes.data % work_sharing.LINE // 8 :]
+    words[work_sharing.SPINS // 8], words[work_sharing.SIZE // 8] = 1 << 40, 2
     c[table.TEAM] = words.ctypes.data
     c[table.ACQUIRE], c[table.RELEASE] = atomics.ACQUIRE, atomics.RELEASE
     return words

@@ -23,13 +23,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from edgespec.backends.native.kernels import isa
-from edgespec.backends.native.kernels.pack import packer
-from edgespec.backends.native.kernels.tile import FORMATS
+from edgespec.backends.native.kernels.codegen import isa
+from edgespec.backends.native.kernels.matmul.pack import packer
+from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.native.weights import PackedMatrix, load_matrix
 from edgespec.models.file import ModelFile
-from edgespec.models.gguf import GgufHeader
-from edgespec.models.source import FileSource
+from edgespec.models.gguf.file_source import FileSource
+from edgespec.models.gguf.header import GgufHeader
 from edgespec.models.spec import TensorInfo, TensorType
 
 

@@ -25,7 +25,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
-from edgespec.memory.size import MIB, format_size
+from edgespec.system.size import MIB, format_size
 
 PROMPTS = (
     "Tell me a short story about a dog and a ball.",

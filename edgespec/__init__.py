@@ -25,25 +25,25 @@ from edgespec.errors import (
 from edgespec.version import __version__
 
 if TYPE_CHECKING:
-    from edgespec.batch import BatchStream
-    from edgespec.chat import Chat
-    from edgespec.engine import Engine
-    from edgespec.memory.plan import Plan
-    from edgespec.opening import load, plan
-    from edgespec.reply import Reply, Request, Stats
-    from edgespec.voting import Vote
+    from edgespec.engine.batch import BatchStream
+    from edgespec.engine.chat import Chat
+    from edgespec.engine.engine import Engine
+    from edgespec.engine.request import Reply, Request, Stats
+    from edgespec.engine.voting import Vote
+    from edgespec.load.load import load, plan
+    from edgespec.memory.plan.plan import Plan
 
 _LAZY = {
-    "BatchStream": "edgespec.batch",
-    "Chat": "edgespec.chat",
-    "Engine": "edgespec.engine",
-    "Plan": "edgespec.memory.plan",
-    "Reply": "edgespec.reply",
-    "Request": "edgespec.reply",
-    "Stats": "edgespec.reply",
-    "Vote": "edgespec.voting",
-    "load": "edgespec.opening",
-    "plan": "edgespec.opening",
+    "BatchStream": "edgespec.engine.batch",
+    "Chat": "edgespec.engine.chat",
+    "Engine": "edgespec.engine.engine",
+    "Plan": "edgespec.memory.plan.plan",
+    "Reply": "edgespec.engine.request",
+    "Request": "edgespec.engine.request",
+    "Stats": "edgespec.engine.request",
+    "Vote": "edgespec.engine.voting",
+    "load": "edgespec.load.load",
+    "plan": "edgespec.load.load",
 }
 
 __all__ = [

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from edgespec.errors import EdgeSpecError, OptionError
-from edgespec.terminal import bench, files, replay, stores
+from edgespec.terminal import bench_commands, files, replay_command, stores
 from edgespec.terminal import prefix as prefixes
 from edgespec.terminal.arguments import (
     Accept,
@@ -59,7 +59,7 @@ from edgespec.terminal.options import (
     drafting_options,
     one_model,
 )
-from edgespec.terminal.text import print_json, printable, read_prompt, tolerate_any_encoding
+from edgespec.terminal.text_io import print_json, printable, read_prompt, tolerate_any_encoding
 from edgespec.version import __version__
 
 
@@ -129,8 +129,8 @@ def _debugging() -> bool:
     return os.environ.get("EDGESPEC_DEBUG", "") not in ("", "0")
 
 
-app.add_typer(bench.app, name="bench")
-app.command()(replay.replay)
+app.add_typer(bench_commands.app, name="bench")
+app.command()(replay_command.replay)
 
 
 @app.callback()
@@ -368,7 +368,7 @@ def worker(
     `--workers HOST:PORT` of run and chat uses it, through llama.cpp's RPC backend. It has no
     authentication and no encryption: it listens on this machine alone unless told otherwise.
     """
-    from edgespec.terminal.worker import run_worker
+    from edgespec.terminal.serve_worker import run_worker
 
     run_worker(host, port, memory, threads, allow_public=allow_public)
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import edgespec
-from edgespec.engine import Engine
+from edgespec.engine.engine import Engine
 from edgespec.errors import EdgeSpecError, OptionError
 from edgespec.terminal.options import ReplyOptions
 from edgespec.terminal.progress import ProgressLine, describe
 from edgespec.terminal.tables import bar
 from edgespec.terminal.talk import Talk, write_pieces
-from edgespec.terminal.text import decode, printable, read_prompt
+from edgespec.terminal.text_io import decode, printable, read_prompt
 from tests.models.build import CHATML, write_gguf
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.models.dequantise import SUPPORTED_TYPES
+from edgespec.models.gguf.dequantise import SUPPORTED_TYPES
 from edgespec.version import __version__
 from tests.cli_runs import ROOT, edgespec, environment
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from edgespec.backends.pass_times import pass_times
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, ContextOverflowError
-from edgespec.memory.arena import KvArena
+from edgespec.memory.kv.arena import KvArena
 from edgespec.models.spec import ModelSpec
 
 _CURVE_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)

@@ -26,7 +26,7 @@ from edgespec.backends.base import (
 )
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError
-from edgespec.memory.plan import Plan
+from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.spec import ModelSpec
 

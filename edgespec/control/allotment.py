@@ -7,7 +7,7 @@ Speculative Decoding"; there the number of nodes is given, here it follows from 
 
 As for one text, speculation never costs: an account holds what it may lose, and drafters of texts
 they are wrong about are asked less often where asking is dear. Drafters whose proposals cost
-something have accounts of their own, for each text (`drafting/account.py`).
+something have accounts of their own, for each text (`drafting/market/account.py`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from edgespec.control.controller import (
     YARDSTICK_STEPS,
 )
 from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting.account import NOTHING_DEAR, DearStep
 from edgespec.drafting.base import DraftTree, StepOutcome
+from edgespec.drafting.market.account import NOTHING_DEAR, DearStep
 
 
 @dataclass(slots=True)

@@ -12,8 +12,9 @@ while the account is empty, what verifying their best node would have gained is 
 that turns predictable reopens it within a few tokens. While drafting costs more than verifying
 drafts has gained lately, the controller asks for it less and less often until a proposal is right
 again; and while the account is empty, it spends 0.5 % of the time on asking, right proposals not
-counted. Drafters whose proposals cost something have accounts of their own (`drafting/account.py`):
-what they took and brought is left out here, and they may be asked while the others are not.
+counted. Drafters whose proposals cost something have accounts of their own
+(`drafting/market/account.py`): what they took and brought is left out here, and they may be asked
+while the others are not.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting.account import DearStep
 from edgespec.drafting.base import DraftTree, StepOutcome
-from edgespec.jit import kernel
+from edgespec.drafting.market.account import DearStep
+from edgespec.system.jit import kernel
 
 ALLOWANCE = 0.0075
 """Part of the time spent that speculation may lose when drafts are verified."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import BackendError
-from edgespec.jit import kernel
+from edgespec.system.jit import kernel
 
 _TIMING_VARIANCE = 0.1**2
 """Of a single pass' logarithm: timings scatter by about a tenth."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import edgespec.version
 from edgespec.backends.base import Progress, Target
-from edgespec.cache import cache_folder, code_key
-from edgespec.memory.hardware import hardware
-from edgespec.memory.plan import Plan
+from edgespec.memory.plan.plan import Plan
+from edgespec.system.disk_cache import cache_folder, code_key
+from edgespec.system.hardware import hardware
 
 _CHECK_S = 0.1
 _OUTLIER = 1.25

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgespec.kept import data_folder, write_private
+from edgespec.system.user_data import data_folder, write_private
 
 P_RIGHT = 0.85
 """Of a draft in the repeating part, the one before it being right."""

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from edgespec.drafting.base import DraftTree
 from edgespec.drafting.rates import learn
-from edgespec.jit import inner_kernel, kernel
+from edgespec.system.jit import inner_kernel, kernel
 
 TOKEN, PARENT, KIND, STATE, MATCH = 0, 1, 2, 3, 4
 PATH, GIVEN, SHARE = 0, 1, 2

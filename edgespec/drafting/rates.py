@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.jit import inner_kernel
+from edgespec.system.jit import inner_kernel
 
 HITS, SHARES, PRIOR, RATE = 0, 1, 2, 3
 _PRIOR_WEIGHT = 6.0

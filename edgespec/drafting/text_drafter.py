@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.drafting.base import Drafter, DraftTree, Path, StepOutcome
-from edgespec.drafting.follower_kernels import NOBODY
 from edgespec.drafting.proposal import MOST_NODES, Proposal
 from edgespec.drafting.rates import new_rates
+from edgespec.drafting.tables.followers import NOBODY
 from edgespec.errors import OptionError
 
 _PIECE = 512

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Self
 
 from edgespec.errors import BudgetError
-from edgespec.memory.cgroup import cgroup_memory
-from edgespec.memory.monitor import release_free_memory, resident_bytes
-from edgespec.memory.plan import Plan
-from edgespec.memory.size import MIB, format_size
+from edgespec.memory.plan.plan import Plan
+from edgespec.system.cgroup import cgroup_memory
+from edgespec.system.resident_memory import release_free_memory, resident_bytes
+from edgespec.system.size import MIB, format_size
 
 INTERVAL_S = 0.05
 GROUP_MARGIN_BYTES = 1 * MIB

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import ModelFileError, UnsupportedModelError
-from edgespec.models.gguf import DEFAULT_ALIGNMENT, GgufHeader, read_header
-from edgespec.models.keys import Keys
-from edgespec.models.source import FileSource
+from edgespec.models.gguf.file_source import FileSource
+from edgespec.models.gguf.header import DEFAULT_ALIGNMENT, GgufHeader, read_header
+from edgespec.models.gguf.keys import Keys
 from edgespec.models.spec import TensorInfo, TensorType
 
 if TYPE_CHECKING:

@@ -13,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import ModelFileError, UnsupportedModelError
-from edgespec.models.architecture import build_spec
-from edgespec.models.dequantise import dequantise
-from edgespec.models.gguf import GgufHeader, MetadataValue, read_header
-from edgespec.models.keys import Keys
-from edgespec.models.source import FileSource
+from edgespec.models.architectures.dense import build_spec
+from edgespec.models.gguf.dequantise import dequantise
+from edgespec.models.gguf.file_source import FileSource
+from edgespec.models.gguf.header import GgufHeader, MetadataValue, read_header
+from edgespec.models.gguf.keys import Keys
 from edgespec.models.spec import ModelSpec, TensorInfo
 
 if TYPE_CHECKING:
     from edgespec.models.adapter import Adapter
     from edgespec.models.template import ChatTemplate
-    from edgespec.models.tokenizer import Tokenizer
+    from edgespec.models.tokenizers.tokenizer import Tokenizer
 
 
 _LAST_NORM = "output_norm.weight"
@@ -39,7 +39,7 @@ def open_model(path: str | os.PathLike[str], *, foreign: bool = False) -> ModelF
     """
     path = Path(path)
     if foreign and (path.is_dir() or path.suffix == ".onnx"):
-        from edgespec.models.onnx_file import open_onnx
+        from edgespec.models.onnx.folder import open_onnx
 
         return open_onnx(path)
     source = FileSource(path)
@@ -58,7 +58,7 @@ def _spec(path: Path, header: GgufHeader, foreign: bool) -> ModelSpec:
     except UnsupportedModelError as refused:
         if not foreign:
             raise
-        from edgespec.models.foreign import foreign_spec
+        from edgespec.models.gguf.unsupported import foreign_spec
 
         return foreign_spec(path, header, refused)
 
@@ -135,7 +135,7 @@ class ModelFile:
         Raises ModelFileError when it is missing or damaged, UnsupportedModelError when unknown.
         """
         if self._tokenizer is None:
-            from edgespec.models.tokenizer import build_tokenizer
+            from edgespec.models.tokenizers.tokenizer import build_tokenizer
 
             self._tokenizer = build_tokenizer(Keys(self.path, self.metadata))
         return self._tokenizer
@@ -143,7 +143,7 @@ class ModelFile:
     @property
     def tokenizer_refusal(self) -> str:
         """Why our tokenizers do not read the file's kind, "" when they do."""
-        from edgespec.models.tokenizer import check_kind
+        from edgespec.models.tokenizers.tokenizer import check_kind
 
         try:
             check_kind(Keys(self.path, self.metadata))

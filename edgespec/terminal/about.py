@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from edgespec.errors import EdgeSpecError
-from edgespec.models import ModelFile, open_model, resolve
 from edgespec.models.adapter import open_adapter, place_beside
+from edgespec.models.file import ModelFile, open_model
+from edgespec.models.registry import resolve
 
 _LONGEST_ARRAY = 8
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from edgespec.adapt import adapt
-from edgespec.memory.size import format_size
+from edgespec.system.size import format_size
 from edgespec.terminal.progress import ProgressLine
-from edgespec.terminal.text import printable
+from edgespec.terminal.text_io import printable
+from edgespec.tools.adapt.adapt import adapt
 
 
 def adapt_model(

@@ -10,10 +10,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO
 
-from edgespec.answering import Answer, Line, answers
 from edgespec.errors import OptionError
 from edgespec.terminal.options import LoadOptions, ReplyOptions
 from edgespec.terminal.progress import ProgressLine
+from edgespec.tools.answer_file import Answer, Line, answers
 
 OPTIONS = (
     "max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed",
@@ -45,7 +45,7 @@ def run_batch(
         if ray is None:
             with load.load(progress) as engine:
                 return _write(left, answers(engine, left, defaults), target, progress)
-        from edgespec.cluster import cluster_answers
+        from edgespec.tools.cluster.cluster import cluster_answers
 
         for line in left:  # a node could only leave for it
             _check_options(line, options)

@@ -11,10 +11,12 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, Literal
 
-from edgespec.cache import cached_kernels, chosen_folder, unwritable
 from edgespec.errors import EdgeSpecError
-from edgespec.memory import Budget, format_size, hardware, snapshot
+from edgespec.memory.plan.budget import Budget
 from edgespec.models.registry import resolve
+from edgespec.system.disk_cache import cached_kernels, chosen_folder, unwritable
+from edgespec.system.hardware import hardware, snapshot
+from edgespec.system.size import format_size
 from edgespec.version import __version__
 
 Status = Literal["ok", "note", "problem"]
@@ -88,7 +90,7 @@ def _processor() -> Iterator[Finding]:
         f"thread{'' if threads == 1 else 's'} by default",
         asdict(cpu) | {"threads": threads},
     )
-    from edgespec.backends.native.kernels import isa
+    from edgespec.backends.native.kernels.codegen import isa
 
     available = isa.available()
     value: dict[str, Any] = {"available": list(available), "extensions": list(cpu.isa)}
@@ -170,7 +172,10 @@ def _llamacpp() -> Finding:
     from edgespec.backends.llamacpp import library, probe
 
     name, why = "backend llamacpp", library.missing()
-    value: dict[str, Any] = {"installed": not why, "version": None if why else library.version()}
+    value: dict[str, Any] = {
+        "installed": not why,
+        "version": None if why else library.version(),
+    }
     if why:
         return Finding(name, f"{why}, for models that the native backend does not run", value)
     found = probe.probed()
@@ -187,24 +192,25 @@ def _llamacpp() -> Finding:
 
 def _onnx() -> Finding:
     """The onnx backend, and what writes models for it."""
-    from edgespec.backends.onnx import library
+    from edgespec.backends.onnx import runtime_library
 
-    name, why, writer = "backend onnx", library.missing(), _version("onnx")
+    name, why, writer = "backend onnx", runtime_library.missing(), _version("onnx")
     value = {
         "installed": not why,
-        "version": None if why else library.version(),
+        "version": None if why else runtime_library.version(),
         "writer": writer,
     }
     if why:
         return Finding(name, f"{why}, for ONNX models", value)
     writes = f"onnx {writer} writes models for it" if writer else "onnx, to export, is missing"
-    return Finding(name, f"{library.PACKAGE} {library.version()}; {writes}", value)
+    return Finding(name, f"{runtime_library.PACKAGE} {runtime_library.version()}; {writes}", value)
 
 
 def _devices() -> Finding:
     """What else than the processor could compute, as llama.cpp and ONNX Runtime see it."""
-    from edgespec.backends.llamacpp import devices, library
-    from edgespec.backends.onnx import library as onnx
+    from edgespec.backends.llamacpp import library
+    from edgespec.backends.llamacpp.remote import devices
+    from edgespec.backends.onnx import runtime_library as onnx
 
     value: dict[str, Any] = {"devices": [], "onnx_providers": []}
     with suppress(EdgeSpecError):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgespec.export import export
-from edgespec.memory.size import format_size
+from edgespec.system.size import format_size
+from edgespec.tools.export.export import export
 
 LEAST = 0.999
 """A cosine of logits below this is worth a word."""

@@ -22,7 +22,7 @@ from edgespec.terminal.arguments import (
     Threads,
 )
 from edgespec.terminal.options import one_model
-from edgespec.terminal.text import print_json, printable
+from edgespec.terminal.text_io import print_json, printable
 
 
 def show(
@@ -79,9 +79,9 @@ def prepare(
     The files hold the same tensors and run as the whole on llama.cpp; the first, of E layers,
     drafts for the whole on the same pages of memory (the drafter early-exit).
     """
-    from edgespec.memory.size import format_size
-    from edgespec.models import resolve
-    from edgespec.models.splitting import split_model
+    from edgespec.models.gguf.splitting import split_model
+    from edgespec.models.registry import resolve
+    from edgespec.system.size import format_size
 
     path = resolve(model)
     place = Path(out) if out else path.with_name(f"{path.stem}-exit{exit_layer}")

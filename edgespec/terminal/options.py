@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from edgespec.errors import OptionError
 
 if TYPE_CHECKING:
-    from edgespec.engine import Engine, Progress
-    from edgespec.memory.plan import Plan
+    from edgespec.engine.engine import Engine, Progress
+    from edgespec.memory.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class LoadOptions:
     draft_backend: str = "auto"
 
     def load(self, progress: Progress | None = None) -> Engine:
-        from edgespec.opening import load
+        from edgespec.load.load import load
 
         return load(**asdict(self), progress=progress)
 
     def plan(self) -> Plan:
-        from edgespec.opening import plan
+        from edgespec.load.load import plan
 
         return plan(**asdict(self))
 
@@ -60,8 +60,8 @@ class ReplyOptions:
 
     def check(self) -> None:
         """Raise OptionError for a value that means nothing."""
-        from edgespec.overflow import check_policy
-        from edgespec.reply import Request
+        from edgespec.engine.context import check_policy
+        from edgespec.engine.request import Request
         from edgespec.verification.sampling import SamplingParams
 
         sampling = SamplingParams(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from edgespec.terminal.options import LoadOptions
-from edgespec.terminal.text import printable, read_prompt
+from edgespec.terminal.text_io import printable, read_prompt
 
 app = typer.Typer(
     help="Saved beginnings of prompts, which are not computed again.",
@@ -56,8 +56,8 @@ def save(
     It is TEXT, the text on standard input, or both, joined by a blank line. One of that name is
     replaced. Used with another model or KV type it is computed again.
     """
-    from edgespec.memory.size import format_size
-    from edgespec.prefixes import check_name
+    from edgespec.memory.kv.prompt_cache import check_name
+    from edgespec.system.size import format_size
     from edgespec.terminal.progress import ProgressLine
 
     check_name(name)
@@ -74,14 +74,14 @@ def save(
 @app.command("list")
 def list_all(as_json: Json = False) -> None:
     """Tell which prefixes are saved, for which models, and how large they are."""
-    from edgespec import prefixes
     from edgespec.errors import KvFileError
-    from edgespec.memory.size import format_size
+    from edgespec.memory.kv import prompt_cache
+    from edgespec.system.size import format_size
 
     found = []
-    for name in prefixes.saved():
+    for name in prompt_cache.saved():
         try:
-            found.append(prefixes.read(name))
+            found.append(prompt_cache.read(name))
         except KvFileError as error:
             print(f"edgespec: {printable(str(error))}", file=sys.stderr)
     if as_json:
@@ -100,6 +100,6 @@ def list_all(as_json: Json = False) -> None:
 @app.command()
 def remove(name: Name) -> None:
     """Delete a saved prefix."""
-    from edgespec import prefixes
+    from edgespec.memory.kv import prompt_cache
 
-    prefixes.remove(name)
+    prompt_cache.remove(name)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgespec.bench.picture import Picture
-from edgespec.replay.report import ReplayReport, SourceReport
+from edgespec.tools.bench.picture import Picture
+from edgespec.tools.replay.report import ReplayReport, SourceReport
 
 _COLOURS = {"market": "#111111", "prompt-lookup": "#b3462c"}
 _OTHERS = "#4f7cac"

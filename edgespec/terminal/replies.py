@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from edgespec.terminal.options import LoadOptions, ReplyOptions
 from edgespec.terminal.progress import ProgressLine
 from edgespec.terminal.talk import Talk, write_pieces
-from edgespec.terminal.text import notices, printable, stats_line
+from edgespec.terminal.text_io import notices, printable, stats_line
 
 if TYPE_CHECKING:  # they bring Numba, and planning measures what the process holds without it
-    from edgespec.chat import ChatStream
-    from edgespec.engine import Engine
-    from edgespec.streaming import ReplyStream
+    from edgespec.engine.chat import ChatStream
+    from edgespec.engine.engine import Engine
+    from edgespec.engine.reply_stream import ReplyStream
 
 
 def run_once(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from edgespec.terminal.text import printable
+from edgespec.terminal.text_io import printable
 
 app = typer.Typer(
     help="Datastores of text or code that drafts are looked up in.",
@@ -45,9 +45,10 @@ def build(
 
     Files that are not UTF-8 text, hidden files and links are left out.
     """
-    from edgespec.drafting.store_builder import build_store
-    from edgespec.memory.size import format_size, parse_size
-    from edgespec.models import open_model, resolve
+    from edgespec.drafting.text.store_builder import build_store
+    from edgespec.models.file import open_model
+    from edgespec.models.registry import resolve
+    from edgespec.system.size import format_size, parse_size
     from edgespec.terminal.progress import ProgressLine
 
     size = parse_size(max_bytes)
@@ -75,8 +76,8 @@ def build(
 @app.command()
 def info(file: File, as_json: Json = False) -> None:
     """Check a datastore and tell what is in it."""
-    from edgespec.drafting.store import ORDERS, VERSION, Store
-    from edgespec.memory.size import format_size
+    from edgespec.drafting.text.store import ORDERS, VERSION, Store
+    from edgespec.system.size import format_size
 
     store = Store(file)
     facts = {

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from edgespec.memory.size import format_size
 from edgespec.models.registry import resolve
-from edgespec.terminal.text import printable
+from edgespec.system.size import format_size
+from edgespec.terminal.text_io import printable
 
 if TYPE_CHECKING:
-    from edgespec.memory.plan import Plan
+    from edgespec.memory.plan.plan import Plan
     from edgespec.terminal.doctor import Finding
 
 _BAR = 20

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from edgespec.errors import EdgeSpecError, OptionError
-from edgespec.terminal.text import decode, notices, printable, stats_line
+from edgespec.terminal.text_io import decode, notices, printable, stats_line
 
 if TYPE_CHECKING:
-    from edgespec.chat import Chat
+    from edgespec.engine.chat import Chat
     from edgespec.terminal.options import ReplyOptions
     from edgespec.terminal.progress import ProgressLine
 

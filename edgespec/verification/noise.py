@@ -20,7 +20,7 @@ import numpy as np
 from numba import config
 from numpy.typing import NDArray
 
-from edgespec.jit import inner_kernel, kernel
+from edgespec.system.jit import inner_kernel, kernel
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.base import TILE
-from edgespec.jit import inner_kernel
-from edgespec.verification.selection import BLOCK, WORST, lowest_candidate
+from edgespec.system.jit import inner_kernel
+from edgespec.verification.best_tokens import BLOCK, WORST, lowest_candidate
 
 ONE = 2.0**30
 """The share of the best token."""

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.base import TILE
-from edgespec.jit import inner_kernel
-from edgespec.verification.selection import tile_maximum
+from edgespec.system.jit import inner_kernel
+from edgespec.verification.best_tokens import tile_maximum
 
 
 @inner_kernel

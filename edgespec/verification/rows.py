@@ -7,15 +7,15 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.jit import inner_kernel
-from edgespec.verification.noise import gumbel
-from edgespec.verification.selection import (
+from edgespec.system.jit import inner_kernel
+from edgespec.verification.best_tokens import (
     WORST,
     best_of_row,
     lowest_candidate,
     packed_token,
     select_top,
 )
+from edgespec.verification.noise import gumbel
 from edgespec.verification.whole_row import draw_from_nucleus
 
 

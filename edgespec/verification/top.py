@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.jit import inner_kernel, kernel
-from edgespec.verification.selection import (
+from edgespec.system.jit import inner_kernel, kernel
+from edgespec.verification.best_tokens import (
     pack,
     packed_token,
     push_bounded,

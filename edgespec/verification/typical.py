@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.base import Logits
-from edgespec.verification.acceptance import Verdict, Verifier, bad_row
-from edgespec.verification.selection import NOT_A_NUMBER
+from edgespec.verification.best_tokens import NOT_A_NUMBER
+from edgespec.verification.match import Verdict, Verifier, bad_row
 
 EPSILON = 0.09
 """Medusa's own setting, with delta its root."""

@@ -12,15 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.base import TILE
-from edgespec.jit import inner_kernel
+from edgespec.system.jit import inner_kernel
+from edgespec.verification.best_tokens import BLOCK, KEY_SHIFT, pack, sort_key
 from edgespec.verification.noise import gumbel, highest_uniform, uniform
 from edgespec.verification.nucleus import cut_below, is_inside, share_above, share_sum, slack
-from edgespec.verification.selection import (
-    BLOCK,
-    KEY_SHIFT,
-    pack,
-    sort_key,
-)
 
 
 @inner_kernel

@@ -11,15 +11,15 @@ import pytest
 
 import edgespec
 from benchmarks.equality import Case, same
-from edgespec.adapt import adapt
-from edgespec.adapt.ridge import Sums, normalised
-from edgespec.adapt.texts import windows
-from edgespec.drafting.early_exit import EarlyExitDrafter
+from edgespec.drafting.model.early_exit import EarlyExitDrafter
 from edgespec.errors import AdaptError, BudgetError, ModelFileError, OptionError
-from edgespec.memory.footprint import ADAPTER_ITEM
-from edgespec.models import open_model
+from edgespec.memory.plan.footprint import ADAPTER_ITEM
 from edgespec.models.adapter import Fit, open_adapter, place_beside, write_adapter
+from edgespec.models.file import open_model
 from edgespec.terminal.about import about
+from edgespec.tools.adapt.adapt import adapt
+from edgespec.tools.adapt.ridge import Sums, normalised
+from edgespec.tools.adapt.texts import windows
 from tests.models.build import write_gguf
 
 DIM = 64

@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.native import session
-from edgespec.backends.native.kernels import kv_places, team
+from edgespec.backends.native import program
 from edgespec.backends.native.kernels import table as t
-from edgespec.backends.native.kernels.attention import (
+from edgespec.backends.native.kernels import work_sharing
+from edgespec.backends.native.kernels.attention.grouped_query import (
     attend_share,
     describe_part,
     finish_node,
     first_query,
     put_query,
 )
-from edgespec.jit import kernel
-from edgespec.memory.arena import SCALED, KvArena
+from edgespec.backends.native.kernels.kv import places as kv_places
+from edgespec.memory.kv.arena import SCALED, KvArena
+from edgespec.system.jit import kernel
 from tests.memory.machines import model
 
 Floats = NDArray[np.float32]
@@ -47,7 +48,7 @@ def _ask(c, queries):  # type: ignore[no-untyped-def]
 
 @kernel
 def _attend(c, threads, num_nodes):  # type: ignore[no-untyped-def]
-    team.share_out(c, threads)
+    work_sharing.share_out(c, threads)
     for thread in range(threads):
         attend_share(c, thread, 0, num_nodes)
     for node in range(num_nodes):
@@ -74,10 +75,10 @@ class Attending:
         self.blocks = self.arena.table()
         self.threads, self.length = threads, 0
         spec, c = self.spec, np.zeros(t.NUM_ENTRIES, np.int64)
-        self.scratch = session.Scratch.allocate(spec, context, max_nodes, 64, threads, kv_type)
-        session.fill_shape(c, spec, max_nodes)
-        session.fill_arena(c, self.arena, head_dim)
-        session.fill_scratch(c, self.scratch)
+        self.scratch = program.Scratch.allocate(spec, context, max_nodes, 64, threads, kv_type)
+        program.fill_shape(c, spec, max_nodes)
+        program.fill_arena(c, self.arena, head_dim)
+        program.fill_scratch(c, self.scratch)
         self._nodes = np.zeros((65, t.NODE_COLUMNS), np.int32)
         self._extra = np.zeros(64 * 64, np.int32)
         self._parts = np.zeros((2, t.PART_COLUMNS), np.int64)
@@ -88,10 +89,12 @@ class Attending:
         ):
             c[entry] = array.ctypes.data
         c[t.NUM_PARTS] = 1
-        self._words = np.zeros((team.MEMBERS + threads * team.LINE) // 8, np.int64)
+        self._words = np.zeros((work_sharing.MEMBERS + threads * work_sharing.LINE) // 8, np.int64)
         c[t.TEAM] = self._words.ctypes.data
-        self._words[team.SIZE // 8] = threads
-        self._words[(team.MEMBERS + team.SHARE) // 8 :: team.LINE // 8] = 1 << 10
+        self._words[work_sharing.SIZE // 8] = threads
+        self._words[(work_sharing.MEMBERS + work_sharing.SHARE) // 8 :: work_sharing.LINE // 8] = (
+            1 << 10
+        )
         self.table = c
 
     def put(self, first: int, keys: Floats, values: Floats) -> None:
@@ -108,7 +111,7 @@ class Attending:
         tree, places = np.array(parents, np.int16), np.arange(len(parents), dtype=np.int32)
         addresses, described = self.blocks.addresses, (self._nodes, self._extra, self._parts)
         describe_part(self.table, tree, places, places, 0, self.length, addresses, *described)
-        self._words[team.COUNTER // 8] = 0
+        self._words[work_sharing.COUNTER // 8] = 0
         _ask(self.table, queries.copy())
         _attend(self.table, self.threads, len(parents))
         width = self.spec.num_heads * self.spec.head_dim

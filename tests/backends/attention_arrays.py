@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels.spans import ROW_BLOCK, WIDTH
-from edgespec.memory.arena import SCALED, TILE
+from edgespec.backends.native.kernels.attention.spans import ROW_BLOCK, WIDTH
+from edgespec.memory.kv.arena import SCALED, TILE
 
 Exact = NDArray[np.float64]
 

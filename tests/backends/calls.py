@@ -10,13 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels import attention_ops, isa, row_ops, scaled_kv, tile
-from edgespec.backends.native.kernels.emit import Emitter, Function
-from edgespec.backends.native.kernels.integer_tile import Operations
-from edgespec.backends.native.kernels.kv_forms import FORMS
-from edgespec.backends.native.kernels.machine_code import compile_function
-from edgespec.backends.native.kernels.spans import WIDTH, row_sizes
-from edgespec.memory.settings import KV_TYPES
+from edgespec.backends.native.kernels import row_ops
+from edgespec.backends.native.kernels.attention import inner_loops, scaled_kv
+from edgespec.backends.native.kernels.attention.spans import WIDTH, row_sizes
+from edgespec.backends.native.kernels.codegen import isa
+from edgespec.backends.native.kernels.codegen.emit import Emitter, Function
+from edgespec.backends.native.kernels.codegen.machine_code import compile_function
+from edgespec.backends.native.kernels.kv.forms import FORMS
+from edgespec.backends.native.kernels.matmul import tile
+from edgespec.backends.native.kernels.matmul.integer_tile import Operations
+from edgespec.memory.plan.settings import KV_TYPES
 from tests.backends import attention_arrays as arrays
 from tests.backends.test_attention_ops import SCORES
 from tests.backends.test_row_ops import GATES, QUANTISE
@@ -39,7 +42,7 @@ def attention(name: str) -> dict[str, Function]:
     return {
         key: emit()
         for kv_type in KV_TYPES
-        for key, emit in attention_ops.functions(kv_type, isa.operations(name)).items()
+        for key, emit in inner_loops.functions(kv_type, isa.operations(name)).items()
     }
 
 

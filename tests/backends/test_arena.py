@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from numpy.typing import NDArray
 
 from edgespec.errors import BudgetError
-from edgespec.memory.arena import BLOCK, BlockTable, KvArena
-from edgespec.memory.settings import KV_TYPES
+from edgespec.memory.kv.arena import BLOCK, BlockTable, KvArena
+from edgespec.memory.plan.settings import KV_TYPES
 
 MOST = 6 * BLOCK - 10
 MOST_TABLES = 4

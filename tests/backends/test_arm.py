@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels.machine_code import Processor, object_code
+from edgespec.backends.native.kernels.codegen.machine_code import Processor, object_code
 from tests.backends import calls
 from tests.backends.calls import Calls, Place
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels import attention_ops, isa, scaled_kv
-from edgespec.backends.native.kernels.kv_forms import FORMS
-from edgespec.backends.native.kernels.machine_code import compile_function
-from edgespec.backends.native.kernels.spans import SCORES_STRIDE, WIDTH, row_sizes
-from edgespec.memory.settings import KV_TYPES
+from edgespec.backends.native.kernels.attention import inner_loops, scaled_kv
+from edgespec.backends.native.kernels.attention.spans import SCORES_STRIDE, WIDTH, row_sizes
+from edgespec.backends.native.kernels.codegen import isa
+from edgespec.backends.native.kernels.codegen.machine_code import compile_function
+from edgespec.backends.native.kernels.kv.forms import FORMS
+from edgespec.memory.plan.settings import KV_TYPES
 from tests.backends import attention_arrays as arrays
 from tests.backends.attending import kept, rounded_q4, turned
 from tests.backends.tiles import call
@@ -33,7 +34,7 @@ OUT = np.float32(-np.inf)
 
 def _call(name: str, *arguments: int | NDArray[Any]) -> None:
     kv_type = next(each for each in KV_TYPES if each in name)
-    emit = attention_ops.functions(kv_type, OPERATIONS)[name]
+    emit = inner_loops.functions(kv_type, OPERATIONS)[name]
     address = compile_function(*emit(), isa.processor(USED))
     pointers = (each if isinstance(each, int) else each.ctypes.data for each in arguments)
     call(address, *pointers, *[0] * (12 - len(arguments)))

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from edgespec import cache
+from edgespec.system import disk_cache
 
 ROOT = Path(__file__).parents[2]
 CALLER = """
 import numpy as np
-from edgespec.jit import kernel
+from edgespec.system.jit import kernel
 from edgespec.verification.noise import uniform
 
 @kernel
@@ -118,12 +118,12 @@ EDITS = {
         {"kernel", "kernel in another file"},
     ),
     "the text of a tile": (
-        ("backends/native/kernels/float_tile.py", "builder.fadd(", "builder.fsub("),
+        ("backends/native/kernels/matmul/float_tile.py", "builder.fadd(", "builder.fsub("),
         {"float tile"},
     ),
     "the text of a quantised tile": (
         (
-            "backends/native/kernels/integer_tile.py",
+            "backends/native/kernels/matmul/integer_tile.py",
             "fmul(part.scale, factor)",
             "fadd(part.scale, factor)",
         ),
@@ -134,7 +134,7 @@ EDITS = {
         {"row operation"},
     ),
     "how weights are packed": (
-        ("backends/native/kernels/pack.py", "constant(0x80808080)", "constant(0x80808081)"),
+        ("backends/native/kernels/matmul/pack.py", "constant(0x80808080)", "constant(0x80808081)"),
         {"packed weights", "quantised tile"},
     ),
 }
@@ -186,28 +186,30 @@ def test_damaged_code_is_compiled_again(installed: tuple[Installation, Results])
 def test_a_damaged_file_is_as_good_as_none(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "new folder" / "code.o"
     content = bytes(range(256)) * 4
-    cache.store_checked(path, content)
-    assert cache.load_checked(path) == content
+    disk_cache.store_checked(path, content)
+    assert disk_cache.load_checked(path) == content
     path.write_bytes(DAMAGE[kind](path.read_bytes()))
-    assert cache.load_checked(path) is None
+    assert disk_cache.load_checked(path) is None
 
 
 CHANGES = {
     "numba": lambda monkeypatch: _change_version(monkeypatch, "numba"),
     "llvmlite": lambda monkeypatch: _change_version(monkeypatch, "llvmlite"),
     "numpy": lambda monkeypatch: _change_version(monkeypatch, "numpy"),
-    "edgespec": lambda monkeypatch: monkeypatch.setattr(cache, "__version__", "0.0.0"),
+    "edgespec": lambda monkeypatch: monkeypatch.setattr(disk_cache, "__version__", "0.0.0"),
     "Python": lambda monkeypatch: monkeypatch.setattr(
-        cache, "sys", SimpleNamespace(implementation=SimpleNamespace(cache_tag="cpython-399"))
+        disk_cache, "sys", SimpleNamespace(implementation=SimpleNamespace(cache_tag="cpython-399"))
     ),
-    "processor": lambda monkeypatch: monkeypatch.setattr(cache, "processor", lambda: "another"),
+    "processor": lambda monkeypatch: monkeypatch.setattr(
+        disk_cache, "processor", lambda: "another"
+    ),
 }
 
 
 def _change_version(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    told = cache.metadata.version
+    told = disk_cache.metadata.version
     monkeypatch.setattr(
-        cache.metadata, "version", lambda name: "0.0.0" if name == package else told(name)
+        disk_cache.metadata, "version", lambda name: "0.0.0" if name == package else told(name)
     )
 
 
@@ -215,7 +217,7 @@ def _change_version(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
 def test_folder_of_kernels_changes_with(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
-    key = cache.code_key.__wrapped__
+    key = disk_cache.code_key.__wrapped__
     here = key()
     assert key() == here
     change(monkeypatch)
@@ -229,15 +231,15 @@ def test_folder_of_kernels_changes_with_what_they_say(
     """Not with what other files say, nor when an edit is taken back."""
     kernel = tmp_path / place
     kernel.parent.mkdir(exist_ok=True)
-    monkeypatch.setattr(cache, "__file__", str(tmp_path / "cache.py"))
+    monkeypatch.setattr(disk_cache, "__file__", str(tmp_path / "cache.py"))
     keys = []
     for text in ("x = 1", "x = 2", "x = 1"):
         kernel.write_text(text)
         (tmp_path / "prose.py").write_text(f"{text} in a module without kernels")
-        keys.append(cache.code_key.__wrapped__())
+        keys.append(disk_cache.code_key.__wrapped__())
     assert keys[0] == keys[2] != keys[1]
     kernel.rename(kernel.with_name("other.py"))
-    assert cache.code_key.__wrapped__() != keys[0]
+    assert disk_cache.code_key.__wrapped__() != keys[0]
 
 
 def test_folder_of_kernels_changes_with_the_place(
@@ -246,6 +248,6 @@ def test_folder_of_kernels_changes_with_the_place(
     """Numba keeps the code of each place apart, so being compiled is told apart too."""
     keys = set()
     for place in ("one", "other"):
-        monkeypatch.setattr(cache, "__file__", str(tmp_path / place / "cache.py"))
-        keys.add(cache.code_key.__wrapped__())
+        monkeypatch.setattr(disk_cache, "__file__", str(tmp_path / place / "cache.py"))
+        keys.add(disk_cache.code_key.__wrapped__())
     assert len(keys) == 2

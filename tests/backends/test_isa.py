@@ -11,8 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels import host, isa, tile
-from edgespec.backends.native.kernels.machine_code import Processor, compile_function, optimised
+from edgespec.backends.native.kernels.codegen import host, isa
+from edgespec.backends.native.kernels.codegen.machine_code import (
+    Processor,
+    compile_function,
+    optimised,
+)
+from edgespec.backends.native.kernels.matmul import tile
 from edgespec.errors import BackendError, OptionError
 from tests.backends import calls
 from tests.backends.tiles import KINDS, name

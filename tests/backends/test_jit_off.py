@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from numba import config
 
-from edgespec.backends.native.kernels import intrinsics, plain
+from edgespec.backends.native.kernels.codegen import intrinsics
+from edgespec.backends.native.kernels.matmul import plain
 from edgespec.models.spec import TensorType
 from tests.backends.tiles import KINDS, Activations, Tile, dequantised, name, raw_rows
 
@@ -43,7 +44,7 @@ def test_half_precision(value: float) -> None:
             assert intrinsics.float_to_half(np.float32(value)) == half.view(np.uint16)
         assert intrinsics.half_to_float(half.view(np.uint16)) == np.float32(half)
         return
-    from edgespec.jit import kernel
+    from edgespec.system.jit import kernel
 
     to_half = kernel(lambda x: intrinsics.float_to_half(x))
     to_float = kernel(lambda x: intrinsics.half_to_float(x))

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import edgespec
-from edgespec import backends
+from edgespec.backends import registry as backends
 from edgespec.backends.base import TokenTree
 from edgespec.backends.llamacpp import library, probe
-from edgespec.backends.llamacpp.batch import Batch
+from edgespec.backends.llamacpp.memory_need import CELL_BYTES, scratch_bytes
 from edgespec.backends.llamacpp.model import Context, ContextSettings, Model, buffers, cache_bytes
-from edgespec.backends.llamacpp.planning import CELL_BYTES, scratch_bytes
+from edgespec.backends.llamacpp.pass_batch import Batch
 from edgespec.backends.llamacpp.probe import Verdict
 from edgespec.backends.llamacpp.survey import Survey
 from edgespec.errors import (
@@ -29,9 +29,9 @@ from edgespec.errors import (
     OptionError,
     UnsupportedModelError,
 )
-from edgespec.memory.monitor import resident_bytes
-from edgespec.memory.size import MIB
-from edgespec.models import open_model
+from edgespec.models.file import open_model
+from edgespec.system.resident_memory import resident_bytes
+from edgespec.system.size import MIB
 from tests.conformance.targets import PLAN, decode, missing, score, tokens
 from tests.models.build import CHATML, write_gguf
 from tests.models.foreign import write_gemma, write_mamba

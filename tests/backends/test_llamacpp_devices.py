@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.backends.llamacpp import devices, library
+from edgespec.backends.llamacpp import library
 from edgespec.backends.llamacpp.ggml import GgmlDevice
-from edgespec.child import Child, PeerError
+from edgespec.backends.llamacpp.remote import devices
 from edgespec.errors import BackendError, OptionError
-from edgespec.memory.placement import Device
-from edgespec.memory.size import GIB, MIB
+from edgespec.memory.plan.placement import Device
+from edgespec.system.child_process import Child, PeerError
+from edgespec.system.size import GIB, MIB
 from tests.conformance.targets import missing
 
 WHY = missing("llamacpp")

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import edgespec
-from edgespec.backends.llamacpp import devices
 from edgespec.backends.llamacpp.ggml import GgmlDevice
-from edgespec.backends.measuring import pass_seconds
+from edgespec.backends.llamacpp.remote import devices
+from edgespec.backends.measure_passes import pass_seconds
 from edgespec.errors import BackendError, OptionError
-from edgespec.memory.size import GIB, MIB
-from edgespec.partner import Partner
+from edgespec.load.draft_model import Partner
+from edgespec.system.size import GIB, MIB
 from tests.backends.workers import Worker, addresses, load, serving, workers, write_eight_layers
 from tests.models.build import CHATML, write_gguf
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.backends.llamacpp.rpc import link, pulse
-from edgespec.backends.llamacpp.rpc.address import Address
-from edgespec.backends.llamacpp.rpc.protocol import (
+from edgespec.backends.llamacpp.remote import link, pulse
+from edgespec.backends.llamacpp.remote.address import Address
+from edgespec.backends.llamacpp.remote.protocol import (
     CAPABILITIES,
     HAS_PULSE,
     HEAD,
@@ -25,9 +25,9 @@ from edgespec.backends.llamacpp.rpc.protocol import (
     Command,
     request,
 )
-from edgespec.backends.llamacpp.rpc.wire import Wire
+from edgespec.backends.llamacpp.remote.wire import Wire
 from edgespec.errors import BackendError
-from edgespec.memory.size import MIB
+from edgespec.system.size import MIB
 from tests.backends.workers import Worker, addresses, load, serving, workers, write_eight_layers
 
 LIMIT_S = 5.0

@@ -15,11 +15,11 @@ import pytest
 import edgespec
 from edgespec.backends.base import TokenTree
 from edgespec.backends.llamacpp import library
-from edgespec.backends.llamacpp.offloaded import OffloadedTarget
-from edgespec.backends.llamacpp.rpc import front
-from edgespec.backends.llamacpp.rpc.address import Address, check_listening, parse_workers
-from edgespec.backends.llamacpp.rpc.asking import ask_worker
-from edgespec.backends.llamacpp.rpc.protocol import (
+from edgespec.backends.llamacpp.remote import front
+from edgespec.backends.llamacpp.remote.address import Address, check_listening, parse_workers
+from edgespec.backends.llamacpp.remote.asking import ask_worker
+from edgespec.backends.llamacpp.remote.offloaded import OffloadedTarget
+from edgespec.backends.llamacpp.remote.protocol import (
     ALLOC_REPLY,
     ALLOC_REQUEST,
     CAPABILITIES,
@@ -28,12 +28,12 @@ from edgespec.backends.llamacpp.rpc.protocol import (
     Command,
     request,
 )
-from edgespec.backends.llamacpp.rpc.server import RpcServer
-from edgespec.backends.llamacpp.rpc.wire import Wire
+from edgespec.backends.llamacpp.remote.server import RpcServer
+from edgespec.backends.llamacpp.remote.wire import Wire
 from edgespec.backends.llamacpp.target import LlamaTarget
 from edgespec.errors import BackendError, BudgetError, OptionError
-from edgespec.memory.size import MIB
-from edgespec.models import open_model
+from edgespec.models.file import open_model
+from edgespec.system.size import MIB
 from tests.backends.workers import (
     WHY,
     Worker,
@@ -324,12 +324,14 @@ def test_addresses_are_read() -> None:
 
 
 def test_devices_are_for_one_backend(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgespec import backends
+    from edgespec.backends import registry as backends
 
     with open_model(model) as file, pytest.raises(OptionError, match="--backend llamacpp"):
         backends.offer_with_devices("native", file)
-    monkeypatch.setattr("edgespec.backends.llamacpp.devices.missing_rpc", lambda: "built without")
-    monkeypatch.setattr("edgespec.backends.llamacpp.devices.missing", lambda: "")
+    monkeypatch.setattr(
+        "edgespec.backends.llamacpp.remote.devices.missing_rpc", lambda: "built without"
+    )
+    monkeypatch.setattr("edgespec.backends.llamacpp.remote.devices.missing", lambda: "")
     with pytest.raises(BackendError, match="workers were named and built without"):
         edgespec.plan(model, workers="127.0.0.1:1")
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.backends.native.kernels import float_tile, isa, machine_code
-from edgespec.backends.native.kernels.x86 import AVX2
+from edgespec.backends.native.kernels.codegen import isa, machine_code
+from edgespec.backends.native.kernels.codegen.x86 import AVX2
+from edgespec.backends.native.kernels.matmul import float_tile
 from edgespec.models.spec import TensorType
 
 ROOT = Path(__file__).parents[2]

@@ -19,14 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgespec
-from edgespec import backends
+from edgespec.backends import registry as backends
 from edgespec.backends.base import Target, TokenTree
-from edgespec.backends.onnx import library
-from edgespec.backends.onnx.planning import OPENING_BYTES, Weights
+from edgespec.backends.onnx import runtime_library
+from edgespec.backends.onnx.session_memory import OPENING_BYTES, Weights
 from edgespec.errors import BackendError, EdgeSpecError, ModelFileError, UnsupportedModelError
-from edgespec.export import DATA, GRAPH, export
-from edgespec.models import open_model
-from edgespec.models.onnx_graph import read_graph
+from edgespec.models.file import open_model
+from edgespec.models.onnx.graph_file import read_graph
+from edgespec.tools.export.export import DATA, GRAPH, export
 from tests.conformance.targets import (
     PLAN,
     cosines,
@@ -354,13 +354,13 @@ def test_other_backends_say_what_to_do(folder: Path, bundled_model: Path) -> Non
 
 
 def test_without_the_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "find_spec", lambda name: None)
+    monkeypatch.setattr(runtime_library, "find_spec", lambda name: None)
     with pytest.raises(BackendError, match=r"pip install 'edgespec\[onnx\]'"):
         edgespec.plan(folder)
 
 
 def test_an_older_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "version", lambda: "1.16.3")
+    monkeypatch.setattr(runtime_library, "version", lambda: "1.16.3")
     with pytest.raises(BackendError, match=r"onnxruntime 1.16.3 is too old, 1.23"):
         edgespec.plan(folder)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgespec.backends.native.kernels.tile import FORMATS, TILE_ROWS
-from edgespec.backends.native.kernels.unpack import unpack_rows
+from edgespec.backends.native.kernels.matmul.tile import FORMATS, TILE_ROWS
+from edgespec.backends.native.kernels.matmul.unpack import unpack_rows
 from edgespec.models.spec import TensorType
 from tests.backends.tiles import KINDS, Tile, dequantised, name, raw_rows
 

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels import isa, row_ops, tile
-from edgespec.backends.native.kernels.emit import Function
-from edgespec.backends.native.kernels.machine_code import compile_function
+from edgespec.backends.native.kernels import row_ops
+from edgespec.backends.native.kernels.codegen import isa
+from edgespec.backends.native.kernels.codegen.emit import Function
+from edgespec.backends.native.kernels.codegen.machine_code import compile_function
+from edgespec.backends.native.kernels.matmul import tile
 from tests.backends.tiles import call, planes_of
 
 Floats = NDArray[np.float32]

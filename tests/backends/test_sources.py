@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec import cache
+from edgespec.system import disk_cache
 
 PACKAGE = Path(__file__).parents[2] / "edgespec"
 FILES = [str(path.relative_to(PACKAGE)) for path in sorted(PACKAGE.rglob("*.py"))]
@@ -16,19 +16,18 @@ OPTIONS = {"jit", "njit", "cfunc", "vectorize", "guvectorize", "stencil", "gener
 """Numba's decorators that take compile options."""
 KEYWORDS = {"parallel", "fastmath", "nogil", "boundscheck", "error_model", "cache"}
 PLACES = (
-    {"cli", "__main__", "terminal", "server", "bench"},
-    {"replay", "cluster"},
-    {"export", "adapt"},
-    {"engine", "chat", "opening", "warm_up", "__init__", "batch", "voting", "writing", "decode"}
-    | {"session", "shelf", "prefixes", "prompts", "reply", "overflow", "selecting"}
-    | {"model_drafting", "partner", "first_layers", "planning", "answering", "streaming"},
+    {"cli", "__main__"},
+    {"terminal", "server"},
+    {"tools"},
+    {"load", "__init__"},
+    {"engine"},
     {"control"},
-    {"drafting", "verification"},
+    {"drafting"},
+    {"verification"},
     {"backends"},
     {"memory"},
-    {"jit"},
-    {"cache", "kept", "child"},
     {"models"},
+    {"system"},
     {"errors", "version"},
 )
 """Each imports from itself and from what comes after it."""
@@ -88,7 +87,8 @@ def _place(part: str) -> int:
 
 def foreign_constants(name: str, text: str) -> list[str]:
     """What a file with kernels imports that may be compiled in, from files that are not hashed for
-    the cache (`edgespec.cache.is_compiled`): constants, and modules, which have constants.
+    the cache (`edgespec.system.disk_cache.is_compiled`): constants, and modules, which have
+    constants.
     """
     found = []
     for module, names in _imports(ast.parse(text), name):
@@ -106,7 +106,7 @@ def foreign_constants(name: str, text: str) -> list[str]:
 def is_compiled_file(module: Path) -> bool:
     name = module.parent / f"{module.stem}.py"
     path = PACKAGE / name
-    return path.exists() and cache.is_compiled(name, path.read_bytes())
+    return path.exists() and disk_cache.is_compiled(name, path.read_bytes())
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if is_compiled_file(Path(name))])
@@ -117,7 +117,7 @@ def test_compiled_constants_are_part_of_the_key(name: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "from edgespec.memory.plan import _LIMIT",
+        "from edgespec.memory.plan.plan import _LIMIT",
         "from edgespec.memory import plan",
         "from edgespec import engine",
     ],
@@ -126,7 +126,7 @@ def test_foreign_constants_are_noticed(text: str) -> None:
     assert foreign_constants("backends/native/kernels/x.py", text)
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if name != "jit.py"])
+@pytest.mark.parametrize("name", [name for name in FILES if name != "system/jit.py"])
 def test_only_one_file_names_jit_options(name: str) -> None:
     assert jit_offences(name, (PACKAGE / name).read_text(encoding="utf-8")) == []
 
@@ -152,7 +152,7 @@ def test_jit_offences_are_noticed(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "from edgespec.engine import Engine",
+        "from edgespec.engine.engine import Engine",
         "import edgespec.cli",
         "from edgespec import control",
         "def f():\n    from ..backends import base",

@@ -13,10 +13,10 @@ import edgespec
 from edgespec.backends.base import Target
 from edgespec.backends.reference import ReferenceTarget
 from edgespec.errors import ModelFileError, OptionError, UnsupportedModelError
-from edgespec.models import open_model
-from edgespec.models.gguf import read_header
-from edgespec.models.source import FileSource
-from edgespec.models.splitting import split_model
+from edgespec.models.file import open_model
+from edgespec.models.gguf.file_source import FileSource
+from edgespec.models.gguf.header import read_header
+from edgespec.models.gguf.splitting import split_model
 from tests.cli_runs import edgespec as run
 from tests.conformance.targets import PLAN, cosines, decode, missing, tokens
 from tests.models.build import write_gguf

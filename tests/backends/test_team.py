@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from edgespec.backends.base import TokenTree
 from edgespec.backends.native.kernels import table as t
-from edgespec.backends.native.kernels import team
-from edgespec.backends.native.kernels.team import first_unit, next_unit
+from edgespec.backends.native.kernels import work_sharing
+from edgespec.backends.native.kernels.work_sharing import first_unit, next_unit
 from edgespec.backends.native.target import NativeTarget
-from edgespec.jit import kernel
+from edgespec.system.jit import kernel
 from tests.conformance.targets import open_target
 
 pytestmark = pytest.mark.skipif(config.DISABLE_JIT, reason="without the JIT there is one thread")
@@ -38,17 +38,19 @@ def take_units(c, thread, count, hits):
 def words(shares: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """A table and its team's words, with shares not yet split."""
     c = np.zeros(t.NUM_ENTRIES, np.int64)
-    memory = np.zeros((team.MEMBERS + len(shares) * team.LINE) // 8, np.int64)
+    memory = np.zeros((work_sharing.MEMBERS + len(shares) * work_sharing.LINE) // 8, np.int64)
     c[t.TEAM] = memory.ctypes.data
-    memory[team.SIZE // 8] = len(shares)
+    memory[work_sharing.SIZE // 8] = len(shares)
     for thread, share in enumerate(shares):
-        memory[(team.MEMBERS + thread * team.LINE + team.SHARE) // 8] = share
+        memory[(work_sharing.MEMBERS + thread * work_sharing.LINE + work_sharing.SHARE) // 8] = (
+            share
+        )
     return c, memory
 
 
 @settings(deadline=None)  # the first call compiles
 @given(
-    st.lists(st.integers(1, 1 << team.ONE), min_size=1, max_size=9),
+    st.lists(st.integers(1, 1 << work_sharing.ONE), min_size=1, max_size=9),
     st.integers(1, 9),
     st.integers(0, 200),
     st.randoms(use_true_random=False),
@@ -59,21 +61,21 @@ def test_every_unit_is_taken_once(
     """Whatever the shares and the threads of the pass, which come one after the other."""
     c, memory = words(shares)
     threads = min(threads, len(shares))
-    team.share_out(c, threads)
+    work_sharing.share_out(c, threads)
     hits = np.zeros(count, np.int64)
     order = list(range(threads))
     random.shuffle(order)
     for thread in order:
         take_units(c, thread, count, hits)
     assert (hits == 1).all()
-    done = (team.MEMBERS + team.DONE) // 8
-    assert memory[done :: team.LINE // 8].sum() == 8 * count
+    done = (work_sharing.MEMBERS + work_sharing.DONE) // 8
+    assert memory[done :: work_sharing.LINE // 8].sum() == 8 * count
 
 
 def test_nearly_equal_threads_split_a_few_units_evenly() -> None:
     """Units are heads there: one and three of four would take half as long again."""
     c, memory = words([(1 << 19) - 9000, (1 << 19) + 9000])
-    team.share_out(c, 2)
+    work_sharing.share_out(c, 2)
     hits = np.zeros(4, np.int64)
     for thread in range(2):
         take_units(c, thread, 4, hits)
@@ -83,12 +85,12 @@ def test_nearly_equal_threads_split_a_few_units_evenly() -> None:
 def test_shares_follow_what_threads_did() -> None:
     """A core three times as fast ends with three quarters."""
     c, memory = words([1 << 19, 1 << 19])
-    done = (team.MEMBERS + team.DONE) // 8
+    done = (work_sharing.MEMBERS + work_sharing.DONE) // 8
     for _ in range(200):
-        memory[done], memory[done + team.LINE // 8] = 3000, 1000
-        team.share_out(c, 2)
-    end = memory[(team.MEMBERS + team.TO) // 8]
-    assert end / (1 << team.ONE) == pytest.approx(0.75, abs=0.01)
+        memory[done], memory[done + work_sharing.LINE // 8] = 3000, 1000
+        work_sharing.share_out(c, 2)
+    end = memory[(work_sharing.MEMBERS + work_sharing.TO) // 8]
+    assert end / (1 << work_sharing.ONE) == pytest.approx(0.75, abs=0.01)
 
 
 @pytest.fixture

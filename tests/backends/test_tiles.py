@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgespec.backends.native.kernels import isa, tile
+from edgespec.backends.native.kernels.codegen import isa
+from edgespec.backends.native.kernels.matmul import tile
 from edgespec.models.spec import TensorType
 from tests.backends.tiles import (
     KINDS,

@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels import tile
+from edgespec.backends.native.kernels.matmul import tile
 from edgespec.backends.native.weights import PackedMatrix
 from edgespec.models.spec import TensorType
 from tests.models.build import HALVES

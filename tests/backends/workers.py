@@ -17,7 +17,7 @@ import pytest
 
 import edgespec
 from edgespec.backends.llamacpp import library
-from edgespec.memory.size import MIB, parse_size
+from edgespec.system.size import MIB, parse_size
 from tests.cli_runs import ROOT
 from tests.conformance.targets import missing
 from tests.models.build import CHATML, write_gguf

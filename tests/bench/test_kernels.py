@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from edgespec.bench import peers
-from edgespec.bench.curve import matrices
-from edgespec.bench.llamacpp import LlamaProcess
-from edgespec.bench.onnx_matmuls import OnnxProcess, kind_of, needed_bytes
-from edgespec.child import PeerError
-from edgespec.models import TensorType, open_model
+from edgespec.models.file import open_model
+from edgespec.models.spec import TensorType
+from edgespec.system.child_process import PeerError
+from edgespec.tools.bench import peers
+from edgespec.tools.bench.curve import matrices
+from edgespec.tools.bench.llamacpp import LlamaProcess
+from edgespec.tools.bench.onnx_matmuls import OnnxProcess, kind_of, needed_bytes
 from tests.cli_runs import ROOT, edgespec
 from tests.models.build import write_gguf
 

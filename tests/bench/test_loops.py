@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels import isa
-from edgespec.backends.native.kernels.machine_code import compile_function
-from edgespec.bench import loops
-from edgespec.bench.roofs import Roofs
+from edgespec.backends.native.kernels.codegen import isa
+from edgespec.backends.native.kernels.codegen.machine_code import compile_function
+from edgespec.tools.bench import loops
+from edgespec.tools.bench.roofs import Roofs
 
 
 def call(num_arguments: int, text: str, name: str, *arguments: int) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.bench.machine import Machine
-from edgespec.bench.plot import Plotter
-from edgespec.bench.report import KernelReport, Model, PeerCurve, RoofRates
-from edgespec.bench.spread import Spread
-from edgespec.bench.text import lines as text_lines
 from edgespec.errors import EdgeSpecError, OptionError
+from edgespec.tools.bench.kernel_plot import Plotter
+from edgespec.tools.bench.kernel_report import KernelReport, Model, PeerCurve, RoofRates
+from edgespec.tools.bench.kernel_text import lines as text_lines
+from edgespec.tools.bench.machine import Machine
+from edgespec.tools.bench.spread import Spread
 
 MACHINE = Machine("A processor", 4, "Linux 6", {"edgespec": "0.1.0", "python": "3.11.7"}, 0.5)
 

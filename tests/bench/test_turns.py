@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.bench import curve
-from edgespec.bench.machine import Machine, Others, _own_busy_s
-from edgespec.bench.turns import take_turns
-from edgespec.child import Child, PeerError
+from edgespec.system.child_process import Child, PeerError
+from edgespec.tools.bench import curve
+from edgespec.tools.bench.machine import Machine, Others, _own_busy_s
+from edgespec.tools.bench.turns import take_turns
 
 PROGRAM = """
 import os, signal, sys
-from edgespec.child import serve
+from edgespec.system.child_process import serve
 
 def start(request):
     print("what an engine has to say")

@@ -8,8 +8,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.answering import Line
-from edgespec.cluster.work import Work
+from edgespec.tools.answer_file import Line
+from edgespec.tools.cluster.work import Work
 
 
 def lines(count: int) -> list[Line]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from edgespec.export import DATA, GRAPH
-from edgespec.export.graph import GraphWriter
-from edgespec.export.weights import DataFile, form_of
 from edgespec.models.file import ModelFile
+from edgespec.tools.export.export import DATA, GRAPH
+from edgespec.tools.export.graph import GraphWriter
+from edgespec.tools.export.matrices import DataFile, form_of
 
 
 class GrowingGraph(GraphWriter):

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from edgespec.backends.base import Progress, Target, TokenTree
 from edgespec.backends.llamacpp import library
 from edgespec.backends.llamacpp.probe import probed
-from edgespec.backends.native.kernels.tile import FORMATS
+from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.native.target import NativeTarget
-from edgespec.backends.onnx import library as onnx_library
+from edgespec.backends.onnx import runtime_library as onnx_library
 from edgespec.backends.reference import ReferenceTarget
-from edgespec.memory.plan import Footprint, Plan
-from edgespec.models import ModelFile, open_model
+from edgespec.memory.plan.plan import Footprint, Plan
+from edgespec.models.file import ModelFile, open_model
 from tests.models.build import write_gguf
 
 
@@ -62,7 +62,7 @@ def _openexported(path: Path, plan: Plan, progress: Progress | None) -> Target:
 @cache
 def exported(path: Path, growing: bool = False) -> Path:
     """The folder with a model's ONNX graph, written once per run."""
-    from edgespec.export import export
+    from edgespec.tools.export.export import export
     from tests.conformance.growing import write_growing
 
     folder = Path(_FOLDER.name) / f"{path.stem}-{path.parent.name}{'-growing' * growing}"

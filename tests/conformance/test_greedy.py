@@ -11,8 +11,8 @@ import edgespec
 from benchmarks.equality import Case, same
 from benchmarks.parity import QUANTISED_MARGIN
 from edgespec.backends.base import TokenTree
-from edgespec.engine import Engine
-from edgespec.reply import Reply
+from edgespec.engine.engine import Engine
+from edgespec.engine.request import Reply
 from tests.conformance.targets import exported, missing
 
 PROMPTS = (

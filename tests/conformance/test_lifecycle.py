@@ -13,11 +13,12 @@ import psutil
 import pytest
 
 from edgespec.backends.base import Target, TokenTree
-from edgespec.backends.native.kernels import table, tile
+from edgespec.backends.native.kernels import table
+from edgespec.backends.native.kernels.matmul import tile
 from edgespec.errors import BackendError, ContextOverflowError, UnsupportedModelError
-from edgespec.memory.native_sizes import KV_BLOCK, kv_bytes
-from edgespec.memory.settings import KV_TYPES
-from edgespec.models import open_model
+from edgespec.memory.plan.native_sizes import KV_BLOCK, kv_bytes
+from edgespec.memory.plan.settings import KV_TYPES
+from edgespec.models.file import open_model
 from tests.conformance.targets import (
     BACKENDS,
     FEW_MODELS,

@@ -17,8 +17,8 @@ from edgespec.backends.base import Target, TokenTree
 from edgespec.backends.reference import ReferenceTarget
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, ContextOverflowError
-from edgespec.memory.native_sizes import KV_BLOCK
-from edgespec.models import open_model
+from edgespec.memory.plan.native_sizes import KV_BLOCK
+from edgespec.models.file import open_model
 from tests.conformance.targets import (
     BATCHING,
     BATCHING_MODELS,

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.backends.base import TILE, Target, TokenTree
-from edgespec.backends.native.kernels import isa
-from edgespec.backends.native.kernels.tile import FORMATS
+from edgespec.backends.native.kernels.codegen import isa
+from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.models.spec import TensorType
 from tests.conformance.targets import (
     EVERY,

@@ -8,8 +8,9 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting import DraftTree
-from edgespec.verification import SamplingParams, Verifier
+from edgespec.drafting.base import DraftTree
+from edgespec.verification.match import Verifier
+from edgespec.verification.sampling import SamplingParams
 
 Propose = Callable[[list[int]], DraftTree]
 

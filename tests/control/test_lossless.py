@@ -8,8 +8,11 @@ from scripted import ScriptedTarget, decode, plain
 
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting import DraftTree, Market, StepOutcome, SuffixAutomatonDrafter
-from edgespec.verification import SamplingParams, Verifier
+from edgespec.drafting.base import DraftTree, StepOutcome
+from edgespec.drafting.market.market import Market
+from edgespec.drafting.text.suffix_automaton import SuffixAutomatonDrafter
+from edgespec.verification.match import Verifier
+from edgespec.verification.sampling import SamplingParams
 
 PROMPT = [1, 2, 3, 1, 2]
 NUM_TOKENS = 60

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from edgespec.control.overlap_choice import Choice
+from edgespec.control.overlap.choice import Choice
 
 
 def play(

@@ -9,7 +9,7 @@ import pytest
 from edgespec.backends.base import Progress
 from edgespec.control import curve_cache
 from edgespec.control.curve_cache import measured_curve
-from edgespec.memory.plan import Footprint, Plan
+from edgespec.memory.plan.plan import Footprint, Plan
 
 TRUE = {1: 1.0, 2: 1.1, 4: 1.4, 8: 2.2}
 

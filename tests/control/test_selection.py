@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.control import selection
-from edgespec.control.selection import (
+from edgespec.control import backend_speeds
+from edgespec.control.backend_speeds import (
     ESTIMATED_LEAD,
     MEASURED_LEAD,
     Basis,
@@ -67,7 +67,7 @@ def test_choices_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert remembered_choice(MODEL, NAMES) == Choice("llamacpp", settled=True)
     assert remembered_choice(b"another", NAMES) is None
     assert remembered_choice(MODEL, (*NAMES, "onnx")) == Choice("llamacpp", settled=False)
-    monkeypatch.setattr(selection, "__version__", "0.0.0")
+    monkeypatch.setattr(backend_speeds, "__version__", "0.0.0")
     assert remembered_choice(MODEL, NAMES) == Choice("llamacpp", settled=False)
     (place,) = (tmp_path / "choices").iterdir()
     for damaged in ("", "[]", "{}"):

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgespec.control.stats import ReplyStats
-from edgespec.drafting import DraftTree, StepOutcome
+from edgespec.control.statistics import ReplyStats
+from edgespec.drafting.base import DraftTree, StepOutcome
 
 
 def test_an_empty_reply_has_neutral_numbers() -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting import Drafter, DraftTree, Market, StepOutcome
-from edgespec.drafting.account import ALLOWANCE, OPENING, START, DearAccount
+from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.market.account import ALLOWANCE, OPENING, START, DearAccount
+from edgespec.drafting.market.market import Market
 
 
 def play(account: DearAccount, steps: int, chance: float, bill: float, seed: int = 0) -> float:

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trees import children
 
-from edgespec.drafting.consensus import ConsensusDrafter, ConsensusPool, ConsensusPools
 from edgespec.drafting.rates import RATE
+from edgespec.drafting.tables.consensus import ConsensusDrafter, ConsensusPool, ConsensusPools
 from edgespec.errors import OptionError
 
 PROMPT = [40, 41, 42]

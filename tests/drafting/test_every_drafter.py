@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trees import TEXTS, VOCABULARY, as_tuple, check_tree, paths, step
 
-from edgespec.drafting import Drafter
+from edgespec.drafting.base import Drafter
+from edgespec.drafting.registry import DRAFTERS
 from edgespec.errors import OptionError
-from edgespec.opening import DRAFTERS
 
 SMALLEST = 64 * 1024
 

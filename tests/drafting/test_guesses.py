@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from edgespec.drafting.draft_model import branches
-from edgespec.drafting.guesses import LEAST, MOST, Guesses, _num_nodes
-from edgespec.drafting.model_drafter import NOBODY, Draw
+from edgespec.drafting.model.guesses import LEAST, MOST, Guesses, _num_nodes
+from edgespec.drafting.model.model_drafter import NOBODY, Draw
+from edgespec.drafting.model.small_model import branches
 
 
 def grown(seed: int, steps: int, root: int = 9) -> Guesses:

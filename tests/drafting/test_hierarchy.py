@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from naive_counts import NaiveTable
 from trees import TEXTS, check_tree, children
 
-from edgespec.drafting.follower_kernels import count_text
-from edgespec.drafting.hierarchy import HierarchyDrafter
-from edgespec.drafting.history import History
 from edgespec.drafting.rates import RATE
-from edgespec.drafting.store import COLUMNS, ORDERS, WAYS, Store, write_store
+from edgespec.drafting.tables.followers import count_text
+from edgespec.drafting.text.hierarchy import HierarchyDrafter
+from edgespec.drafting.text.history import History
+from edgespec.drafting.text.store import COLUMNS, ORDERS, WAYS, Store, write_store
 
 FINGERPRINT = bytes(16)
 

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edgespec.drafting import DraftTree, Market, StepOutcome, SuffixAutomatonDrafter
-from edgespec.drafting.calibration import MOST_COUNTED, AcceptanceStatistics
-from edgespec.drafting.kept_statistics import KeptStatistics
+from edgespec.drafting.base import DraftTree, StepOutcome
+from edgespec.drafting.market.acceptance import MOST_COUNTED, AcceptanceStatistics
+from edgespec.drafting.market.kept_statistics import KeptStatistics
+from edgespec.drafting.market.market import Market
+from edgespec.drafting.text.suffix_automaton import SuffixAutomatonDrafter
 
 MODEL = bytes(range(16))
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edgespec.drafting import Drafter, DraftTree, Market, StepOutcome
-from edgespec.drafting.calibration import AcceptanceStatistics, record_tree
+from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.market.acceptance import AcceptanceStatistics, record_tree
+from edgespec.drafting.market.market import Market
 
 ROOT = 3
 Prefix = tuple[int, ...]

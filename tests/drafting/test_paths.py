@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from test_model_drafter import Rows, random_rows
 from trees import TEXTS, VOCABULARY, as_tuple, check_tree
 
-from edgespec.drafting import Drafter, DraftTree, Market, StepOutcome
-from edgespec.drafting.base import NO_PATH, Path
+from edgespec.drafting.base import NO_PATH, Drafter, DraftTree, Path, StepOutcome
+from edgespec.drafting.market.market import Market
 from edgespec.drafting.proposal import Proposal
-from edgespec.drafting.suffix_automaton import SuffixAutomatonDrafter
-from edgespec.drafting.trigram import TrigramDrafter
-from edgespec.verification import SamplingParams, Verifier
+from edgespec.drafting.tables.trigram import TrigramDrafter
+from edgespec.drafting.text.suffix_automaton import SuffixAutomatonDrafter
+from edgespec.verification.match import Verifier
+from edgespec.verification.sampling import SamplingParams
 
 ROOT = 3
 PATHS = st.lists(st.integers(0, 4), min_size=1, max_size=6)

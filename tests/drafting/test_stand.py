@@ -6,10 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trees import TEXTS, children, step
 
-from edgespec.drafting import StepOutcome
-from edgespec.drafting.base import TopTokens
-from edgespec.drafting.stand import StandDrafter
-from edgespec.verification.acceptance import verify
+from edgespec.drafting.base import StepOutcome, TopTokens
+from edgespec.drafting.tables.stand import StandDrafter
+from edgespec.verification.match import verify
 from edgespec.verification.noise import gumbel_noise
 from edgespec.verification.sampling import SamplingParams
 from edgespec.verification.top import top_tokens

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_counts import NaiveTable
 
-from edgespec.drafting.follower_kernels import CHECK, FIRST, TOTAL, count_text, find, keys_in_text
-from edgespec.drafting.store import COLUMNS, HEADER_BYTES, ORDERS, WAYS, Store, write_store
-from edgespec.drafting.store_builder import LEAST_ORDER, build_store
+from edgespec.drafting.tables.followers import CHECK, FIRST, TOTAL, count_text, find, keys_in_text
+from edgespec.drafting.text.store import COLUMNS, HEADER_BYTES, ORDERS, WAYS, Store, write_store
+from edgespec.drafting.text.store_builder import LEAST_ORDER, build_store
 from edgespec.errors import OptionError, StoreError
-from edgespec.jit import kernel
-from edgespec.memory.sizing import MAPPED_BYTES
-from edgespec.models import open_model
-from edgespec.models.tokenizer import Tokenizer
+from edgespec.memory.plan.sizing import MAPPED_BYTES
+from edgespec.models.file import open_model
+from edgespec.models.tokenizers.tokenizer import Tokenizer
+from edgespec.system.jit import kernel
 
 FINGERPRINT = bytes(range(16))
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from edgespec.drafting import Drafter, DraftTree, StepOutcome
-from edgespec.drafting.base import TopTokens
+from edgespec.drafting.base import Drafter, DraftTree, StepOutcome, TopTokens
 
 VOCABULARY = 50
 TEXTS = st.one_of(

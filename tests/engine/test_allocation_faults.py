@@ -15,7 +15,7 @@ import pytest
 
 import edgespec
 from edgespec import BudgetError
-from edgespec.engine import Engine
+from edgespec.engine.engine import Engine
 from tests.models.build import CHATML, write_gguf
 
 PACKAGE = str(Path(edgespec.__file__).parent)
@@ -103,7 +103,7 @@ def test_while_replies_are_written(model: Path, monkeypatch: pytest.MonkeyPatch)
         assert expected[-1] > [0]
         sites = sites_of(talk, monkeypatch)
         files = {Path(file).name for file, _ in sites}
-        assert {"arena.py", "target.py", "shelf.py"} <= files, sites
+        assert {"arena.py", "target.py", "idle_sequences.py"} <= files, sites
         num_refused = 0
         for site in sites:
             with allocations(site, monkeypatch) as seen:

@@ -11,10 +11,10 @@ import pytest
 import edgespec
 from benchmarks.equality import verify_everything
 from edgespec import ContextOverflowError, EdgeSpecError, OptionError
-from edgespec.engine import Engine
-from edgespec.model_drafting import EARLY_EXIT
-from edgespec.opening import DRAFTERS
-from edgespec.reply import Reply
+from edgespec.drafting.registry import DRAFTERS
+from edgespec.engine.engine import Engine
+from edgespec.engine.request import Reply
+from edgespec.load.model_drafters import EARLY_EXIT
 from tests.models.build import CHATML, write_gguf
 
 PROMPTS = [

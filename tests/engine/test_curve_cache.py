@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import edgespec
-from edgespec.cache import cache_folder
+from edgespec.system.disk_cache import cache_folder
 from tests.models.build import write_gguf
 
 

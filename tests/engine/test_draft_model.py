@@ -11,12 +11,12 @@ import pytest
 import edgespec
 from benchmarks.equality import Case, same
 from edgespec.backends.base import Target, TokenTree
-from edgespec.engine import Engine
+from edgespec.engine.engine import Engine
+from edgespec.engine.request import Reply
 from edgespec.errors import OptionError, UnsupportedModelError
-from edgespec.export import export
-from edgespec.models import open_model
-from edgespec.partner import Partner, translation
-from edgespec.reply import Reply
+from edgespec.load.draft_model import Partner, translation
+from edgespec.models.file import open_model
+from edgespec.tools.export.export import export
 from tests.conformance.targets import ROUNDED_MARGIN, missing
 from tests.models.build import CHATML, write_gguf
 from tests.models.vocabularies import bpe_vocabulary

@@ -10,14 +10,14 @@ import pytest
 
 import edgespec
 from benchmarks.equality import Case, same
-from edgespec.drafting import DraftTree
-from edgespec.drafting.chain_kernels import MEAN
-from edgespec.drafting.early_exit import EarlyExitDrafter
+from edgespec.drafting.base import DraftTree
+from edgespec.drafting.model.chains import MEAN
+from edgespec.drafting.model.early_exit import EarlyExitDrafter
 from edgespec.drafting.rates import RATE
 from edgespec.errors import OptionError
-from edgespec.memory.settings import KV_TYPES
-from edgespec.model_drafting import EXIT_LAYER_KEY, exit_layer
-from edgespec.models import open_model
+from edgespec.load.model_drafters import EXIT_LAYER_KEY, exit_layer
+from edgespec.memory.plan.settings import KV_TYPES
+from edgespec.models.file import open_model
 from tests.models.build import CHATML, write_gguf
 
 PROMPT = "the cat and the hat and the cat and the"

@@ -10,8 +10,8 @@ import pytest
 import edgespec
 from edgespec import ContextOverflowError, EdgeSpecError, OptionError, Stats
 from edgespec.backends.sequence import KvSequence
-from edgespec.engine import Engine
-from edgespec.streaming import ReplyStream
+from edgespec.engine.engine import Engine
+from edgespec.engine.reply_stream import ReplyStream
 
 PROMPT = "the cat and the hat"
 

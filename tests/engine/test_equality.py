@@ -11,7 +11,7 @@ import pytest
 
 import edgespec
 from benchmarks.equality import SHAPES, SMALL_CHUNK, Case, same
-from edgespec.engine import Engine
+from edgespec.engine.engine import Engine
 from tests.models.build import CHATML, write_gguf
 
 MODELS: dict[str, dict[str, Any]] = {

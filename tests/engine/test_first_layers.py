@@ -12,17 +12,18 @@ import pytest
 
 import edgespec
 from benchmarks.equality import Case
-from edgespec.drafting.draft_model import READ_AT_ONCE, FirstLayersDrafter
-from edgespec.engine import Engine
+from edgespec.drafting.model.small_model import READ_AT_ONCE, FirstLayersDrafter
+from edgespec.engine.engine import Engine
 from edgespec.errors import OptionError
-from edgespec.first_layers import with_their_levers
-from edgespec.memory import monitor
-from edgespec.memory.monitor import resident_bytes
-from edgespec.memory.plan import Lever
-from edgespec.memory.seen_twice import beyond_the_largest
-from edgespec.models import open_model, resolve
-from edgespec.models.source import FileSource
-from edgespec.models.splitting import first_layers, split_model
+from edgespec.load.first_layers import with_their_levers
+from edgespec.memory.plan.plan import Lever
+from edgespec.models.file import open_model
+from edgespec.models.gguf.file_source import FileSource
+from edgespec.models.gguf.splitting import first_layers, split_model
+from edgespec.models.registry import resolve
+from edgespec.system import resident_memory
+from edgespec.system.resident_memory import resident_bytes
+from edgespec.system.shared_pages import beyond_the_largest
 from tests.conformance.targets import missing
 from tests.engine.test_draft_model import same_or_tied
 from tests.models.build import write_gguf
@@ -104,8 +105,8 @@ def test_nothing_is_taken_off_once_it_is_closed(tmp_path: Path) -> None:
     for _ in range(2):
         with edgespec.load(path, drafters=EARLY, threads=1, context=256) as opened:
             opened.generate("Once upon a time", max_tokens=4)
-            assert monitor._seen_twice.files[path] > 0
-        assert path not in monitor._seen_twice.files
+            assert resident_memory._seen_twice.files[path] > 0
+        assert path not in resident_memory._seen_twice.files
 
 
 @pytest.mark.parametrize(("kind", "joins"), [("F16", True), ("Q4_0", False)])

@@ -10,8 +10,8 @@ import pytest
 
 import edgespec
 from edgespec import ContextOverflowError, OptionError
-from edgespec.engine import Engine
-from edgespec.overflow import NUM_SINKS, Sliding, Stop, policy
+from edgespec.engine.context import NUM_SINKS, Sliding, Stop, policy
+from edgespec.engine.engine import Engine
 
 CONTEXT = 160
 PROMPT = "the cat and the hat and the cat and the"

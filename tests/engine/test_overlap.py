@@ -16,12 +16,12 @@ import pytest
 import edgespec
 from benchmarks.equality import Boundless, Case, Eager, same
 from edgespec.backends.native.target import NativeTarget
-from edgespec.control.overlap import DraftAhead
-from edgespec.drafting.draft_model import DraftModelDrafter
-from edgespec.engine import Engine
+from edgespec.control.overlap.overlapped_drafter import DraftAhead
+from edgespec.drafting.model.small_model import DraftModelDrafter
+from edgespec.drafting.registry import DRAFTERS
+from edgespec.engine.engine import Engine
 from edgespec.errors import OptionError
-from edgespec.memory.cores import Cores
-from edgespec.opening import DRAFTERS
+from edgespec.system.cores import Cores
 from tests.conformance.targets import missing
 from tests.models.build import CHATML, write_gguf
 from tests.models.vocabularies import bpe_vocabulary

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import edgespec
-from edgespec import BackendError, ContextOverflowError, KvFileError, OptionError, prefixes
-from edgespec.engine import Engine
-from edgespec.memory.settings import KV_TYPES
-from edgespec.models import open_model
+from edgespec import BackendError, ContextOverflowError, KvFileError, OptionError
+from edgespec.engine.engine import Engine
+from edgespec.memory.kv import prompt_cache
+from edgespec.memory.plan.settings import KV_TYPES
+from edgespec.models.file import open_model
 from tests.cli_runs import edgespec as command
 from tests.models.build import CHATML, write_gguf
 
@@ -226,4 +227,4 @@ def test_the_command_line(model: Path, data: Path) -> None:
     assert command("prefix", "remove", "guide", **where).code == 0
     command("prefix", "remove", "guide", **where).assert_refused(1, "no prefix is called guide")
     command("run", *options, "--prefix", "guide", "x", **where).assert_refused(1, "prefix save")
-    assert prefixes.saved() == []
+    assert prompt_cache.saved() == []

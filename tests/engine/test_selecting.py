@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import edgespec
-from edgespec import selecting
 from edgespec.backends.llamacpp import library
+from edgespec.control.backend_speeds import remembered_choice
 from edgespec.control.curve_cache import remember_curve
-from edgespec.control.selection import remembered_choice
-from edgespec.models import open_model
+from edgespec.load import choose_backend
+from edgespec.models.file import open_model
 from tests.conformance.targets import missing
 from tests.models.build import write_gguf
 
@@ -25,7 +25,7 @@ SETTINGS = {"threads": 1, "context": 256}
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tiny model that counts as worth comparing."""
-    monkeypatch.setattr(selecting, "SMALLEST_BYTES", 0)
+    monkeypatch.setattr(choose_backend, "SMALLEST_BYTES", 0)
     seed = int.from_bytes(os.urandom(4), "little")  # nothing was chosen for it before
     return write_gguf(tmp_path / "m.gguf", seed=seed)
 
@@ -62,7 +62,7 @@ def test_a_faster_backend_is_taken_once_it_is_confirmed(
         slow = 1e-6 if confirmed and plan.backend == "llamacpp" else 1e-3
         return {size: slow * size for size in range(1, 17)}
 
-    monkeypatch.setattr(selecting, "pass_seconds", again)
+    monkeypatch.setattr(choose_backend, "pass_seconds", again)
     with edgespec.load(model, backend="native", **SETTINGS):
         pass
     for confirmed, taken in ((False, "native"), (True, "llamacpp")):
@@ -83,7 +83,7 @@ def test_a_faster_backend_is_taken_once_it_is_confirmed(
     asked.clear()
     assert edgespec.plan(model, **SETTINGS).backend == "llamacpp"
     assert not asked
-    monkeypatch.setattr(selecting, "select", None)  # nothing is compared any more
+    monkeypatch.setattr(choose_backend, "select", None)  # nothing is compared any more
     with edgespec.load(model, **SETTINGS) as engine:
         assert engine.plan.backend == "llamacpp"
         assert "chosen by measurement before" in engine.plan.reasons[0]

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import edgespec
-from edgespec.chat import Chat
-from edgespec.engine import Engine
-from edgespec.memory.settings import KV_TYPES
-from edgespec.reply import Reply
+from edgespec.engine.chat import Chat
+from edgespec.engine.engine import Engine
+from edgespec.engine.request import Reply
+from edgespec.memory.plan.settings import KV_TYPES
 from tests.models.build import CHATML, write_gguf
 
 SHORT: dict[str, Any] = {"max_tokens": 6, "seed": 1, "ignore_eos": True}
@@ -32,7 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A spill folder of this test's own."""
     folder = tmp_path_factory.mktemp("spill")
-    monkeypatch.setattr("edgespec.memory.spill.cache_folder", lambda: folder)
+    monkeypatch.setattr("edgespec.memory.kv.spill.cache_folder", lambda: folder)
     return folder
 
 

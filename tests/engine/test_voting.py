@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import edgespec
-from edgespec.engine import Engine
-from edgespec.voting import is_decided
+from edgespec.engine.engine import Engine
+from edgespec.engine.voting import is_decided
 
 PROMPT = "Pick a number."
 

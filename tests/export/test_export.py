@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import edgespec
-from edgespec import export as exporting
 from edgespec.errors import EdgeSpecError, ExportError, OptionError
-from edgespec.export import export
-from edgespec.models import open_model
+from edgespec.models.file import open_model
+from edgespec.tools.export import export as exporting
+from edgespec.tools.export.export import export
 from tests.conformance.targets import missing
 from tests.models.build import CHATML, write_gguf
 from tests.models.vocabularies import TRICKY, bpe_vocabulary, random_texts, spm_vocabulary
@@ -69,7 +69,7 @@ def test_every_width(kind: str, bits: int | None, least: float, tmp_path: Path) 
 
 @pytest.mark.parametrize(("kind", "bits"), [("Q8_0", 8), ("Q4_0", 4)])
 def test_blocks_are_copied_exactly(kind: str, bits: int, tmp_path: Path) -> None:
-    from edgespec.export.weights import quantised_rows, scale_rows
+    from edgespec.tools.export.matrices import quantised_rows, scale_rows
 
     with open_model(write_gguf(tmp_path / "m.gguf", type=kind, ffn=128)) as file:
         name = "blk.0.ffn_down.weight"

@@ -13,7 +13,7 @@ import pytest
 
 import edgespec
 from edgespec.errors import EdgeSpecError
-from edgespec.models import open_model
+from edgespec.models.file import open_model
 from tests.conformance.targets import missing
 from tests.models.foreign import write_gemma
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from edgespec.memory.calibration import LIBRARIES, Runtime
-from edgespec.memory.hardware import Hardware, MemorySnapshot
+from edgespec.memory.plan.calibration import LIBRARIES, Runtime
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
+from edgespec.system.hardware import Hardware, MemorySnapshot
 
 MIB = 1024**2
 GIB = 1024**3

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.errors import BudgetError, OptionError
-from edgespec.memory.budget import Budget, reserve_bytes
-from edgespec.memory.hardware import MemorySnapshot
+from edgespec.memory.plan.budget import Budget, reserve_bytes
+from edgespec.system.hardware import MemorySnapshot
 from tests.memory.machines import BOARD, CI, CONTAINER, GIB, LAPTOP, MIB, memory
 
 

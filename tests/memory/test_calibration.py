@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from edgespec.memory import calibration
-from edgespec.memory.calibration import KERNELS, LIBRARIES, KernelState, Runtime, runtime
-from edgespec.memory.monitor import resident_bytes
+from edgespec.memory.plan import calibration
+from edgespec.memory.plan.calibration import KERNELS, LIBRARIES, KernelState, Runtime, runtime
+from edgespec.system.resident_memory import resident_bytes
 from tests.memory.machines import MIB
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.memory.cgroup import CgroupMemory, cgroup_cpus, cgroup_memory
+from edgespec.system.cgroup import CgroupMemory, cgroup_cpus, cgroup_memory
 
 MIB = 1024**2
 V1_NO_LIMIT = "9223372036854771712"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.memory import cores as module
-from edgespec.memory.cores import Cores, cores, staying_on
+from edgespec.system import cores as module
+from edgespec.system.cores import Cores, cores, staying_on
 
 ALLOWED = {0, 1, 2, 3}
 

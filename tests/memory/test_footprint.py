@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from edgespec.errors import UnsupportedModelError
-from edgespec.memory import native_sizes as fp
-from edgespec.memory.calibration import LIBRARIES, Runtime
-from edgespec.memory.footprint import native_footprint
-from edgespec.memory.plan import Footprint
+from edgespec.memory.plan import native_sizes as fp
+from edgespec.memory.plan.calibration import LIBRARIES, Runtime
+from edgespec.memory.plan.footprint import native_footprint
+from edgespec.memory.plan.plan import Footprint
 from edgespec.models.spec import TensorType
 from tests.memory.machines import MIB, model, tensor
 
@@ -135,7 +135,7 @@ def test_the_summary_is_one_line_that_adds_up() -> None:
 
 
 def test_the_packed_sizes_are_those_of_the_native_backend() -> None:
-    tile = pytest.importorskip("edgespec.backends.native.kernels.tile")
+    tile = pytest.importorskip("edgespec.backends.native.kernels.matmul.tile")
     assert set(tile.FORMATS) == set(fp.PACKED)
     for kind, form in tile.FORMATS.items():
         for rows in (1, 16, 100):

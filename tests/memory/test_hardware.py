@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.memory.hardware import Hardware, MemorySnapshot, hardware, snapshot
+from edgespec.system.hardware import Hardware, MemorySnapshot, hardware, snapshot
 from tests.memory.machines import BOARD, CI, CONTAINER, GIB, LAPTOP, MIB, cores, memory
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from edgespec.errors import KvFileError
-from edgespec.memory.kv_file import PAGE_BYTES, KvFile, KvHeader, write_kv
-from edgespec.memory.spill import SpillFolder
+from edgespec.memory.kv.kv_file import PAGE_BYTES, KvFile, KvHeader, write_kv
+from edgespec.memory.kv.spill import SpillFolder
 
 BLOCK_BYTES = 192
 IDS = np.arange(300, dtype=np.int32)
@@ -135,7 +135,7 @@ def test_another_texts_file_is_refused(folder: SpillFolder) -> None:
 def test_a_full_disk_is_not_filled_further(
     folder: SpillFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgespec.memory.spill.RESERVE_BYTES", 2**62)
+    monkeypatch.setattr("edgespec.memory.kv.spill.RESERVE_BYTES", 2**62)
     with pytest.raises(OSError, match="free"):
         folder.write(HEADER, some_blocks())
 

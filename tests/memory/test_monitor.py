@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from edgespec.memory import monitor
+from edgespec.system import resident_memory
 
 MIB = 1024**2
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
@@ -17,32 +17,32 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
 def test_a_peak_outlives_what_caused_it() -> None:
     array = np.ones(32 * MIB // 8)
-    held = monitor.resident_bytes()
+    held = resident_memory.resident_bytes()
     del array
     rounding = MIB  # the kernel counts resident pages per processor and sums them now and then
-    assert monitor.peak_resident_bytes() >= held - rounding
-    assert monitor.peak_resident_bytes() >= monitor.resident_bytes() - rounding
+    assert resident_memory.peak_resident_bytes() >= held - rounding
+    assert resident_memory.peak_resident_bytes() >= resident_memory.resident_bytes() - rounding
 
 
 @linux
 def test_the_peak_can_begin_anew() -> None:
     array = np.ones(64 * MIB // 8)
     del array
-    high = monitor.peak_resident_bytes()
-    if not monitor.reset_peak():
+    high = resident_memory.peak_resident_bytes()
+    if not resident_memory.reset_peak():
         pytest.skip("the system does not let a process reset its peak")
-    assert monitor.peak_resident_bytes() <= high - 32 * MIB
+    assert resident_memory.peak_resident_bytes() <= high - 32 * MIB
 
 
 def test_releasing_returns_what_it_gave_back() -> None:
-    assert monitor.release_free_memory() >= 0
+    assert resident_memory.release_free_memory() >= 0
 
 
 @linux
 def test_a_process_lives_on_after_its_code_pages_are_dropped() -> None:
     program = (
         "import json, numpy, ssl\n"
-        "from edgespec.memory.monitor import release_free_memory, resident_bytes\n"
+        "from edgespec.system.resident_memory import release_free_memory, resident_bytes\n"
         "before = resident_bytes()\n"
         "given = sum(release_free_memory() for _ in range(3))\n"
         "product = numpy.ones((9, 9)) @ numpy.ones(9)\n"
@@ -78,16 +78,16 @@ def test_mappings_with_changed_pages_are_left_alone() -> None:
         *mapping("9000-a000", "r-xp", "", 0, 0),
         *mapping("a000-b000", "r--s", "/models/model.gguf", 0, 0),
     ]
-    found = monitor.clean_code_mappings(lines)
+    found = resident_memory.clean_code_mappings(lines)
     assert [(m.start, m.end) for m in found] == [(0x1000, 0x2000), (0x2000, 0x3000)]
     assert [m.resident_bytes for m in found] == [8192, 8192]
 
 
 def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(monitor, "Path", lambda _: tmp_path / "absent")
-    assert monitor.code_bytes() == 0
-    assert monitor.peak_resident_bytes() > 0
-    assert monitor.release_free_memory() >= 0
+    monkeypatch.setattr(resident_memory, "Path", lambda _: tmp_path / "absent")
+    assert resident_memory.code_bytes() == 0
+    assert resident_memory.peak_resident_bytes() > 0
+    assert resident_memory.release_free_memory() >= 0
 
 
 @linux
@@ -105,10 +105,10 @@ def test_pages_of_a_mapped_file_are_given_back(tmp_path: Path) -> None:
     maps = [np.memmap(path, np.uint8, mode="c") for path in (kept, written)]
     assert [int(each.sum()) for each in maps] == [8 * MIB, 8 * MIB]
     maps[1][0] = 7
-    monitor.release_pages([tmp_path / "none.bin"])
+    resident_memory.release_pages([tmp_path / "none.bin"])
     before = held_bytes(written)
     assert held_bytes(kept) == 8 * MIB
-    monitor.release_pages([kept, written])
+    resident_memory.release_pages([kept, written])
     assert (held_bytes(kept), held_bytes(written)) == (0, before)
     assert maps[1][0] == 7
     assert int(maps[0].sum()) == 8 * MIB

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from edgespec.memory.budget import Budget
-from edgespec.memory.planner import Planner
-from edgespec.memory.settings import KV_TYPES
+from edgespec.memory.plan.budget import Budget
+from edgespec.memory.plan.planner import Planner
+from edgespec.memory.plan.settings import KV_TYPES
 from edgespec.models.file import open_model
 from tests.memory.machines import LAPTOP, READY, cores
 from tests.models.build import write_gguf

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.memory.placement import Device, ModelUnits, device_to_draft, place
-from edgespec.models import open_model
+from edgespec.memory.plan.placement import Device, ModelUnits, device_to_draft, place
+from edgespec.models.file import open_model
 from tests.models.build import write_gguf
 
 UNITS = ModelUnits(layers=(10, 10, 10, 10), head=5, rest=7)

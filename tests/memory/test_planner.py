@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.errors import BudgetError, OptionError
-from edgespec.memory.budget import Budget
-from edgespec.memory.calibration import Runtime
-from edgespec.memory.hardware import MemorySnapshot
-from edgespec.memory.plan import Plan
-from edgespec.memory.planner import Planner, quantisation
-from edgespec.memory.size import parse_size
+from edgespec.memory.plan.budget import Budget
+from edgespec.memory.plan.calibration import Runtime
+from edgespec.memory.plan.plan import Plan
+from edgespec.memory.plan.planner import Planner, quantisation
 from edgespec.models.spec import TensorType
+from edgespec.system.hardware import MemorySnapshot
+from edgespec.system.size import parse_size
 from tests.memory.machines import CONTAINER, LAPTOP, MACHINES, MIB, READY, cores, model, tensor
 
 SMALL = model()

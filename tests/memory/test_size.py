@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.errors import OptionError
-from edgespec.memory.size import format_size, is_auto, option_size, parse_size, share_size
+from edgespec.system.size import format_size, is_auto, option_size, parse_size, share_size
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 

@@ -14,10 +14,10 @@ import pytest
 import edgespec
 from edgespec.errors import BudgetError
 from edgespec.memory import watch
-from edgespec.memory.cgroup import CgroupMemory
-from edgespec.memory.monitor import resident_bytes
-from edgespec.memory.plan import Footprint, FootprintItem, Plan
+from edgespec.memory.plan.plan import Footprint, FootprintItem, Plan
 from edgespec.memory.watch import Watch
+from edgespec.system.cgroup import CgroupMemory
+from edgespec.system.resident_memory import resident_bytes
 from tests.models.build import CHATML, write_gguf
 
 MIB = 1024**2
@@ -25,7 +25,7 @@ PROGRAM = """
 import json, sys, time
 import numpy as np
 import edgespec
-from edgespec.memory.monitor import resident_bytes
+from edgespec.system.resident_memory import resident_bytes
 
 model, share = sys.argv[1], float(sys.argv[2])
 found = {}

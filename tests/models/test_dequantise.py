@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgespec.errors import UnsupportedModelError
-from edgespec.models.dequantise import SUPPORTED_TYPES, dequantise
+from edgespec.models.gguf.dequantise import SUPPORTED_TYPES, dequantise
 from edgespec.models.spec import TensorType
 from tests.backends.tiles import dequantised, name, raw_rows
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from edgespec.errors import ModelFileError, UnsupportedModelError
-from edgespec.models.gguf import GgufHeader, read_header
-from edgespec.models.source import FileSource
-from edgespec.models.strings import StringArray
+from edgespec.models.gguf.file_source import FileSource
+from edgespec.models.gguf.header import GgufHeader, read_header
+from edgespec.models.gguf.strings import StringArray
 from tests.models.raw import gguf, key, numbers, strings, tensor, text
 
 ARCH = key("general.architecture", 8, text("llama"))

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from edgespec.errors import ModelFileError
-from edgespec.models import registry, resolve
+from edgespec.models import registry
+from edgespec.models.registry import resolve
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.errors import OptionError
-from edgespec.models import Tokenizer, open_model
-from edgespec.models import bpe as bpe_module
-from edgespec.models.merging import merge
-from edgespec.models.pretokenizers import PRE_TOKENIZERS
-from edgespec.models.stream import StreamDecoder
+from edgespec.models.file import open_model
+from edgespec.models.tokenizers import bpe as bpe_module
+from edgespec.models.tokenizers.pair_merging import merge
+from edgespec.models.tokenizers.pretokenizers import PRE_TOKENIZERS
+from edgespec.models.tokenizers.stream import StreamDecoder
+from edgespec.models.tokenizers.tokenizer import Tokenizer
 from tests.models.build import write_gguf
 from tests.models.vocabularies import TRICKY, bpe_vocabulary, random_texts, spm_vocabulary
 

@@ -23,7 +23,7 @@ TALK = "User: Hello!\nAssistant: Hi! What shall we do?\nUser: Sing.\nAssistant: 
 
 def write_corpus(folder: Path) -> None:
     """Write a corpus of made-up records, a handful for every source the recipe names."""
-    from edgespec.models.train.mix import SOURCES
+    from training.mix import SOURCES
 
     folder.mkdir()
     for source in SOURCES:
@@ -39,7 +39,7 @@ def write_corpus(folder: Path) -> None:
 
 def recipe(command: str, *arguments: str) -> str:
     """Run one command of the recipe as a user would and return its output."""
-    line = [sys.executable, "-m", "edgespec.models.train", command, "--smoke", *arguments]
+    line = [sys.executable, "-m", "training", command, "--smoke", *arguments]
     done = subprocess.run(line, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -79,7 +79,7 @@ def test_whole_recipe(tmp_path: Path) -> None:
 
 
 def test_a_talk_becomes_turns() -> None:
-    from edgespec.models.train.data import render
+    from training.data import render
 
     segments = render({"prompt": "", "text": TALK})
     written = [text for text, asked in segments if asked]
@@ -88,7 +88,7 @@ def test_a_talk_becomes_turns() -> None:
 
 
 def test_held_out_records_never_depend_on_order_or_weight() -> None:
-    from edgespec.models.train.data import record_key, share_of
+    from training.data import record_key, share_of
 
     record = {"prompt": "What is 3?", "response": "It is 3."}
     first = share_of(record_key(record), "split")

@@ -10,10 +10,10 @@ import pytest
 import edgespec
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting import Market
-from edgespec.opening import make_drafter
-from edgespec.replay.priced import PricedReplay
-from edgespec.replay.transcripts import Transcript
+from edgespec.drafting.market.market import Market
+from edgespec.drafting.registry import make_drafter
+from edgespec.tools.replay.priced import PricedReplay
+from edgespec.tools.replay.transcripts import Transcript
 
 CURVE = {1: 0.010, 2: 0.0105, 4: 0.012, 8: 0.016, 16: 0.03}
 NAMES = ("suffix-automaton", "trigram", "hierarchy")

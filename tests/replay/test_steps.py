@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting import DraftTree
+from edgespec.drafting.base import DraftTree
+from edgespec.drafting.registry import make_drafter
 from edgespec.errors import OptionError
-from edgespec.opening import make_drafter
-from edgespec.replay.lanes import choose_drafters, make_market
-from edgespec.replay.prompt_lookup import LONGEST_MATCH, NUM_TOKENS, PromptLookupDrafter
-from edgespec.replay.report import fixed_speedup
-from edgespec.replay.steps import Tally, replay_steps, right_path
-from edgespec.replay.transcripts import Transcript
+from edgespec.tools.replay.lanes import choose_drafters, make_market
+from edgespec.tools.replay.prompt_lookup import LONGEST_MATCH, NUM_TOKENS, PromptLookupDrafter
+from edgespec.tools.replay.report import fixed_speedup
+from edgespec.tools.replay.steps import Tally, replay_steps, right_path
+from edgespec.tools.replay.transcripts import Transcript
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=60)
 

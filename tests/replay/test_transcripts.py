@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgespec.errors import TranscriptError
-from edgespec.models import ModelFile, open_model
-from edgespec.replay import transcripts
-from edgespec.replay.transcripts import Transcript, read_transcripts
+from edgespec.models.file import ModelFile, open_model
+from edgespec.tools.replay import transcripts
+from edgespec.tools.replay.transcripts import Transcript, read_transcripts
 
 EVERY = settings(
     max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

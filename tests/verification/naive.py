@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.verification import SamplingParams
+from edgespec.verification.sampling import SamplingParams
 
 WORD = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15

@@ -10,7 +10,7 @@ import naive
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.verification import SamplingParams
+from edgespec.verification.sampling import SamplingParams
 
 Law = Sequence[Fraction]
 Rule = Callable[[Law, Law, Sequence[int]], tuple[list[Fraction], Law]]

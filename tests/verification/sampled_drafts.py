@@ -9,7 +9,9 @@ import numpy as np
 from naive_rejection import distribution
 from numpy.typing import NDArray
 
-from edgespec.verification import RejectionVerifier, SamplingParams, gumbel_noise
+from edgespec.verification.noise import gumbel_noise
+from edgespec.verification.rejection.rejection_verifier import RejectionVerifier
+from edgespec.verification.sampling import SamplingParams
 
 ROOT = 0
 PLAIN = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=5)

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgespec.verification import SamplingParams, Verifier, gumbel_noise
+from edgespec.verification.match import Verifier
+from edgespec.verification.noise import gumbel_noise
 from edgespec.verification.noise import gumbel_noise as published
+from edgespec.verification.sampling import SamplingParams
 
 NUM_BINS = 32
 CRITICAL_31 = 72.0

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from rows_of_logits import KINDS, make_rows, maxima_of
 
-from edgespec.jit import kernel
+from edgespec.system.jit import kernel
+from edgespec.verification.best_tokens import best_of_row, sort_key
 from edgespec.verification.nucleus import ONE, share, share_above, share_sum, slack
-from edgespec.verification.selection import best_of_row, sort_key
 
 
 @kernel

@@ -28,7 +28,8 @@ from sampled_drafts import (
     without_replacement,
 )
 
-from edgespec.verification import SamplingParams, k_seq, recursive, rejection, rejection_verifier
+from edgespec.verification.rejection import k_seq, one_draft, recursive, rejection_verifier
+from edgespec.verification.sampling import SamplingParams
 
 SAMPLES = 500 if config.DISABLE_JIT else 8000
 SHAPES = [
@@ -70,7 +71,7 @@ def mutated(name: str, old: str, new: str) -> Callable[..., int]:
         "uniform": naive_rejection.uniform,
     }
     found = 0
-    for module in (rejection, recursive, k_seq):
+    for module in (one_draft, recursive, k_seq):
         source = re.sub(r"from edgespec.*", "", inspect.getsource(module))
         found += source.count(old)
         exec(source.replace(old, new), space)

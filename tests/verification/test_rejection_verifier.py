@@ -10,8 +10,9 @@ from rows_of_logits import KINDS, make_rows
 from sampled_drafts import DRAFT, LOGITS, PLAIN, texts
 
 from edgespec.errors import BackendError, OptionError
-from edgespec.verification import RejectionVerifier, SamplingParams
-from edgespec.verification.distribution import target_distribution
+from edgespec.verification.rejection.distribution import target_distribution
+from edgespec.verification.rejection.rejection_verifier import RejectionVerifier
+from edgespec.verification.sampling import SamplingParams
 
 
 @settings(max_examples=100, deadline=None)

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from rows_of_logits import KINDS, make_rows, maxima_of
 
 from edgespec.errors import BackendError
-from edgespec.verification import SamplingParams, Verifier, gumbel_noise, verify
-from edgespec.verification.acceptance import find_maxima
+from edgespec.verification.match import Verifier, find_maxima, verify
+from edgespec.verification.noise import gumbel_noise
+from edgespec.verification.sampling import SamplingParams
 
 ROOT = np.zeros(1, np.int32)
 NO_PARENT = np.full(1, -1, np.int16)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from edgespec.errors import OptionError
-from edgespec.verification import SamplingParams
+from edgespec.verification.sampling import SamplingParams
 
 
 def test_defaults_are_the_usual_ones() -> None:

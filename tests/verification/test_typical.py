@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import edgespec
+from edgespec.engine.request import Request
 from edgespec.errors import BackendError, OptionError
-from edgespec.reply import Request
-from edgespec.verification import SamplingParams, Verifier
+from edgespec.verification.match import Verifier
+from edgespec.verification.sampling import SamplingParams
 from edgespec.verification.typical import DELTA, EPSILON, TypicalVerifier
 
 VOCAB = 24

@@ -14,8 +14,8 @@ from typing import Any
 
 from edgespec.backends.llamacpp.ggml import library_file
 from edgespec.errors import BackendError
-from edgespec.memory.monitor import give_back_blocks
-from edgespec.memory.size import MIB
+from edgespec.system.resident_memory import give_back_blocks
+from edgespec.system.size import MIB
 
 PACKAGE = "llama-cpp-python"
 OLDEST = (0, 3, 36)

@@ -11,15 +11,15 @@ from typing import Any, Literal
 from edgespec.backends.base import Progress
 from edgespec.backends.llamacpp.cells import num_sequences
 from edgespec.backends.llamacpp.library import Library, version
-from edgespec.backends.llamacpp.offload import (
+from edgespec.backends.llamacpp.remote.offload import (
     Devices,
     Offload,
     device_cache_bytes,
     layer_cache_bytes,
 )
 from edgespec.errors import BackendError, ModelFileError, UnsupportedModelError
-from edgespec.models.gguf import read_header
-from edgespec.models.source import FileSource
+from edgespec.models.gguf.file_source import FileSource
+from edgespec.models.gguf.header import read_header
 
 _BUFFER = re.compile(r"(\S+) +(model|compute) buffer size = +([\d.]+) MiB")
 _CACHE = re.compile(r"^llama_(?:kv_cache|memory_recurrent)\S*: +size = +([\d.]+) MiB")
@@ -76,8 +76,8 @@ class Model:
     Without `allocate` no tensor is read and nothing can be computed, but contexts still tell what
     they would allocate. `extra_buffers` lets the library repack weights for this processor; with
     `mapped` they are used where the file lies in memory, shared by all that map it. `layers` opens
-    the first part of a model split by `models/splitting.py` as a model of these layers. `offload`
-    says what other devices hold; without it they hold nothing.
+    the first part of a model split by `models/gguf/splitting.py` as a model of these layers.
+    `offload` says what other devices hold; without it they hold nothing.
     """
 
     def __init__(

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from edgespec.backends.llamacpp.library import PACKAGE, library, package_folder, version
-from edgespec.cache import cache_folder
-from edgespec.child import Child, PeerError, can_have_children, serve
 from edgespec.errors import BackendError
-from edgespec.memory.hardware import hardware
 from edgespec.models.registry import resolve
+from edgespec.system.child_process import Child, PeerError, can_have_children, serve
+from edgespec.system.disk_cache import cache_folder
+from edgespec.system.hardware import hardware
 
 REBUILD = (
     'CMAKE_ARGS="-DGGML_NATIVE=ON" CFLAGS="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16" '
@@ -116,8 +116,8 @@ def _write(place: Path, verdict: Verdict) -> None:
 
 def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
     """The child's side: one token and a batch of the bundled model, as the backend runs them."""
-    from edgespec.backends.llamacpp.batch import Batch
     from edgespec.backends.llamacpp.model import Context, ContextSettings, Model
+    from edgespec.backends.llamacpp.pass_batch import Batch
 
     model = Model(library(), resolve(), extra_buffers=request["extra_buffers"])
     context = Context(model, ContextSettings(context=256, rows=64, nodes=1, threads=1))

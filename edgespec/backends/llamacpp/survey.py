@@ -13,12 +13,12 @@ from typing import Any, Self
 
 from edgespec.backends.llamacpp.library import library
 from edgespec.backends.llamacpp.model import Context, ContextSettings, Model
-from edgespec.backends.llamacpp.offload import Offload
-from edgespec.child import Child, PeerError, serve
+from edgespec.backends.llamacpp.remote.offload import Offload
 from edgespec.errors import BackendError, EdgeSpecError, ModelFileError, UnsupportedModelError
-from edgespec.memory.foreign import EngineBytes
-from edgespec.memory.monitor import resident_bytes
-from edgespec.memory.settings import Settings
+from edgespec.memory.plan.external_engine import EngineBytes
+from edgespec.memory.plan.settings import Settings
+from edgespec.system.child_process import Child, PeerError, serve
+from edgespec.system.resident_memory import resident_bytes
 
 _ERRORS = {kind.__name__: kind for kind in (BackendError, ModelFileError, UnsupportedModelError)}
 

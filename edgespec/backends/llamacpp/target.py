@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.base import Capabilities, Logits, Part, Progress, Rows, Target, TokenTree
-from edgespec.backends.llamacpp.batch import Batch, leaves
 from edgespec.backends.llamacpp.cells import Cells, Text
 from edgespec.backends.llamacpp.library import library
 from edgespec.backends.llamacpp.model import Context, ContextSettings, Model
-from edgespec.backends.llamacpp.offload import Offload
+from edgespec.backends.llamacpp.pass_batch import Batch, leaves
 from edgespec.backends.llamacpp.probe import probed
+from edgespec.backends.llamacpp.remote.offload import Offload
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, BudgetError, ModelFileError, UnsupportedModelError
-from edgespec.memory.plan import Plan
-from edgespec.memory.size import format_size
+from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
+from edgespec.system.size import format_size
 
 _ALONE = [0]
 """The leaves of one node."""
@@ -288,6 +288,6 @@ def _find_tokenizer(file: ModelFile, model: Model) -> None:
     try:
         _ = file.tokenizer
     except UnsupportedModelError:
-        from edgespec.backends.llamacpp.tokenizer import LlamaTokenizer
+        from edgespec.backends.llamacpp.library_tokenizer import LlamaTokenizer
 
         file.adopt_tokenizer(LlamaTokenizer(file, model))

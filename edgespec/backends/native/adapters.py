@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.native.kernels import table
-from edgespec.backends.native.kernels.tile import FORMATS
+from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.native.weights import PackedMatrix
 from edgespec.models.adapter import Adapter
 from edgespec.models.spec import TensorType

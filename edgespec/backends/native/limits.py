@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edgespec.memory.native_sizes import PACKED, TILE_ROWS
+from edgespec.memory.plan.native_sizes import PACKED, TILE_ROWS
 from edgespec.models.spec import ModelSpec, TensorInfo
 
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels import attention, table
+from edgespec.backends.native.kernels import table
+from edgespec.backends.native.kernels.attention import grouped_query
 from edgespec.backends.sequence import KvSequence
 
 
@@ -49,7 +50,7 @@ class NodeTables:
     def describe(self, c: NDArray[np.int64], parts: Sequence[NodeRows]) -> None:
         """Fill the arrays from a pass, and enter the number of its parts."""
         for part, (sequence, parents, slots, wanted) in enumerate(parts):
-            attention.describe_part(
+            grouped_query.describe_part(
                 c,
                 parents,
                 slots,

@@ -20,24 +20,26 @@ from edgespec.backends.base import (
     Target,
     TokenTree,
 )
-from edgespec.backends.native import session
+from edgespec.backends.native import program
 from edgespec.backends.native.adapters import Adapters
 from edgespec.backends.native.early import EarlyNodes, EarlyStates
-from edgespec.backends.native.kernels import isa, kv_places, table
-from edgespec.backends.native.kernels.tile import FORMATS
+from edgespec.backends.native.kernels import table
+from edgespec.backends.native.kernels.codegen import isa
+from edgespec.backends.native.kernels.kv import places as kv_places
+from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.native.limits import refusal
 from edgespec.backends.native.node_tables import NodeRows, NodeTables
 from edgespec.backends.native.pace import Pace
 from edgespec.backends.native.team import Team
 from edgespec.backends.native.weights import TYPE_CODES, Weights
 from edgespec.backends.sequence import KvSequence
-from edgespec.cache import code_key
 from edgespec.errors import BackendError, UnsupportedModelError
-from edgespec.memory.arena import BlockTable, KvArena
-from edgespec.memory.footprint import ADAPTER_ITEM
-from edgespec.memory.plan import Plan
-from edgespec.memory.settings import MOST_NODES
+from edgespec.memory.kv.arena import BlockTable, KvArena
+from edgespec.memory.plan.footprint import ADAPTER_ITEM
+from edgespec.memory.plan.plan import Plan
+from edgespec.memory.plan.settings import MOST_NODES
 from edgespec.models.file import ModelFile
+from edgespec.system.disk_cache import code_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,9 @@ class Snapshot:
 
 
 class NativeTarget(Target):
-    """One open model; see `kernels/tile.py` for how its weights lie in memory."""
+    """One open model; see `backends/native/kernels/matmul/tile.py` for how its weights lie in
+    memory.
+    """
 
     capabilities = Capabilities(
         name="native", bit_exact_rows=True, trees=True, sequences=True, early_exit=True
@@ -73,8 +77,8 @@ class NativeTarget(Target):
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
         self._weights = Weights(file, progress)
         factors = file.matrix_f32("rope_freqs.weight").ravel() if spec.rope_factors else None
-        self._frequencies = session.rope_frequencies(spec, factors)
-        self._scratch = session.Scratch.allocate(
+        self._frequencies = program.rope_frequencies(spec, factors)
+        self._scratch = program.Scratch.allocate(
             spec,
             plan.context_length,
             plan.max_nodes,
@@ -90,9 +94,9 @@ class NativeTarget(Target):
         self._tiles_entered = 0
         """The number of nodes whose functions the table holds."""
         self._table = np.zeros(table.NUM_ENTRIES, np.int64)
-        session.fill_shape(self._table, spec, plan.max_nodes, plan.sequences)
-        session.fill_arena(self._table, self._arena, spec.head_dim)
-        session.fill_scratch(self._table, self._scratch)
+        program.fill_shape(self._table, spec, plan.max_nodes, plan.sequences)
+        program.fill_arena(self._table, self._arena, spec.head_dim)
+        program.fill_scratch(self._table, self._scratch)
         self._weights.fill(self._table)
         self._table[table.FREQUENCIES] = self._frequencies.ctypes.data
         self._nodes.fill(self._table)

@@ -1,4 +1,6 @@
-"""The threads that compute a model's passes (see `kernels/team.py` for how they work together)."""
+"""The threads that compute a model's passes (see `backends/native/kernels/work_sharing.py` for how
+they work together).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ import numpy as np
 from numba import config
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels import atomics, forward, table, team
+from edgespec.backends.native.kernels import forward, table, work_sharing
+from edgespec.backends.native.kernels.codegen import atomics
 from edgespec.errors import OptionError
 
 SPINS = 10_000
@@ -30,7 +33,7 @@ class Team:
     """The calling thread and `size - 1` others, which sleep until there is a pass to compute."""
 
     def __init__(self, c: NDArray[np.int64], size: int) -> None:
-        self.size = 1 if config.DISABLE_JIT else min(size, team.MAX_THREADS)
+        self.size = 1 if config.DISABLE_JIT else min(size, work_sharing.MAX_THREADS)
         self._table = c
         self._end = self._gather()
 
@@ -49,15 +52,19 @@ class Team:
 
     def _gather(self) -> weakref.finalize[..., Team]:
         """Start the other threads; returns what ends them, at the latest with the team itself."""
-        words = np.zeros((team.MEMBERS + (self.size + 1) * team.LINE) // 8, np.int64)
-        words = words[-words.ctypes.data % team.LINE // 8 :]  # on a cache line
+        words = np.zeros(
+            (work_sharing.MEMBERS + (self.size + 1) * work_sharing.LINE) // 8, np.int64
+        )
+        words = words[-words.ctypes.data % work_sharing.LINE // 8 :]  # on a cache line
         locks = [_held_lock() for _ in range(self.size)]
-        words[team.SPINS // 8] = SPINS if self.size <= (os.cpu_count() or 1) else CROWDED_SPINS
-        words[team.SIZE // 8] = self.size
+        words[work_sharing.SPINS // 8] = (
+            SPINS if self.size <= (os.cpu_count() or 1) else CROWDED_SPINS
+        )
+        words[work_sharing.SIZE // 8] = self.size
         for thread, lock in enumerate(locks):
-            mine = (team.MEMBERS + thread * team.LINE) // 8
-            words[mine + team.LOCK // 8] = lock
-            words[mine + team.SHARE // 8] = (1 << team.ONE) // self.size
+            mine = (work_sharing.MEMBERS + thread * work_sharing.LINE) // 8
+            words[mine + work_sharing.LOCK // 8] = lock
+            words[mine + work_sharing.SHARE // 8] = (1 << work_sharing.ONE) // self.size
         self._table[table.TEAM] = words.ctypes.data
         self._table[table.ACQUIRE], self._table[table.RELEASE] = atomics.ACQUIRE, atomics.RELEASE
         cores = _cores(self.size)
@@ -110,7 +117,7 @@ def _dismiss(
     c: NDArray[np.int64], words: NDArray[np.int64], locks: list[int], others: list[threading.Thread]
 ) -> None:
     """Tell all threads to leave, wait for them (they read `words`), and free their locks."""
-    team.dismiss(c, len(locks))
+    work_sharing.dismiss(c, len(locks))
     for other in others:
         other.join()
     for lock in locks:

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from edgespec.backends.base import Progress
 from edgespec.backends.native.kernels import table
-from edgespec.backends.native.kernels.pack import packer
-from edgespec.backends.native.kernels.tile import FORMATS, TILE_ROWS, TileFormat
-from edgespec.backends.native.kernels.unpack import unpack_rows
+from edgespec.backends.native.kernels.matmul.pack import packer
+from edgespec.backends.native.kernels.matmul.tile import FORMATS, TILE_ROWS, TileFormat
+from edgespec.backends.native.kernels.matmul.unpack import unpack_rows
 from edgespec.models.file import ModelFile
 from edgespec.models.spec import ModelSpec, TensorType
 

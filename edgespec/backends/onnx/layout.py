@@ -9,8 +9,8 @@ import numpy as np
 
 from edgespec.backends.onnx.patch import ATTENTION, POSITIONS, Head, Patch
 from edgespec.errors import UnsupportedModelError
-from edgespec.models.onnx_file import PAST, OnnxFile
-from edgespec.models.onnx_graph import BFLOAT16, FLOAT, FLOAT16, Graph
+from edgespec.models.onnx.folder import PAST, OnnxFile
+from edgespec.models.onnx.graph_file import BFLOAT16, FLOAT, FLOAT16, Graph
 
 _FLOATS: dict[int, type[Any]] = {FLOAT: np.float32, FLOAT16: np.float16}
 _TAKEN = {"input_ids", "attention_mask", POSITIONS, "use_cache_branch"}

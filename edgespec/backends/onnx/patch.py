@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgespec.models.protobuf import BYTES, Buffer, field, fields, varint
+from edgespec.models.onnx.protobuf import BYTES, Buffer, field, fields, varint
 
 BIAS = "edgespec.attention_bias"
 POSITIONS = "position_ids"

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.base import Capabilities, Logits, Part, Progress, Rows, Target
-from edgespec.backends.onnx.cache import GrowingCache, KvCache, SharedCache
+from edgespec.backends.onnx.kv_buffers import GrowingCache, KvCache, SharedCache
 from edgespec.backends.onnx.layout import layout_of
-from edgespec.backends.onnx.session import Pass, is_chain, open_session
+from edgespec.backends.onnx.runtime_session import Pass, is_chain, open_session
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, UnsupportedModelError
-from edgespec.memory.plan import Plan
+from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
-from edgespec.models.onnx_file import OnnxFile
+from edgespec.models.onnx.folder import OnnxFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ from __future__ import annotations
 import numpy as np
 
 from edgespec.backends.native.kernels import table as t
-from edgespec.backends.native.kernels.attention import (
+from edgespec.backends.native.kernels.attention.grouped_query import (
     attend_share,
     finish_node,
     first_query,
     put_query,
 )
-from edgespec.backends.native.kernels.intrinsics import (
+from edgespec.backends.native.kernels.codegen.intrinsics import (
     bits_to_float,
     call_row,
     call_tile,
@@ -28,8 +28,8 @@ from edgespec.backends.native.kernels.intrinsics import (
     load_long,
     store_float,
 )
-from edgespec.backends.native.kernels.kv_places import node_entry, part_entry, store_kv
-from edgespec.backends.native.kernels.team import (
+from edgespec.backends.native.kernels.kv.places import node_entry, part_entry, store_kv
+from edgespec.backends.native.kernels.work_sharing import (
     barrier,
     first_unit,
     next_pass,
@@ -37,7 +37,7 @@ from edgespec.backends.native.kernels.team import (
     share_out,
     start_pass,
 )
-from edgespec.jit import inner_kernel, kernel
+from edgespec.system.jit import inner_kernel, kernel
 
 UNIT = 4
 """Tiles of a unit of work: 64 outputs, whole blocks of what quantises them."""

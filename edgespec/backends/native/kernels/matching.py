@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgespec.jit import kernel
+from edgespec.system.jit import kernel
 
 
 @kernel

@@ -1,7 +1,7 @@
 """The maxima of tiles of logits: a row operation, called while the head writes the logits.
 
 With them, choosing a token reads a sixteenth of a row and a few tiles of it
-(`verification/selection.py`).
+(`verification/best_tokens.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import cache
 
 from llvmlite import ir
 
-from edgespec.backends.native.kernels.emit import (
+from edgespec.backends.native.kernels.codegen.emit import (
     F32,
     I1,
     I32,

@@ -12,8 +12,7 @@ from functools import cache, partial
 
 from llvmlite import ir
 
-from edgespec.backends.native.kernels import tile
-from edgespec.backends.native.kernels.emit import (
+from edgespec.backends.native.kernels.codegen.emit import (
     F32,
     I32,
     LANES,
@@ -23,9 +22,16 @@ from edgespec.backends.native.kernels.emit import (
     Function,
     Value,
 )
-from edgespec.backends.native.kernels.machine_code import Processor, compile_named
+from edgespec.backends.native.kernels.codegen.machine_code import Processor, compile_named
+from edgespec.backends.native.kernels.codegen.vectors import (
+    exp,
+    floats,
+    max_lanes,
+    nearest,
+    sum_lanes,
+)
+from edgespec.backends.native.kernels.matmul import tile
 from edgespec.backends.native.kernels.maxima import maxima
-from edgespec.backends.native.kernels.vectors import exp, floats, max_lanes, nearest, sum_lanes
 
 NUM_ARGUMENTS = 8
 

@@ -8,7 +8,7 @@ points to.
 
 from __future__ import annotations
 
-from edgespec.backends.native.kernels.tile import FORMATS
+from edgespec.backends.native.kernels.matmul.tile import FORMATS
 
 # fmt: off
 # The model's shape.
@@ -16,15 +16,15 @@ from edgespec.backends.native.kernels.tile import FORMATS
  EPSILON_BITS, QUERY_SCALE_BITS) = range(12)
 
 # The pass at hand: its trees' nodes (int32, columns below), slots of ancestors (int32), the texts
-# they belong to (int64, columns below; see `attention.py`).
+# they belong to (int64, columns below; see `grouped_query.py`).
 NODES, EXTRA, PARTS, NUM_PARTS = range(12, 16)
 
 # Of the job at hand (see below for the rest of it): the first layer, and whether the head comes
 # after the layers.
 FIRST_LAYER, WITH_HEAD = 16, 17
 
-# The KV arena: positions in a block, then one head's part of it (`memory/arena.py`), steps of the
-# scoring loop, whether it is integers with scales, bytes of a softmax weight.
+# The KV arena: positions in a block, then one head's part of it (`memory/kv/arena.py`), steps of
+# the scoring loop, whether it is integers with scales, bytes of a softmax weight.
 (BLOCK, HEAD_BYTES, KEY_BYTES, KEY_TILE_BYTES, KEY_SCALES, VALUE_BYTES, VALUE_SCALES,
  KEY_STEPS, KV_SCALED, WEIGHT_BYTES) = range(18, 28)
 

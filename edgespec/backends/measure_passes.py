@@ -1,0 +1,68 @@
+"""What a backend's passes cost for a model, measured in a process of its own.
+
+For choosing a backend before one is loaded, and because a library may abort on a file in its first
+pass: the process loads the model, computes passes of all sizes a few times and ends, so that
+nothing of it stays. It holds less than the backend's plan says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from edgespec.errors import ModelFileError
+from edgespec.memory.plan.placement import DevicePart
+from edgespec.memory.plan.plan import Footprint, Plan
+from edgespec.system.child_process import Child, PeerCrash, PeerError, serve
+
+_CONTEXT = 512
+_FEWEST_TRIALS, _MOST_TRIALS = 3, 30
+_BYTES_IN_ALL = 16e9
+"""Of weights, as many passes as read about so much: a second or two."""
+
+
+def pass_seconds(path: Path, plan: Plan) -> dict[int, float] | None:
+    """Seconds of a forward pass by number of nodes, as this plan's backend computes it on this
+    machine; None when it did not come to that. Raises ModelFileError when the backend crashed.
+    """
+    simple = {
+        field.name: getattr(plan, field.name)
+        for field in fields(plan)
+        if isinstance(getattr(plan, field.name), (str, int))
+    }
+    simple["context_length"] = min(plan.context_length, _CONTEXT)
+    simple["sequences"] = 1
+    request = {"path": str(path), "plan": simple, "devices": [asdict(one) for one in plan.devices]}
+    try:
+        with Child(__name__, request, name=plan.backend) as child:
+            return {int(size): float(seconds) for size, seconds in child.greeting.items()}
+    except PeerCrash as error:
+        raise ModelFileError(
+            f"cannot run {path}: {error}; the file is damaged, or made for another version of it: "
+            "convert the model again"
+        ) from None
+    except PeerError:
+        return None
+
+
+def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
+    from edgespec.backends import registry as backends
+    from edgespec.models.file import open_model
+
+    devices = tuple(DevicePart(**part) for part in request["devices"])
+    plan = Plan(**request["plan"], footprint=Footprint(()), devices=devices)
+    with open_model(Path(request["path"]), foreign=True) as file:
+        kinds = {info.type for info in file.tensors.values() if len(info.shape) > 1}
+        backends.warm_up(plan.backend, kinds, plan.kv_type)
+        with backends.open_target(file, plan) as target:
+            # The shortest of many: a busy moment must not decide between backends.
+            passes = int(_BYTES_IN_ALL / file.size_bytes) // len(target.curve_sizes())
+            trials = min(max(passes, _FEWEST_TRIALS), _MOST_TRIALS)
+            curve = target.cost_curve(trials=trials, least=True)
+    return {str(size): seconds for size, seconds in curve.items()}, lambda question: question
+
+
+if __name__ == "__main__":
+    serve(_start)

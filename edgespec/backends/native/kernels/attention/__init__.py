@@ -1,0 +1,1 @@
+"""Attention of tree nodes over the cached prefix and their own ancestors."""

@@ -1,0 +1,1 @@
+"""How keys and values are stored: f16, int8 and q4."""

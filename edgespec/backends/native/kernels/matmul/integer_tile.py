@@ -1,0 +1,309 @@
+"""Tiles of quantised weights: int8 activations, unsigned packed weights, exact integer sums per
+block.
+
+One instruction set differs from another only in its `Operations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from edgespec.backends.native.kernels.codegen.emit import (
+    F32,
+    I1,
+    I32,
+    I64,
+    Emitter,
+    Function,
+    Value,
+)
+from edgespec.backends.native.kernels.matmul import tile
+from edgespec.models.spec import IQ4_NL_VALUES, TensorType
+
+QUADS = tile.BLOCK // 4
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """What an instruction set brings of its own; all else is shared LLVM text.
+
+    A quad is four consecutive columns of `lanes` rows, 4 bytes in each lane of a vector of int32.
+    """
+
+    lanes: int
+    """Rows of a tile that are computed at once, as many as suit the registers: 8 or 16."""
+    dot: Callable[[Emitter, list[Value], list[Value], list[Value], int], list[Value]]
+    """(emitter, starts, quads of u8 weights, addresses of i8 activations, largest weight) -> sums,
+    each its start plus the products of all quads, exactly. A start and an address for each token.
+    """
+    lookup: Callable[[Emitter, bytes, Value], Value]
+    """(emitter, 16 bytes, a quad of indices 0..15) -> the quad of bytes they name."""
+    unrolled: int = 1
+    """Most tokens whose sums stay in registers, in a function for just so many; with more, sums
+    are in memory and the weights of a block in registers while a loop goes over the tokens.
+    """
+    tokens: int = 1
+    """Most tokens `dot` takes at once in a loop; straight code hands it `TOGETHER`."""
+    signed: bool = False
+    """Weights that may exceed 127 count as 128 less in `dot`, so START_128 is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some of a tile's rows, `lanes` from row `first` on, and how their weights are loaded."""
+
+    emitter: Emitter
+    operations: Operations
+    first: int
+
+    def quad(self, base: Value, index: int) -> Value:
+        """Quad `index` of those that start at `base`."""
+        return self.emitter.load(
+            self.emitter.address(base, 4 * (tile.TILE_ROWS * index + self.first)), self.emitter.i32
+        )
+
+    def halves(self, base: Value) -> Value:
+        """f32 from the tile's 16 f16 at `base`."""
+        return self.emitter.half_vector(self.emitter.address(base, 2 * self.first))
+
+    def octets(self, base: Value) -> Value:
+        """int8 from the tile's 16 bytes at `base`."""
+        return self.emitter.load(self.emitter.address(base, self.first), self.emitter.i8)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A run of quads that share one scale: where its integer sum starts and what it is multiplied
+    by.
+    """
+
+    quads: list[Value]
+    largest: int
+    """The largest weight a quad can hold."""
+    start_plane: int | None
+    scale: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block of 32 columns of 16 rows, unpacked: its parts and, for types that have one, the
+    minimum.
+    """
+
+    parts: list[Part]
+    minimum: Value | None = None
+
+
+TOGETHER = 4
+"""Tokens whose sums straight code makes side by side: one alone waits for itself at each quad."""
+PREFETCH = ((2, 4096), (1, 1024))
+"""Into which cache weights are asked for, and how many bytes ahead.
+
+The processor's own prefetcher does not run far enough ahead of a loop that computes. Asked for in
+two steps, more lines are under way than the first cache can wait for at a time.
+"""
+
+
+def emit_tile(kind: TensorType, num_tokens: int, operations: Operations) -> Function:
+    """LLVM text and function name of the tile function for one type and number of tokens.
+
+    Up to `operations.unrolled` tokens it is straight code for just so many. Beyond, one function
+    loops over as many as it is told.
+    """
+    unrolled = num_tokens <= operations.unrolled
+    name = tile.function_name(kind, num_tokens, operations.unrolled)
+    emitter = Emitter(name, tile.NUM_ARGUMENTS, operations.lanes)
+    weights, scales, _, _, output, num_blocks = emitter.arguments[:6]
+    output_stride, told, accumulate = emitter.arguments[9:]
+    most = num_tokens if unrolled else tile.INTEGER_SIZES[-1]
+    parts = range(0, tile.TILE_ROWS, operations.lanes)
+    num_sums = most * len(parts)
+    if unrolled:
+        sums = emitter.array(num_sums, emitter.zero())
+    else:  # LLVM fills an array with a zero it sees by calling memset; these functions call nothing
+        used = emitter.address(0, (told, len(parts)))
+        sums = emitter.array(num_sums, emitter.zero(hidden=output_stride), used)
+    layout = tile.FORMATS[kind].layout
+    block_bytes = 64 * layout.bits
+
+    def tokens(straight: int, looped: int) -> Iterator[list[Value]]:
+        """Groups of tokens; what is emitted between two is done for each group."""
+        return _straight(emitter, most, straight) if unrolled else _looped(emitter, told, looped)
+
+    with emitter.loop(num_blocks) as index:
+        for level, distance in PREFETCH:
+            ahead = emitter.address(weights, (index, block_bytes), distance)
+            emitter.prefetch(ahead, block_bytes, level)
+        for part, first in enumerate(parts):
+            block = _unpack(Rows(emitter, operations, first), layout, weights, scales, index)
+            for group in tokens(max(TOGETHER, operations.tokens), operations.tokens):
+                places = [emitter.address(part, (token, len(parts))) for token in group]
+                slots = [emitter.slot(sums, place) for place in places]
+                _add_block(emitter, block, operations, group, index, slots)
+    for (token,) in tokens(1, 1):
+        for part, first in enumerate(parts):
+            slot = emitter.slot(sums, emitter.address(part, (token, len(parts))))
+            place = emitter.address(output, (token, output_stride), 4 * first)
+            finish(emitter, slot, place, accumulate)
+    return emitter.done()
+
+
+def _straight(emitter: Emitter, count: int, at_once: int) -> Iterator[list[Value]]:
+    for first in range(0, count, at_once):
+        yield [emitter.integer(token) for token in range(first, min(first + at_once, count))]
+
+
+def _looped(emitter: Emitter, count: Value, at_once: int) -> Iterator[list[Value]]:
+    """The last token fills up the last group: it is computed twice, and stored twice alike."""
+    builder = emitter.builder
+    groups = builder.udiv(emitter.address(count, at_once - 1), emitter.integer(at_once))
+    last = emitter.address(count, -1)
+    with emitter.loop(groups) as index:
+        first = emitter.address(0, (index, at_once))
+        others = [emitter.address(first, more) for more in range(1, at_once)]
+        yield [first, *(emitter.call("llvm.umin.i64", I64, [other, last]) for other in others)]
+
+
+def _add_block(
+    emitter: Emitter,
+    block: Block,
+    operations: Operations,
+    tokens: list[Value],
+    index: Value,
+    slots: list[Value],
+) -> None:
+    """Add the products of the block at an index with some tokens to their running float sums."""
+    builder = emitter.builder
+    activations, planes = emitter.arguments[2:4]
+    activation_stride, row_stride, plane_stride = emitter.arguments[6:9]
+    rows, metas = (
+        [emitter.address(base, (token, stride), (index, size)) for token in tokens]
+        for base, stride, size in (
+            (activations, activation_stride, tile.BLOCK),
+            (planes, row_stride, 4),
+        )
+    )
+
+    def of_plane(plane: int, element: Any) -> list[Value]:
+        """Each token's entry in a plane, in all lanes."""
+        return [
+            emitter.splat_load(emitter.address(meta, (plane, plane_stride)), element)
+            for meta in metas
+        ]
+
+    totals = [builder.load(slot) for slot in slots]
+    factors = of_plane(tile.SCALE, F32)
+    done = 0
+    for part in block.parts:
+        plane = part.start_plane
+        if plane is None or (operations.signed and plane == tile.START_128):
+            starts = [emitter.constant(0) for _ in tokens]
+        else:
+            starts = of_plane(plane, I32)
+        own = [emitter.address(row, 4 * done) for row in rows]
+        sums = operations.dot(emitter, starts, part.quads, own, part.largest)
+        done += len(part.quads)
+        totals = [
+            emitter.fma(builder.sitofp(acc, emitter.f32), builder.fmul(part.scale, factor), total)
+            for acc, factor, total in zip(sums, factors, totals, strict=True)
+        ]
+    if block.minimum is not None:
+        totals = [
+            emitter.fma(block.minimum, block_sum, total)
+            for block_sum, total in zip(of_plane(tile.SUM, F32), totals, strict=True)
+        ]
+    for total, slot in zip(totals, slots, strict=True):
+        builder.store(total, slot)
+
+
+def finish(emitter: Emitter, slot: Value, place: Value, accumulate: Value) -> None:
+    """Store the results of a slot, on top of what stands there when `accumulate` is set."""
+    builder = emitter.builder
+    result = builder.load(slot)
+    with builder.if_else(builder.trunc(accumulate, I1)) as (then, otherwise):
+        with then:
+            emitter.store(builder.fadd(emitter.load(place, emitter.f32, 4), result), place)
+        with otherwise:
+            emitter.store(result, place)
+
+
+def _unpack(rows: Rows, layout: tile.Layout, weights: Value, scales: Value, index: Value) -> Block:
+    """The block at an index: its quads as unsigned bytes, its scales and minimum as floats."""
+    emitter, builder = rows.emitter, rows.emitter.builder
+    base = emitter.address(weights, (index, 64 * layout.bits))
+    if layout.bits == 8:
+        quads = [rows.quad(base, i) for i in range(QUADS)]
+    else:
+        quads = _with_high_bits(rows, layout.bits - 4, _nibbles(rows, base), base)
+    largest = (1 << layout.bits) - 1
+    if layout.codebook:
+        table = bytes(value + layout.offset for value in IQ4_NL_VALUES)
+        quads = [rows.operations.lookup(emitter, table, quad) for quad in quads]
+        largest = max(table)
+
+    # f16 first; in super-blocks, they are multiplied by bytes of each part or block
+    group = builder.udiv(index, emitter.integer(layout.blocks))
+    sub = builder.urem(index, emitter.integer(layout.blocks))
+    base = emitter.address(scales, (group, layout.scale_bytes))
+    factors = emitter.address(base, 64 if layout.minimum else 32)
+
+    def multiplied(half: Value, place: Value) -> Value:
+        if layout.blocks == 1:
+            return half
+        convert = builder.uitofp if layout.minimum else builder.sitofp
+        return builder.fmul(half, convert(rows.octets(place), emitter.f32))
+
+    step = rows.halves(base)
+    planes = _START_PLANES[layout.offset, layout.parts]
+    width = QUADS // layout.parts
+    parts = []
+    for part, plane in enumerate(planes):
+        place = emitter.address(factors, (sub, 16 * layout.parts), 16 * part)
+        some = quads[width * part : width * (part + 1)]
+        parts.append(Part(some, largest, plane, multiplied(step, place)))
+    if not layout.minimum:
+        return Block(parts)
+    place = emitter.address(factors, 16 * layout.blocks, (sub, 16))
+    minimum = multiplied(rows.halves(emitter.address(base, 32)), place)
+    return Block(parts, builder.fneg(minimum))
+
+
+_START_PLANES: dict[tuple[int, int], tuple[int | None, ...]] = {
+    (0, 1): (None,),
+    (8, 1): (tile.START_8,),
+    (16, 1): (tile.START_16,),
+    (128, 1): (tile.START_128,),
+    (32, 2): (tile.START_32_LOW, tile.START_32_HIGH),
+}
+"""Where the integer sums of a block's parts start, by the weights' offset and number of parts."""
+
+
+def _nibbles(rows: Rows, base: Value) -> list[Value]:
+    """8 quads from 4 loads: low nibbles are quads 0..3, high nibbles quads 4..7."""
+    emitter, builder = rows.emitter, rows.emitter.builder
+    raw = [rows.quad(base, i) for i in range(QUADS // 2)]
+    mask, four = emitter.constant(0x0F0F0F0F), emitter.constant(4)
+    low = [builder.and_(value, mask) for value in raw]
+    return low + [builder.and_(builder.lshr(value, four), mask) for value in raw]
+
+
+def _with_high_bits(rows: Rows, num_bits: int, quads: list[Value], base: Value) -> list[Value]:
+    """Quads with the bits above their nibbles, which lie `num_bits` for a quad in a byte."""
+    if num_bits == 0:
+        return quads
+    emitter, builder = rows.emitter, rows.emitter.builder
+    in_word = 8 // num_bits
+    above = emitter.address(base, 256)
+    words = [rows.quad(above, i) for i in range(QUADS // in_word)]
+    mask = emitter.constant(((1 << num_bits) - 1) * 0x10101010)
+    found = []
+    for index, quad in enumerate(quads):
+        bits, up = words[index // in_word], 4 - num_bits * (index % in_word)
+        if up > 0:
+            bits = builder.shl(bits, emitter.constant(up))
+        elif up < 0:
+            bits = builder.lshr(bits, emitter.constant(-up))
+        found.append(builder.or_(quad, builder.and_(bits, mask)))
+    return found

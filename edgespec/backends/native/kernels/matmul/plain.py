@@ -1,0 +1,88 @@
+"""The plain tile loop: what every machine can run and what all instruction sets are tested against.
+
+Same signature, same layout and same order of float operations as the vector tiles (see `tile.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from edgespec.backends.native.kernels.codegen.intrinsics import (
+    fma,
+    load_byte,
+    load_float,
+    store_float,
+)
+from edgespec.backends.native.kernels.matmul import tile
+from edgespec.backends.native.kernels.matmul.unpack import float_at, minimum_at, scale_at, weight_at
+from edgespec.models.spec import TensorType
+from edgespec.system.jit import callback, inlined_kernel
+
+_ROWS, _BLOCK = tile.TILE_ROWS, tile.BLOCK
+
+
+@inlined_kernel
+def _store(place, value, accumulate):
+    store_float(place, load_float(place) + value if accumulate else value)
+
+
+def plain_tile(kind: TensorType) -> Callable[..., None]:
+    """The tile function of a type, uncompiled."""
+    layout = tile.FORMATS[kind].layout
+    width = _BLOCK // layout.parts
+
+    # fmt: off
+    def integer_tile(weights, scales, quants, planes, output, num_blocks, quants_stride, row_stride,
+                     plane_stride, output_stride, num_tokens, accumulate):
+        # fmt: on
+        for token in range(num_tokens):
+            quant, meta = quants + token * quants_stride, planes + token * row_stride
+            for row in range(_ROWS):
+                total = np.float32(0.0)
+                for block in range(num_blocks):
+                    factor = load_float(meta + 4 * block)
+                    for part in range(layout.parts):
+                        acc = 0
+                        for column in range(part * width, part * width + width):
+                            value = (load_byte(quant + block * _BLOCK + column) ^ 128) - 128
+                            acc += weight_at(layout, weights, block, row, column) * value
+                        scale = scale_at(layout, scales, block, part, row) * factor
+                        total = fma(np.float32(acc), scale, total)
+                    if layout.minimum:
+                        block_sum = load_float(meta + tile.SUM * plane_stride + 4 * block)
+                        total = fma(-minimum_at(layout, scales, block, row), block_sum, total)
+                _store(output + token * output_stride + 4 * row, total, accumulate)
+
+    # fmt: off
+    def float_tile(weights, scales, values, planes, output, num_pairs, values_stride, row_stride,
+                   plane_stride, output_stride, num_tokens, accumulate):
+        # fmt: on
+        for token in range(num_tokens):
+            for row in range(_ROWS):
+                even, odd = np.float32(0.0), np.float32(0.0)
+                for pair in range(num_pairs):
+                    place = values + token * values_stride + 8 * pair
+                    even = fma(float_at(layout, weights, row, 2 * pair), load_float(place), even)
+                    place += 4
+                    odd = fma(float_at(layout, weights, row, 2 * pair + 1), load_float(place), odd)
+                _store(output + token * output_stride + 4 * row, even + odd, accumulate)
+
+    return float_tile if tile.FORMATS[kind].is_float else integer_tile
+
+
+_SIGNATURE = types.void(*[types.intp] * tile.NUM_ARGUMENTS)
+_KEPT: list[Any] = []
+
+
+@cache
+def address(kind: TensorType) -> int:
+    """Where the plain tile function of a type is."""
+    function = callback(plain_tile(kind), _SIGNATURE)
+    _KEPT.append(function)  # Numba frees the code with the object
+    place: int = function.address
+    return place

@@ -1,0 +1,103 @@
+"""Read packed weights one at a time: what a tile means, in words of its layout (see `tile.py`).
+
+Embeddings are read this way, and the plain loops are made of it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgespec.backends.native.kernels.codegen.intrinsics import (
+    bits_to_float,
+    half_to_float,
+    load_byte,
+    load_float,
+    load_short,
+)
+from edgespec.backends.native.kernels.matmul import tile
+from edgespec.models.spec import IQ4_NL_VALUES
+from edgespec.system.jit import inlined_kernel, inner_kernel, kernel
+
+_ROWS = tile.TILE_ROWS
+_CODEBOOK = np.array(IQ4_NL_VALUES)
+
+
+@inlined_kernel
+def float_at(layout, weights, row, column):
+    """A float weight of one row of a tile, as f32."""
+    place = weights + (column * _ROWS + row) * (layout.bits >> 3)
+    if layout.bits == 32:
+        return np.float32(load_float(place))
+    if layout.upper_half:
+        return bits_to_float(np.int32(np.int64(load_short(place)) << 16))
+    return half_to_float(load_short(place))
+
+
+@inlined_kernel
+def weight_at(layout, weights, block, row, column):
+    """The integer of a quantised weight; the column is that in the block, 0 to 31."""
+    quad = column >> 2
+    place = weights + block * (64 * layout.bits) + 4 * row + (column & 3)
+    if layout.bits == 8:
+        return load_byte(place + 64 * quad) - layout.offset
+    weight = load_byte(place + 64 * (quad & 3)) >> (quad & 4) & 15
+    if layout.codebook:
+        return _CODEBOOK[weight]
+    if layout.bits == 5:
+        weight |= (load_byte(place + 256) >> quad & 1) << 4
+    elif layout.bits == 6:
+        weight |= (load_byte(place + 256 + 64 * (quad >> 2)) >> 2 * (quad & 3) & 3) << 4
+    return weight - layout.offset
+
+
+@inlined_kernel
+def scale_at(layout, scales, block, part, row):
+    """What the integers of a part of a block are multiplied by, f32."""
+    place = scales + block // layout.blocks * layout.scale_bytes
+    step = half_to_float(load_short(place + 2 * row))
+    if layout.blocks == 1:
+        return step
+    place += 64 if layout.minimum else 32
+    factor = load_byte(place + (block % layout.blocks * layout.parts + part) * _ROWS + row)
+    return step * np.float32(factor if layout.minimum else (factor ^ 128) - 128)
+
+
+@inlined_kernel
+def minimum_at(layout, scales, block, row):
+    """What is taken off each weight of a block, f32; only for types that have minima."""
+    place = scales + block // layout.blocks * layout.scale_bytes
+    step = half_to_float(load_short(place + 2 * _ROWS + 2 * row))
+    if layout.blocks == 1:
+        return step
+    place += 64 + (layout.blocks + block % layout.blocks) * _ROWS
+    return step * np.float32(load_byte(place + row))
+
+
+@kernel
+def unpack_rows(layout, weights, scales, weight_bytes, scale_bytes, rows, out):
+    """Write these rows of a matrix, whose tiles are so many bytes each from two addresses on, as
+    f32 [rows, columns].
+    """
+    for place in range(len(rows)):
+        row = np.int64(rows[place])
+        index, lane = row // _ROWS, row % _ROWS
+        tile_weights, tile_scales = weights + index * weight_bytes, scales + index * scale_bytes
+        _unpack_row(layout, tile_weights, tile_scales, lane, out[place])
+
+
+@inner_kernel
+def _unpack_row(layout, weights, scales, row, out):
+    """Write one row of the tile at two addresses as f32 [columns]."""
+    columns = len(out)
+    if layout.scale_bytes == 0:
+        for column in range(columns):
+            out[column] = float_at(layout, weights, row, column)
+        return
+    width = tile.BLOCK // layout.parts
+    for block in range(columns // tile.BLOCK):
+        minimum = minimum_at(layout, scales, block, row) if layout.minimum else np.float32(0.0)
+        for part in range(layout.parts):
+            scale = scale_at(layout, scales, block, part, row)
+            for column in range(part * width, part * width + width):
+                weight = weight_at(layout, weights, block, row, column)
+                out[block * tile.BLOCK + column] = np.float32(weight) * scale - minimum

@@ -1,0 +1,179 @@
+"""Backends by name; each is imported only when it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from edgespec.errors import BackendError, OptionError, UnsupportedModelError
+from edgespec.memory.plan.settings import CHOSEN_KV_TYPES
+
+if TYPE_CHECKING:
+    from edgespec.backends.base import Progress, Target
+    from edgespec.memory.plan.external_engine import Ask
+    from edgespec.memory.plan.placement import Device
+    from edgespec.memory.plan.plan import Plan
+    from edgespec.models.file import ModelFile
+    from edgespec.models.spec import TensorType
+
+NAMES = ("native", "llamacpp", "onnx", "reference")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The backends that can run a model, and what keeps the others from it."""
+
+    names: tuple[str, ...]
+    """At least one; the first is taken where nothing speaks for another."""
+    refused: Mapping[str, str]
+    """Why not, by name; for a backend that is not installed, what to type."""
+    reasons: tuple[str, ...] = ()
+    """What a plan says when there is nothing to choose."""
+
+
+def offer(name: str, file: ModelFile) -> Offer:
+    """The backends for a name the user gave; "auto" may be several, to be compared by speed.
+
+    Raises OptionError for a name that means nothing, UnsupportedModelError for a model that the
+    backend cannot run, BackendError for a backend that is not installed.
+    """
+    if name not in ("auto", *NAMES):
+        raise OptionError(f"no backend is called {name!r}; choose auto, {', '.join(NAMES)}")
+    if name == "onnx" or file.format == "onnx":
+        from edgespec.backends.onnx.session_memory import choose_onnx
+
+        return Offer(("onnx",), {}, (choose_onnx(name, file),))
+    from edgespec.backends.llamacpp.library import missing
+
+    absent = missing()
+    if name == "llamacpp":
+        if absent:
+            raise BackendError(f"the llamacpp backend was asked for and {absent}")
+        return Offer((name,), {}, ("backend llamacpp: as asked",))
+    why_not = _own_refusal("native" if name == "auto" else name, file)
+    if not why_not:
+        if name == "auto":
+            return _several(absent)
+        return Offer((name,), {}, (f"backend {name}: as asked",))
+    if absent:
+        raise UnsupportedModelError(f"{why_not}; llama.cpp may run it: {absent}")
+    if name != "auto":
+        raise UnsupportedModelError(f"{why_not}; llama.cpp may run it: --backend llamacpp")
+    reasons = ("backend llamacpp: runs this model", f"not native: {why_not}")
+    return Offer(("llamacpp",), {"native": why_not}, reasons)
+
+
+def offer_with_devices(name: str, file: ModelFile) -> Offer:
+    """The same where layers are to go to GPUs or workers, which llama.cpp alone does."""
+    if name not in ("auto", "llamacpp") or file.format != "gguf":
+        raise OptionError(
+            f"--vram and --workers place layers of .gguf models by the llamacpp backend, and "
+            f"backend {name} was asked for {file.path.name}; use --backend llamacpp, or leave them "
+            "out"
+        )
+    offered = offer("llamacpp", file)
+    return replace(offered, reasons=("backend llamacpp: the one that uses other devices",))
+
+
+def _several(absent: str) -> Offer:
+    """For a model that the native backend runs; llama.cpp runs what that does."""
+    if absent:
+        return Offer(("native",), {"llamacpp": absent}, ("backend native: runs this model",))
+    return Offer(("native", "llamacpp"), {})
+
+
+def _own_refusal(name: str, file: ModelFile) -> str:
+    """Why one of our own backends cannot run a model, "" when it can."""
+    from edgespec.backends.native.limits import refusal
+
+    why_not = (
+        file.spec.refusal if name == "reference" else refusal(file.spec, file.tensors.values())
+    )
+    return why_not or file.tokenizer_refusal
+
+
+@contextmanager
+def survey(
+    name: str,
+    file: ModelFile,
+    devices: Sequence[Device] = (),
+    *,
+    mapped: bool = False,
+    layers: int | None = None,
+) -> Iterator[Ask | None]:
+    """For a backend that counts its own memory, who to ask; None for the others.
+
+    llama.cpp is asked about weights used where they lie with `mapped`, and with `layers` about the
+    first part of a model in two files.
+
+    Raises ModelFileError for a file that its engine refuses, BackendError when it does not run.
+    """
+    if name == "llamacpp":
+        from edgespec.backends.llamacpp.memory_need import ask_engine
+
+        with ask_engine(file, devices, mapped=mapped, layers=layers) as ask:
+            yield ask
+    elif name == "onnx":
+        from edgespec.backends.onnx.session_memory import ask_onnx
+
+        yield ask_onnx(file)
+    else:
+        yield None
+
+
+def notes(name: str, used: Collection[str] = ()) -> tuple[str, ...]:
+    """What a plan that uses these devices should say of a backend on this machine."""
+    if name != "llamacpp":
+        return ()
+    from edgespec.backends.llamacpp.probe import probed
+    from edgespec.backends.llamacpp.remote.devices import unused_gpus
+
+    return tuple(filter(None, [probed().note(), unused_gpus(used)]))
+
+
+def may_abort(name: str) -> bool:
+    """Whether a backend's library may end the process over a damaged file."""
+    return name == "llamacpp"
+
+
+def compiles(name: str) -> bool:
+    """Whether a backend's passes need code that is compiled at a first start."""
+    return name == "native"
+
+
+def compiled_apart(name: str, kv_type: str) -> str:
+    """A KV type whose code a first start does not compile unless asked for it, else ""."""
+    return kv_type if compiles(name) and kv_type not in ("auto", *CHOSEN_KV_TYPES) else ""
+
+
+def warm_up(name: str, kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
+    """Compile what a backend needs for these weight types and KV, or load it from the cache."""
+    if compiles(name):
+        from edgespec.backends.native.compile_kernels import warm_up as warm_up_native
+
+        warm_up_native(kinds, kv_type)
+
+
+def open_target(file: ModelFile, plan: Plan, progress: Progress | None = None) -> Target:
+    """Load a model into the backend its plan names."""
+    if plan.backend == "llamacpp" and plan.devices:
+        from edgespec.backends.llamacpp.remote.offloaded import OffloadedTarget
+
+        return OffloadedTarget(file, plan, progress)
+    if plan.backend == "llamacpp":
+        from edgespec.backends.llamacpp.target import LlamaTarget
+
+        return LlamaTarget(file, plan, progress, mapped=plan.mapped)
+    if plan.backend == "onnx":
+        from edgespec.backends.onnx.target import OnnxTarget
+
+        return OnnxTarget(file, plan, progress)
+    if plan.backend == "reference":
+        from edgespec.backends.reference import ReferenceTarget
+
+        return ReferenceTarget(file, plan, progress)
+    from edgespec.backends.native.target import NativeTarget
+
+    return NativeTarget(file, plan, progress)

@@ -1,0 +1,1 @@
+"""The draft market: many proposals become one tree, likeliest paths first."""

@@ -1,0 +1,44 @@
+"""What the market keeps of each of its drafters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgespec.drafting.base import NO_PATH, Drafter, DraftTree, Path
+from edgespec.drafting.market.account import DearAccount
+
+
+@dataclass(slots=True)
+class Source:
+    """One drafter in the market: what it costs, what it brings, and when it is asked next."""
+
+    drafter: Drafter
+    number: int
+    """Its index in trees and statistics; 0 is the root, and agreement."""
+    seconds: float = 0.0
+    """A typical call's."""
+    tokens: float = 1.0
+    """Right tokens per call that nobody else was surer of; believed to be one at first."""
+    wait: int = 0
+    silence: int = 0
+    asked: bool = False
+    spent_s: float = 0.0
+    """Since the step began: feeding, proposing and learning."""
+    num_read: int = 0
+    """How many of the market's latest tokens its store has been fed."""
+    tree: DraftTree | None = None
+    """Its proposal in this step, if it made one."""
+    path: Path = NO_PATH
+    """What that comes after."""
+    account: DearAccount | None = None
+    """Of a dear one."""
+    turn: int = 0
+    """Of all dear proposals, its last."""
+
+
+def brought(tree: DraftTree, number: int) -> int:
+    """How many nodes are a source's, or come after one of its own."""
+    theirs = [False]
+    for parent, source in zip(tree.parents[1:].tolist(), tree.sources[1:].tolist(), strict=True):
+        theirs.append(source == number or theirs[parent])
+    return sum(theirs)

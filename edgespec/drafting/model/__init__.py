@@ -1,0 +1,1 @@
+"""Drafters that ask a model: the target's first layers, or a smaller one."""

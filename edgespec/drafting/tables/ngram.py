@@ -1,0 +1,42 @@
+"""Drafts from counted n-grams of several lengths.
+
+"Lossless Acceleration of Large Language Model via Adaptive N-gram Parallel Decoding" (ANPD),
+section 3: n-grams of the prompt and of what was written since, kept for several n, the longest that
+is known first, shorter ones as it fails. The paper drafts one chain of the most frequent followers;
+here followers branch by their counts, and each length is trusted as often as it was right.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.drafting.tables.counted import grow_from_counts, priors_by_order
+from edgespec.drafting.tables.followers import count_text
+from edgespec.drafting.tables.table_drafter import TableDrafter
+
+_ORDERS = 4
+
+
+class NgramDrafter(TableDrafter):
+    """Proposes what followed the text's last tokens before, most often or most lately."""
+
+    name = "ngram"
+    orders = _ORDERS
+    ways = 4
+    priors = priors_by_order(_ORDERS)
+
+    def _learn_text(self, text: NDArray[np.int32], begin: int) -> None:
+        count_text(self._rows, self._keys, text, begin, self._now)
+
+    def _grow(self, max_nodes: int) -> int:
+        return grow_from_counts(
+            self._rows,
+            self._rates,
+            self._keys,
+            self._tail,
+            max_nodes,
+            self._proposal.places,
+            self._proposal.scores,
+            False,
+        )

@@ -1,0 +1,125 @@
+"""Drafts from the target's own runners-up, by the token they followed last time.
+
+"Turning Trash into Treasure: Accelerating Inference of Large Language Models with Token Recycling".
+For every verified node, rejected ones too, the target's likeliest next tokens replace what was
+known to follow that token. The paper's tree has 80 places of fixed shape; this one grows best path
+first by how often each rank was right, to as many nodes as are asked for.
+
+The adjacency is a property of the model, not of one text, so a new text keeps it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.drafting.base import StepOutcome
+from edgespec.drafting.proposal import (
+    PARENT,
+    PATH,
+    PATH_FLOOR,
+    TOKEN,
+    num_nodes,
+    plant,
+    push,
+    take_best,
+)
+from edgespec.drafting.rates import RATE
+from edgespec.drafting.tables.followers import FIRST, find, keys_at_node, lengthen, row_for
+from edgespec.drafting.tables.table_drafter import TableDrafter
+from edgespec.system.jit import inner_kernel, kernel
+
+RANKS = 8
+_PRIORS = (0.4, 0.12, 0.06, 0.04, 0.03, 0.02, 0.02, 0.01)
+
+
+@kernel
+def remember_tops(
+    rows: NDArray[np.int32],
+    keys: NDArray[np.int64],
+    tokens: NDArray[np.int32],
+    tops: NDArray[np.int32],
+    now: int,
+) -> None:
+    """The followers of each of `tokens` [n] are its row of `tops` [n, k] from now on.
+
+    Where a token is at several nodes, the likelier node, which is the earlier one, has the last
+    word.
+    """
+    num_ways = (rows.shape[1] - FIRST) // 2
+    for node in range(len(tokens) - 1, -1, -1):
+        lengthen(keys, 0, tokens[node])
+        row = row_for(rows, keys[0, 0], keys[0, 1], now)
+        for rank in range(min(num_ways, tops.shape[1])):
+            rows[row, FIRST + rank] = tops[node, rank]
+
+
+@inner_kernel
+def push_ranks(
+    rows: NDArray[np.int32],
+    row: int,
+    rates: NDArray[np.float64],
+    places: NDArray[np.int32],
+    scores: NDArray[np.float64],
+    node: int,
+) -> None:
+    """Let a row's followers wait as children of `node`."""
+    num_ways = (rows.shape[1] - FIRST) // 2
+    for rank in range(num_ways):
+        token = rows[row, FIRST + rank]
+        if token < 0 or scores[node, PATH] * rates[rank, RATE] < PATH_FLOOR:
+            break
+        push(places, scores, token, node, rank, 0, 0, rates[rank, RATE], 1.0)
+
+
+@kernel
+def grow_from_ranks(
+    rows: NDArray[np.int32],
+    rates: NDArray[np.float64],
+    keys: NDArray[np.int64],
+    tail: NDArray[np.int32],
+    max_nodes: int,
+    places: NDArray[np.int32],
+    scores: NDArray[np.float64],
+) -> int:
+    """Fill the tree, best path first; return its number of nodes with the root."""
+    node = plant(places, scores, tail[-1], max_nodes)
+    tokens, parents = places[:, TOKEN], places[:, PARENT]
+    while node >= 0:
+        keys_at_node(tokens, parents, node, tail, keys)
+        row = find(rows, keys[0, 0], keys[0, 1])
+        if row >= 0:
+            push_ranks(rows, row, rates, places, scores, node)
+        node = take_best(places, scores)
+    return num_nodes(places)
+
+
+class RecyclingDrafter(TableDrafter):
+    """Proposes what the target thought likely after the same token before."""
+
+    name = "recycling"
+    wants_top = RANKS
+    orders = 1
+    ways = RANKS
+    priors = _PRIORS
+
+    def _forget(self) -> None:
+        """What follows a token is as true of the next text."""
+
+    def _learn_outcome(self, outcome: StepOutcome) -> None:
+        if outcome.top is not None:
+            remember_tops(
+                self._rows, self._keys, outcome.tree.tokens, outcome.top.tokens, self._now
+            )
+            self._now = (self._now + 1) % 2**30
+
+    def _grow(self, max_nodes: int) -> int:
+        return grow_from_ranks(
+            self._rows,
+            self._rates,
+            self._keys,
+            self._tail,
+            max_nodes,
+            self._proposal.places,
+            self._proposal.scores,
+        )

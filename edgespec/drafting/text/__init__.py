@@ -1,0 +1,1 @@
+"""Drafters that find where text repeats itself."""

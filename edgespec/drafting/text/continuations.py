@@ -1,0 +1,143 @@
+"""A draft tree from a suffix automaton: what followed the match, and shorter matches below it.
+
+A node's probability is the rate at which matches of its length were right, times its share among
+the match's followers. What the followers of a match leave over goes to those of the next shorter
+one, as in prediction by partial matching ("Data Compression Using Adaptive Coding and Partial
+String Matching", Cleary and Witten).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.drafting.proposal import (
+    MATCH,
+    PATH,
+    PATH_FLOOR,
+    STATE,
+    is_waiting,
+    num_nodes,
+    num_waiting,
+    plant,
+    push,
+    take_best,
+)
+from edgespec.drafting.rates import RATE
+from edgespec.drafting.text.automaton import (
+    COUNT,
+    HEAD,
+    LAST_END,
+    LENGTH,
+    LINK,
+    NEXT,
+    TARGET,
+    match_after,
+)
+from edgespec.drafting.text.automaton import TOKEN as LABEL
+from edgespec.drafting.text.match_rates import bucket_of
+from edgespec.system.jit import inner_kernel, kernel
+
+_MAX_FOLLOWERS = 64
+"""Followers looked at, newest first: states of single frequent tokens have thousands."""
+_NEWEST_BONUS = 1.0
+"""What the latest occurrence's follower counts extra: text tends to repeat what it did last."""
+_MOST_LEVELS = 3
+"""Matches looked at for one node, the longest and shorter ones."""
+
+
+@inner_kernel
+def push_followers(
+    states: NDArray[np.int32],
+    edges: NDArray[np.int32],
+    rates: NDArray[np.float64],
+    places: NDArray[np.int32],
+    scores: NDArray[np.float64],
+    first: int,
+    parent: int,
+    state: int,
+    match: int,
+    left: float,
+) -> float:
+    """Let the followers of `state` wait that none of the siblings from `first` on is; return the
+    probability that is left for others.
+    """
+    total = 0.0
+    newest = -1
+    newest_end = -1
+    edge = states[state, HEAD]
+    for _ in range(_MAX_FOLLOWERS):
+        if edge < 0:
+            break
+        target = edges[edge, TARGET]
+        total += states[target, COUNT]
+        if states[target, LAST_END] > newest_end:
+            newest_end = states[target, LAST_END]
+            newest = edge
+        edge = edges[edge, NEXT]
+    bucket = bucket_of(match)
+    given = left
+    siblings = num_waiting(places)
+    edge = states[state, HEAD]
+    for _ in range(_MAX_FOLLOWERS):
+        if edge < 0:
+            break
+        target = edges[edge, TARGET]
+        weight = states[target, COUNT] + (_NEWEST_BONUS if edge == newest else 0.0)
+        share = left * weight / (total + _NEWEST_BONUS)
+        p_accept = rates[bucket, RATE] * share
+        token = edges[edge, LABEL]
+        if not is_waiting(places, first, siblings, token):
+            push(places, scores, token, parent, bucket, target, match + 1, p_accept, share)
+            given -= p_accept
+        edge = edges[edge, NEXT]
+    return given
+
+
+@inner_kernel
+def expand(
+    states: NDArray[np.int32],
+    edges: NDArray[np.int32],
+    rates: NDArray[np.float64],
+    places: NDArray[np.int32],
+    scores: NDArray[np.float64],
+    node: int,
+) -> None:
+    """Let the continuations of `node` wait."""
+    state, match = places[node, STATE], places[node, MATCH]
+    first = num_waiting(places)
+    left = 1.0
+    levels = 0
+    while state > 0 and levels < _MOST_LEVELS and scores[node, PATH] * left >= PATH_FLOOR:
+        if states[state, HEAD] >= 0:
+            levels += 1
+            left = push_followers(
+                states, edges, rates, places, scores, first, node, state, match, left
+            )
+        state = states[state, LINK]
+        match = min(match, states[state, LENGTH])
+
+
+@kernel
+def propose_tree(
+    states: NDArray[np.int32],
+    edges: NDArray[np.int32],
+    slots: NDArray[np.int32],
+    sizes: NDArray[np.int64],
+    rates: NDArray[np.float64],
+    path: NDArray[np.int32],
+    root: int,
+    max_nodes: int,
+    places: NDArray[np.int32],
+    scores: NDArray[np.float64],
+) -> int:
+    """Fill the tree of what follows the text and a path, which ends with the root; best path first.
+    Return its number of nodes with the root.
+    """
+    node = plant(places, scores, root, max_nodes)
+    state, match = match_after(states, edges, slots, sizes, path)
+    places[0, STATE], places[0, MATCH] = state, match
+    while node >= 0:
+        expand(states, edges, rates, places, scores, node)
+        node = take_best(places, scores)
+    return num_nodes(places)

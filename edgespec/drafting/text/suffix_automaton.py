@@ -1,0 +1,199 @@
+"""Drafts from the text's own repetitions, found by a suffix automaton.
+
+"SAM Decoding: Speculative Decoding via Suffix Automaton", section 3. The automaton of prompt and
+output grows by one token in O(1) amortised; the suffix link of the state of the whole text is the
+longest suffix that occurred before, so the match needs no search and no cursor beside the automaton
+itself. Prompt lookup ("Prompt Lookup Decoding", Saxena) is the special case of a fixed match length
+and a single continuation.
+
+Continuations are walked through the automaton, so different earlier occurrences branch, and a walk
+that reaches the end of the text goes on at its suffix link: periodic text drafts as many periods as
+asked. Where the match's followers leave room, those of shorter matches branch off too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.drafting.base import Drafter, DraftTree, Path, StepOutcome
+from edgespec.drafting.proposal import MOST_NODES, Proposal
+from edgespec.drafting.rates import new_rates
+from edgespec.drafting.text.automaton import (
+    BYTES_PER_TOKEN,
+    EDGES_PER_TOKEN,
+    LAST,
+    LENGTH,
+    LINK,
+    NUM_EDGES,
+    NUM_STATES,
+    SLOTS_PER_TOKEN,
+    STATES_PER_TOKEN,
+    feed,
+)
+from edgespec.drafting.text.continuations import propose_tree
+from edgespec.drafting.text.match_rates import PRIORS
+from edgespec.errors import OptionError
+
+_FIRST_CAPACITY = 1024
+MIN_BYTES = 64 * 1024
+_NO_PATH: NDArray[np.int32] = np.zeros(0, np.int32)
+
+
+class SuffixAutomatonDrafter(Drafter):
+    """Proposes what followed earlier occurrences of the text's longest repeated suffix.
+
+    Its store grows by doubling, up to `max_bytes`; when that is full it is rebuilt from the latest
+    half of the text, so older text is forgotten and no cap is ever exceeded. Rebuilding takes about
+    a microsecond per token kept. Raises OptionError when `max_bytes` is too small to be of use.
+    """
+
+    name = "suffix-automaton"
+    follows = True
+
+    def __init__(self, max_bytes: int = 8 * 2**20, *, source: int = 1) -> None:
+        if max_bytes < MIN_BYTES:
+            raise OptionError(
+                f"a suffix automaton of {max_bytes} bytes is too small; give it {MIN_BYTES} or more"
+            )
+        self.max_bytes = max_bytes
+        self.source = source
+        self._rates = new_rates(PRIORS)
+        self._proposal = Proposal(source)
+        self._sizes = np.zeros(4, np.int64)
+        # A rebuild holds one more copy of the tokens: 4 bytes each.
+        self._most_tokens = (max_bytes - self._fixed_bytes) // (BYTES_PER_TOKEN + 4)
+        self._allocate(min(_FIRST_CAPACITY, self._most_tokens))
+
+    @property
+    def _fixed_bytes(self) -> int:
+        return self._rates.nbytes + self._sizes.nbytes + self._proposal.size_bytes
+
+    def _allocate(self, capacity: int) -> None:
+        """An empty automaton for texts of `capacity` tokens; sizes are the worst case, so nothing
+        can overflow.
+        """
+        self._num_tokens = 0
+        self._text = np.empty(capacity, np.int32)
+        self._states = np.empty((STATES_PER_TOKEN * capacity + 1, 5), np.int32)
+        self._edges = np.empty((EDGES_PER_TOKEN * capacity, 4), np.int32)
+        self._slots = np.zeros(SLOTS_PER_TOKEN * capacity, np.int32)
+        self._sizes[NUM_STATES] = 1
+        self._sizes[NUM_EDGES] = 0
+        self._sizes[LAST] = 0
+        self._states[0] = (-1, 0, -1, 0, -1)
+
+    def _rebuild(self, tokens: NDArray[np.int32], capacity: int) -> None:
+        """Start over with `tokens`, releasing the old arrays before the new ones are made; where
+        memory is refused, without a text.
+        """
+        del self._text, self._states, self._edges, self._slots
+        try:
+            self._allocate(capacity)
+        except MemoryError:
+            self._allocate(1)
+            raise
+        self._feed(tokens)
+
+    def _feed(self, tokens: NDArray[np.int32]) -> None:
+        begin = self._num_tokens
+        self._text[begin : begin + len(tokens)] = tokens
+        self._num_tokens += len(tokens)
+        feed(
+            self._states, self._edges, self._slots, self._sizes, self._text, begin, self._num_tokens
+        )
+
+    def shrink(self) -> int:
+        """Halve capacity and cap, and keep the latest tokens that fill half of what is left."""
+        before, half = self.size_bytes, self._most_tokens // 2
+        if half * BYTES_PER_TOKEN >= MIN_BYTES // 2:
+            self._proposal.forget()
+            self._most_tokens = half
+            capacity = min(half, max(len(self._text) // 2, 1))
+            keep = min(self._num_tokens, max(capacity // 2, 1))
+            kept = self._text[self._num_tokens - keep : self._num_tokens].copy()
+            self._rebuild(kept, capacity)
+        return before - self.size_bytes
+
+    def _make_room(self, num_new: int) -> None:
+        wanted = self._num_tokens + num_new
+        if wanted <= len(self._text):
+            return
+        keep = self._num_tokens
+        if wanted > self._most_tokens:
+            keep = min(keep, max(self._most_tokens // 2, 1), self._most_tokens - num_new)
+        kept = self._text[self._num_tokens - keep : self._num_tokens].copy()
+        self._rebuild(kept, min(self._most_tokens, max(2 * len(self._text), keep + num_new)))
+
+    def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        """Start over with these tokens as the text so far; of a long text, the latest half of the
+        capacity is kept.
+
+        What was learnt about match lengths stays.
+        """
+        ids = np.asarray(tokens, dtype=np.int32)
+        if len(ids) > self._most_tokens:
+            ids = ids[-max(self._most_tokens // 2, 1) :]
+        capacity = min(self._most_tokens, max(_FIRST_CAPACITY, 2 * len(ids)))
+        self._proposal.forget()
+        self._rebuild(ids, capacity)
+
+    def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        """The text grew by these tokens: O(1) each, amortised."""
+        ids = np.array(tokens, np.int32)
+        step = max(self._most_tokens // 2, 1)
+        for start in range(0, len(ids), step):
+            part = ids[start : start + step]
+            self._make_room(len(part))
+            self._feed(part)
+
+    @property
+    def match_length(self) -> int:
+        """Length of the text's longest suffix that occurred before."""
+        link = int(self._states[self._sizes[LAST], LINK])
+        return int(self._states[link, LENGTH]) if link > 0 else 0
+
+    def propose(self, max_nodes: int) -> DraftTree:
+        """The likeliest continuations, at most `max_nodes` besides the root, best path first."""
+        if self._num_tokens == 0:
+            raise OptionError(
+                "a drafter has no text to continue; call reset() with the prompt first"
+            )
+        return self._grow(_NO_PATH, self._text[self._num_tokens - 1], max_nodes, self._proposal)
+
+    def propose_after(self, path: Path, max_nodes: int, scratch: Proposal) -> DraftTree:
+        """What followed the longest suffix of text and path that occurred in the text."""
+        return self._grow(np.array(path.tokens, np.int32), path.tokens[-1], max_nodes, scratch)
+
+    def _grow(
+        self, path: NDArray[np.int32], root: int, max_nodes: int, proposal: Proposal
+    ) -> DraftTree:
+        num_nodes = propose_tree(
+            self._states,
+            self._edges,
+            self._slots,
+            self._sizes,
+            self._rates,
+            path,
+            root,
+            min(max_nodes, MOST_NODES),
+            proposal.places,
+            proposal.scores,
+        )
+        return proposal.tree(num_nodes)
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """Learn how often matches of each length were right.
+
+        The last proposal is compared with the tokens that came, whether or not its nodes were
+        verified.
+        """
+        self._proposal.settle(outcome.new_tokens, self._rates)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all arrays: exact, and at most `max_bytes`."""
+        store = (self._text, self._states, self._edges, self._slots)
+        return self._fixed_bytes + sum(buffer.nbytes for buffer in store)

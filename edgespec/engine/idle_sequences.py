@@ -1,0 +1,231 @@
+"""Texts that nobody writes at: their keys and values stay in the arena while it has room.
+
+Each conversation has a text of its own, and so has whatever is written without one. A text is put
+here when another takes its place in the engine's session, and comes back when it is written on. Its
+blocks count against the plan like any others: when all are taken, or memory is short, the text idle
+longest is spilled to a file, and where that fails forgotten and computed again. The text of a reply
+depends on none of this: what comes back are the same bytes, or those the same tokens give again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from edgespec.backends.base import Target
+from edgespec.backends.sequence import KvSequence
+from edgespec.engine.request import KvTraffic
+from edgespec.engine.slot import Session, num_common
+from edgespec.errors import EdgeSpecError, KvFileError
+from edgespec.memory.kv.arena import BLOCK
+from edgespec.memory.kv.kv_file import KvHeader
+from edgespec.memory.kv.prompt_cache import Prefix, blocks
+from edgespec.memory.kv.spill import SpillFolder
+
+_KEEPS_NONE = "this backend keeps keys and values itself"
+
+
+@dataclass(slots=True)
+class IdleText:
+    """Token ids, and their keys and values: in an idle sequence, or in a file and it is empty."""
+
+    ids: list[int]
+    sequence: KvSequence
+    is_saved: bool = False
+    """A saved prefix: the blocks are its file's pages, and nobody's loss."""
+    path: Path | None = None
+    num_spilled: int = 0
+    """Positions in the file."""
+
+    def common(self, prompt_ids: Sequence[int]) -> int:
+        """How many positions in memory a prompt, but for its last token, begins with."""
+        return num_common(self.ids, prompt_ids, self.sequence.length)
+
+    def common_spilled(self, prompt_ids: Sequence[int]) -> int:
+        """The same of positions in the file."""
+        return num_common(self.ids, prompt_ids, self.num_spilled)
+
+
+@dataclass(slots=True)
+class Shelf:
+    """Idle texts by their owners, the one idle longest first; used by one thread at a time, but for
+    `discard`.
+    """
+
+    target: Target
+    folder: SpillFolder | None
+    """Where texts are spilled; None forgets them."""
+    kind: Callable[[], bytes]
+    """What makes keys and values of this engine worth nothing to another; 32 bytes."""
+    traffic: KvTraffic = field(default_factory=KvTraffic)
+    """What came and went since the last request began."""
+    _texts: dict[Hashable, IdleText] = field(default_factory=dict)
+    _ended: deque[Hashable] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        if self.target.arena is not None:
+            self.target.arena.make_room = self.make_room
+
+    def switch(self, session: Session, owner: Hashable, prompt_ids: Sequence[int]) -> None:
+        """Let a session work on an owner's text, as far as the prompt goes on with it; None is
+        whatever is written without a conversation.
+        """
+        if session.owner == owner:
+            return
+        if self.target.arena is not None:
+            self._put(session)
+        session.owner = owner
+        kept = self._texts.pop(owner, None)
+        if kept is None:
+            return
+        try:
+            if kept.path is None:
+                session.sequence.swap(kept.sequence)
+                session.ids[:] = kept.ids
+            else:
+                self._restore(kept, session, prompt_ids)
+        finally:
+            self._remove(kept)
+
+    def texts(self) -> Iterator[IdleText]:
+        """Those that are in memory."""
+        return (text for text in self._texts.values() if text.sequence.length)
+
+    def _put(self, session: Session) -> None:
+        if session.sequence.length:
+            idle = self.target.idle_sequence()
+            session.sequence.swap(idle)
+            self._texts[session.owner] = IdleText(list(session.ids), idle)
+        session.ids.clear()
+
+    def offer(self, prefix: Prefix, prompt_ids: Sequence[int], known: int) -> None:
+        """Let a prompt begin like a saved prefix, if that is more than the `known` positions that
+        its session has, or another text in memory.
+        """
+        arena = self.target.arena
+        if arena is None:
+            self.traffic.note(f"the prefix {prefix.name} was computed: {_KEEPS_NONE}")
+            return
+        ids = prefix.header.ids[: self.target.context_length].tolist()
+        known = max((text.common(prompt_ids) for text in self.texts()), default=known)
+        if num_common(ids, prompt_ids, len(ids)) <= known:
+            return
+        self.drop_saved(prefix.name)
+        idle = self.target.idle_sequence()
+        try:
+            if prefix.header.kind != self.kind() or prefix.header.block_bytes != arena.block_bytes:
+                raise KvFileError(
+                    f"it was saved with {prefix.model} in another form: another file of that name, "
+                    "KV type, processor or version"
+                )
+            for content in blocks(prefix, -(-len(ids) // BLOCK)):
+                idle.state.append(content)
+            idle.filled(len(ids))
+            self._texts[_saved(prefix.name)] = IdleText(ids, idle, is_saved=True)
+        except EdgeSpecError as error:
+            idle.close()
+            self.traffic.note(f"the prefix {prefix.name} was computed again: {error}")
+
+    def drop_saved(self, name: str) -> None:
+        """Close a prefix's file."""
+        text = self._texts.pop(_saved(name), None)
+        if text is not None:
+            self._remove(text)
+
+    def make_room(self) -> bool:
+        """Spill or forget the text idle longest; False when none is in memory."""
+        for owner, text in self._texts.items():
+            if text.sequence.length:
+                self._give_up(owner, text)
+                return True
+        return False
+
+    def spill(self) -> int:
+        """Spill, or forget, all texts; returns the bytes of the arena that this gave back."""
+        arena = self.target.arena
+        if arena is None:
+            return 0
+        before = arena.size_bytes
+        while self.make_room():
+            pass
+        return before - arena.size_bytes
+
+    def _give_up(self, owner: Hashable, text: IdleText) -> None:
+        length = text.sequence.length
+        try:
+            if owner is not None and not text.is_saved and self.folder is not None:
+                blocks = text.sequence.state.contents(length)
+                text.path = self.folder.write(self._header(text.ids[:length]), blocks)
+                text.num_spilled = length
+                self.traffic.spilled_tokens += length
+        except OSError as error:
+            self.traffic.note(f"an idle conversation could not be spilled: {error}")
+        text.sequence.truncate(0)
+        if text.path is None:
+            self.traffic.forgotten_tokens += 0 if text.is_saved else length
+            del self._texts[owner]
+
+    def _restore(self, kept: IdleText, session: Session, prompt_ids: Sequence[int]) -> None:
+        """Read what a prompt goes on with into a session, which is empty; what it shares with a
+        text in memory is shared again.
+        """
+        assert self.folder is not None and kept.path is not None
+        length, sequence = kept.common_spilled(prompt_ids), session.sequence
+        common, source = 0, sequence
+        for text in self.texts():
+            if text.common(prompt_ids) > common:
+                common, source = text.common(prompt_ids), text.sequence
+        if common >= length:
+            return  # the file has nothing that is not here
+        common -= common % BLOCK
+        if common:
+            sequence.begin_like(source, common)
+        blocks = sequence.state.own_contents(common, length)
+        session.ids[:] = kept.ids
+        try:
+            header = self._header(kept.ids[: kept.num_spilled])
+            self.folder.read(kept.path, header, common // BLOCK, blocks)
+            sequence.filled(length)
+            self.traffic.restored_tokens += length - common
+        except (OSError, EdgeSpecError) as error:
+            sequence.truncate(common)
+            self.traffic.note(f"spilled keys and values were computed again: {error}")
+
+    def _header(self, ids: Sequence[int]) -> KvHeader:
+        assert self.target.arena is not None
+        return KvHeader(self.kind(), self.target.arena.block_bytes, np.asarray(ids, np.int32))
+
+    def discard(self, owner: Hashable) -> None:
+        """An owner has ended: its text goes at the next `sweep`. May be called at any time."""
+        self._ended.append(owner)
+
+    def sweep(self, session: Session) -> None:
+        """Forget the texts of owners that have ended."""
+        while self._ended:
+            owner = self._ended.popleft()
+            if session.owner == owner:
+                session.owner = None
+                session.sequence.truncate(0)
+                session.ids.clear()
+            text = self._texts.pop(owner, None)
+            if text is not None:
+                self._remove(text)
+
+    def close(self) -> None:
+        """Forget all texts."""
+        while self._texts:
+            self._remove(self._texts.popitem()[1])
+
+    def _remove(self, text: IdleText) -> None:
+        text.sequence.close()
+        if text.path is not None and self.folder is not None:
+            self.folder.remove(text.path)
+
+
+def _saved(name: str) -> Hashable:
+    """The owner that a saved prefix is kept under."""
+    return ("prefix", name)

@@ -1,0 +1,49 @@
+"""From what a user types to token ids: in the chat template or as it is, after a saved prefix."""
+
+from __future__ import annotations
+
+from edgespec.engine.slot import num_common
+from edgespec.errors import OptionError
+from edgespec.memory.kv import prompt_cache
+from edgespec.models.file import ModelFile
+
+
+def encode(file: ModelFile, prompt: str, *, raw: bool, prefix: str | None) -> list[int]:
+    """Token ids of a prompt: a user's turn, or the text itself if `raw`; after a saved prefix if
+    one is named.
+    """
+    before = None if prefix is None else prefix_text(file, prefix, raw=raw)
+    if _is_raw(file, raw=raw):
+        return file.tokenizer.encode((before or "") + prompt)
+    turns = [] if before is None else [("system", before)]
+    return _encode_turns(file, [*turns, ("user", prompt)])
+
+
+def prefix_ids(file: ModelFile, text: str, *, raw: bool) -> list[int]:
+    """The tokens that every prompt after a prefix begins with."""
+    if _is_raw(file, raw=raw):
+        return file.tokenizer.encode(text)
+    one, other = (_encode_turns(file, [("system", text), ("user", said)]) for said in ("a", "1"))
+    return one[: num_common(one, other, len(one))]
+
+
+def prefix_text(file: ModelFile, name: str, *, raw: bool) -> str:
+    """The text of a saved prefix; raises OptionError when it was saved for another use,
+    KvFileError when there is none.
+    """
+    saved = prompt_cache.read(name)
+    if saved.raw != _is_raw(file, raw=raw):
+        how = "the beginning of a text: use it with --raw" if saved.raw else "a system message"
+        raise OptionError(f"the prefix {name} was saved as {how}; save it again to change that")
+    return saved.text
+
+
+def _is_raw(file: ModelFile, *, raw: bool) -> bool:
+    return raw or file.chat_template is None
+
+
+def _encode_turns(file: ModelFile, turns: list[tuple[str, str]]) -> list[int]:
+    template, shield = file.chat_template, file.tokenizer.shield
+    assert template is not None
+    text = template.render([{"role": role, "content": shield(said)} for role, said in turns])
+    return file.tokenizer.encode(text, parse_special=True)

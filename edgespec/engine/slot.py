@@ -1,0 +1,104 @@
+"""A text that is written on, with what a model and the drafters keep of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from edgespec.backends.base import Progress
+from edgespec.backends.sequence import KvSequence
+from edgespec.drafting.base import DraftTree
+from edgespec.drafting.market.market import Market
+from edgespec.engine.request import FinishReason
+
+
+class Text(Protocol):
+    """A text that others may begin like."""
+
+    @property
+    def sequence(self) -> KvSequence: ...
+
+    def common(self, prompt_ids: Sequence[int]) -> int:
+        """How many committed positions a prompt, but for its last token, begins with."""
+
+
+@dataclass(slots=True)
+class Session:
+    """The text so far and everything that works on it.
+
+    Invariant between steps, and after an abandoned or failed one: the sequence has committed all of
+    `ids` but the last.
+    """
+
+    sequence: KvSequence
+    market: Market
+    ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason = "cancelled"
+    clock: Callable[[], float] = time.perf_counter
+    """Seconds; a target that computes nothing moves it on by what its passes would have taken."""
+    shift: int = 0
+    """Tokens dropped since the prompt: noise goes on where it was, and never repeats."""
+    owner: Hashable = None
+    """Whose text this is: a conversation's, or nobody's."""
+    _root: DraftTree = field(default_factory=lambda: DraftTree.root(0))
+
+    def root(self) -> DraftTree:
+        """The text's last token alone: a pass over it is plain decoding. Good until the next."""
+        self._root.tokens[0] = self.ids[-1]
+        return self._root
+
+    def begin(
+        self,
+        prompt_ids: Sequence[int],
+        others: Iterable[Text] = (),
+        progress: Progress | None = None,
+    ) -> int:
+        """Commit all of a prompt but its last token; returns how many positions were there already,
+        in this session or in one of the others, whose memory is then shared.
+        """
+        sequence = self.sequence
+        cached, source = self.common(prompt_ids), sequence
+        for other in others:
+            common = other.common(prompt_ids)
+            if common > cached:
+                cached, source = common, other.sequence
+        if source is sequence:
+            sequence.truncate(cached)
+        else:
+            sequence.begin_like(source, cached)
+        self.ids[:] = prompt_ids[: cached + 1]
+        rest = prompt_ids[cached:-1]
+        if rest:
+            done = cached
+            try:
+                sequence.prefill(rest, progress=progress)
+                done = len(prompt_ids) - 1
+            finally:
+                done = max(done, sequence.length)
+                self.ids[:] = prompt_ids[: done + 1]
+        return cached
+
+    def common(self, prompt_ids: Sequence[int]) -> int:
+        """How many committed positions a prompt, but for its last token, begins with."""
+        return num_common(self.ids, prompt_ids, self.sequence.length)
+
+    def settle(self) -> None:
+        """Drop what an interrupted step committed beyond the text; nobody drafts any more."""
+        self.market.pause()
+        self.sequence.truncate(min(self.sequence.length, max(len(self.ids) - 1, 0)))
+
+
+def num_common(ids: Sequence[int], prompt_ids: Sequence[int], length: int) -> int:
+    """How many tokens a prompt, but for its last, begins with of the first `length` ids."""
+    low, high = 0, min(length, len(prompt_ids) - 1, len(ids))
+    if ids[:high] == list(prompt_ids[:high]):
+        return high
+    while low < high:  # slices compare faster than a loop
+        middle = (low + high + 1) // 2
+        if ids[low:middle] == list(prompt_ids[low:middle]):
+            low = middle
+        else:
+            high = middle - 1
+    return low

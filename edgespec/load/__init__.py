@@ -1,0 +1,1 @@
+"""From a model's name and a budget to an open engine."""

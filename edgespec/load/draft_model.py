@@ -1,0 +1,258 @@
+"""A smaller model that drafts for another, each on a backend of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from edgespec.backends import registry as backends
+from edgespec.control.estimated_curve import read_bytes
+from edgespec.errors import BackendError, OptionError, UnsupportedModelError
+from edgespec.memory.plan.placement import Device, device_to_draft
+from edgespec.memory.plan.plan import Footprint, Plan
+from edgespec.memory.plan.sizing import DRAFT_CHUNK, DRAFT_NODES, DraftModel
+from edgespec.models.file import ModelFile, open_model
+from edgespec.models.registry import resolve
+from edgespec.models.spec import TensorType
+from edgespec.system.cores import cores
+from edgespec.system.disk_cache import kernels_are_cached
+from edgespec.system.hardware import hardware
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from edgespec.backends.base import Progress, Target
+    from edgespec.backends.sequence import KvSequence
+
+DRAFT_BACKENDS = ("native", "llamacpp", "onnx")
+_TOKENS = "tokenizer.ggml.tokens"
+
+
+@dataclass(slots=True)
+class Partner:
+    """A model that drafts; one target for all texts, with a sequence for each."""
+
+    file: ModelFile
+    backend: str
+    """What computes it, whatever computes the other."""
+    ids: NDArray[np.int32] | None
+    """Its ids for each of the other's tokens; None when they are the same."""
+    overlap: str = "auto"
+    """Whether it drafts while the other verifies: one of `OPTIONS` in control/overlap/choice.py."""
+    _target: Target | None = None
+    _num_texts: int = 0
+
+    @classmethod
+    def open(
+        cls,
+        model: str | os.PathLike[str],
+        main: ModelFile,
+        *,
+        backend: str = "auto",
+        sequences: int = 1,
+        overlap: str = "auto",
+    ) -> Self:
+        """Open a file that is to draft for `main`, for as many texts at once.
+
+        OptionError when it cannot or `backend` is no name, UnsupportedModelError or BackendError
+        when nothing here computes it, ModelFileError when it cannot be read.
+        """
+        if backend not in ("auto", *DRAFT_BACKENDS):
+            known = ", ".join(("auto", *DRAFT_BACKENDS))
+            raise OptionError(f"no backend for drafting is called {backend!r}; choose {known}")
+        file = open_model(resolve(model), foreign=True)
+        try:
+            chosen = _backend(backend, file)
+            _check(chosen, file, sequences)
+            return cls(file, chosen, translation(main, file), overlap)
+        except BaseException:
+            file.close()
+            raise
+
+    @contextmanager
+    def sizing(self, main: str, devices: Sequence[Device] = ()) -> Iterator[DraftModel]:
+        """What its memory is counted by, beside a model on the backend `main`, with its layers on
+        devices where there are some.
+
+        Raises ModelFileError for a file that its engine refuses.
+        """
+        with backends.survey(self.backend, self.file, devices) as ask:
+            tensors = tuple(self.file.tensors.values())
+            yield DraftModel(self.file.spec, tensors, ask, shares_library=main == self.backend)
+
+    def device(self, devices: Sequence[Device], main: ModelFile) -> Device | None:
+        """The device that is better given to it than to layers of `main`; needs llama.cpp."""
+        if self.backend != "llamacpp":
+            return None
+        sizes = (read_bytes(file.spec, file.tensors.values()) for file in (main, self.file))
+        return device_to_draft(devices, *sizes)
+
+    def is_placed(self, plan: Plan) -> bool:
+        """Whether all of its layers are on a device."""
+        return sum(part.units for part in plan.draft_devices) > self.file.spec.num_layers
+
+    @property
+    def kinds(self) -> frozenset[TensorType]:
+        """Types of its matrices, where they decide what must be compiled."""
+        if not backends.compiles(self.backend):
+            return frozenset()
+        tensors = self.file.tensors.values()
+        return frozenset(info.type for info in tensors if len(info.shape) > 1)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all that its passes need is compiled."""
+        compiles = backends.compiles(self.backend)
+        return not compiles or kernels_are_cached(self.backend, self.kinds)
+
+    def load(self, plan: Plan, progress: Progress | None = None) -> None:
+        """Load its weights, as the other model's plan has room for."""
+        self._target = backends.open_target(self.file, self._plan(plan), progress)
+
+    def _plan(self, plan: Plan) -> Plan:
+        """What it is opened with, beside a model of this plan."""
+        return replace(
+            plan,
+            backend=self.backend,
+            context_length=min(plan.context_length, self.file.spec.context_length),
+            kv_type="f16",
+            max_nodes=max(DRAFT_NODES, plan.sequences),
+            prefill_chunk=DRAFT_CHUNK,
+            gpu_layers=sum(part.units for part in plan.draft_devices),
+            devices=plan.draft_devices,
+            draft_devices=(),
+            mapped=False,
+            footprint=Footprint(()),  # the plan's items are the other model's
+        )
+
+    def sequence(self) -> KvSequence:
+        """Where the next text's keys and values go."""
+        assert self._target is not None
+        self._num_texts += 1
+        return self._target.own if self._num_texts == 1 else self._target.open_sequence()
+
+    def cannot_overlap(self, plan: Plan) -> str:
+        """Why it cannot draft while the other verifies, "" when it can."""
+        if plan.sequences > 1:  # it computes for one at a time
+            return "the texts share the draft model"
+        if self.backend == "native" or plan.draft_devices:
+            return ""
+        return f"the {self.backend} backend's threads cannot be shared out"
+
+    def check_overlap(self, plan: Plan) -> None:
+        """Raise OptionError where overlap was asked for that cannot be."""
+        if self.overlap == "on" and (why := self.cannot_overlap(plan)):
+            raise OptionError(
+                f"overlap was asked for, and {why}; use --overlap auto, or a GGUF file that the "
+                "native backend reads"
+            )
+
+    def shared_cores(self, plan: Plan) -> tuple[int | None, int]:
+        """Threads of the target, None for all, and of this model while both compute."""
+        if plan.draft_devices:
+            return None, 1
+        return shared_cores(plan.threads, hardware().usable_threads())
+
+    def overlap_reason(self, plan: Plan) -> str:
+        """A sentence on drafting while the other verifies."""
+        why = "as asked" if self.overlap == "off" else self.cannot_overlap(plan)
+        if why:
+            return f"overlap off: {why}; drafts are written before each pass"
+        threads, draft_threads = self.shared_cores(plan)
+        kept = "kept where that is measured to be faster" if self.overlap == "auto" else "as asked"
+        if plan.draft_devices:
+            told = f"drafts on its device while {plan.threads} threads verify"
+            return f"overlap {self.overlap}: {told}; {kept}"
+        place = " (efficiency cores)" if cores().unequal else ""
+        return (
+            f"overlap {self.overlap}: drafts on {draft_threads} of the threads{place} while "
+            f"{threads or plan.threads} verify; {kept}"
+        )
+
+    def close(self) -> None:
+        """Give back its memory and file."""
+        if self._target is not None:
+            self._target.close()
+        self.file.close()
+
+
+def asked_partner(
+    model: str | os.PathLike[str] | None,
+    file: ModelFile,
+    backend: str,
+    sequences: int,
+    overlap: str,
+) -> Partner | None:
+    """The model that drafts, when one was asked for."""
+    if model is not None:
+        return Partner.open(model, file, backend=backend, sequences=sequences, overlap=overlap)
+    if backend != "auto":
+        raise OptionError(
+            f"drafting on the {backend} backend was asked for, and no model to draft with; name "
+            "it: --draft-model FILE"
+        )
+    return None
+
+
+def _backend(name: str, file: ModelFile) -> str:
+    """Who computes a model that drafts: the backend asked for, else native if it reads the file."""
+    from edgespec.backends.native.limits import refusal
+
+    if name != "onnx" and name != "llamacpp" and not refusal(file.spec, file.tensors.values()):
+        return "native"  # which needs no tokenizer for that
+    try:
+        return backends.offer(name, file).names[0]
+    except (UnsupportedModelError, BackendError) as error:
+        told = str(error).replace("--backend", "--draft-backend")
+        raise type(error)(f"{file.path} cannot draft: {told}") from None
+
+
+def shared_cores(threads: int, cores: int) -> tuple[int | None, int]:
+    """Threads of the target and of a draft model while both compute, on so many cores; the target
+    has planned `threads`, and None leaves it all of them.
+    """
+    if cores > threads:
+        return None, min(cores - threads, threads)
+    return (threads - 1) or None, 1
+
+
+def _check(backend: str, file: ModelFile, sequences: int) -> None:
+    if file.spec.recurrent:
+        raise UnsupportedModelError(
+            f"{file.path} cannot draft: it has a recurrent state, which cannot take back a draft; "
+            "choose a model with attention alone"
+        )
+    if backend == "onnx" and sequences > 1:
+        raise OptionError(
+            f"{file.path} cannot draft for {sequences} texts at once, because the onnx backend "
+            "computes one; use sequences=1 (--max-batch 1), or a GGUF file"
+        )
+
+
+def translation(main: ModelFile, draft: ModelFile) -> NDArray[np.int32] | None:
+    """The draft's ids for each of the main model's tokens, None where they are the same but for
+    what one of them has at the end; OptionError when it lacks some of them.
+    """
+    ours, theirs = _tokens(main), _tokens(draft)
+    common = min(len(ours), len(theirs))
+    if common and ours[:common] == theirs[:common]:
+        return None
+    places = {text: place for place, text in enumerate(theirs)}
+    missing = sum(text not in places for text in ours if text)  # padding has no text
+    if missing or not any(ours):
+        raise OptionError(
+            f"{draft.path} cannot draft for {main.path}: its vocabulary of {len(theirs)} lacks "
+            f"{missing} of {len(ours)} tokens; choose a smaller model of the same family"
+        )
+    import numpy as np
+
+    return np.array([places.get(text, 0) for text in ours], np.int32)
+
+
+def _tokens(file: ModelFile) -> list[bytes]:
+    tokens: Any = file.metadata.get(_TOKENS)
+    return tokens.all_raw() if hasattr(tokens, "all_raw") else []

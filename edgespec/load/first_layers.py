@@ -1,0 +1,152 @@
+"""A model's own first layers as a second model that drafts for it, on the same pages (llama.cpp).
+
+For models in two files (`models/gguf/splitting.py`). The second context shares no keys and values
+with the first, which llama.cpp cannot: it reads the text by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+from edgespec.backends import registry as backends
+from edgespec.errors import BudgetError
+from edgespec.load.draft_model import Partner
+from edgespec.load.model_drafters import EARLY_EXIT
+from edgespec.memory.plan.external_engine import Ask
+from edgespec.memory.plan.placement import Device
+from edgespec.memory.plan.plan import Lever, Plan
+from edgespec.memory.plan.settings import Settings
+from edgespec.memory.plan.sizing import DraftModel
+from edgespec.models.file import ModelFile
+from edgespec.models.gguf.splitting import first_layers, layer_of
+from edgespec.system.resident_memory import count_once
+from edgespec.system.size import format_size
+
+if TYPE_CHECKING:
+    from edgespec.backends.base import Progress
+
+BACKEND = "llamacpp"
+
+
+@dataclass(slots=True)
+class FirstLayers(Partner):
+    """The first part of a model in two files; the file stays the whole model's."""
+
+    layers: int = 0
+
+    @classmethod
+    def of(cls, file: ModelFile) -> Self | None:
+        """The first layers of a model that was prepared for this, None of any other."""
+        if file.format != "gguf" or file.metadata.get("split.count") != 2 or file.spec.recurrent:
+            return None
+        layers = first_layers(file.path)
+        return cls(file, BACKEND, None, "off", layers=layers) if layers else None
+
+    @contextmanager
+    def sizing(self, main: str, devices: Sequence[Device] = ()) -> Iterator[DraftModel]:
+        with backends.survey(BACKEND, self.file, layers=self.layers) as ask:
+            spec = replace(self.file.spec, num_layers=self.layers)
+            tensors = tuple(
+                info for info in self.file.tensors.values() if layer_of(info) < self.layers
+            )
+            yield DraftModel(spec, tensors, ask, shares_library=main == BACKEND)
+
+    def overlap_reason(self, plan: Plan) -> str:
+        return (
+            f"drafts by the first {self.layers} of {self.file.spec.num_layers} layers, on the "
+            "model's own pages, which count once"
+        )
+
+    def device(self, devices: Sequence[Device], main: ModelFile) -> Device | None:
+        return None
+
+    def load(self, plan: Plan, progress: Progress | None = None) -> None:
+        """Open them beside the whole; raises BudgetError when they hold more than was planned."""
+        from edgespec.backends.llamacpp.target import LlamaTarget
+
+        def mapped(done: int, total: int) -> None:
+            count_once(self.file.path)
+            if progress is not None:
+                progress(done, total)
+
+        target = LlamaTarget(self.file, self._plan(plan), mapped, layers=self.layers)
+        self._target = target
+        count_once(self.file.path)
+        held = sum(size for name, size in target.allocated_bytes().items() if name != "weights")
+        planned = plan.footprint["draft model"]
+        if held > planned + plan.budget_bytes - plan.planned_bytes:
+            self.close()
+            raise BudgetError(
+                f"llama.cpp has allocated {format_size(held)} for the first layers, and "
+                f"{format_size(planned)} were planned; try a larger --memory or a smaller --context"
+            )
+
+    def close(self) -> None:
+        """Give back its memory; the file is the model's."""
+        if self._target is not None:
+            self._target.close()
+            count_once(self.file.path)
+
+
+def first_layers_of(
+    file: ModelFile, partner: Partner | None, devices: Sequence[Device]
+) -> tuple[FirstLayers | None, str]:
+    """The first layers that may draft for a model, or why there are none, as a clause."""
+    if partner is not None:
+        return None, "a draft model too; one model drafts there, so leave one of them out"
+    if devices:
+        return None, "its layers are to lie on other devices; leave one of them out"
+    found = FirstLayers.of(file)
+    if found is None:
+        return None, (
+            "it needs a model in two files there: make it with `edgespec prepare MODEL.gguf "
+            "--exit-layer E`, or use --backend native, or leave the drafter out"
+        )
+    return found, ""
+
+
+def with_first_layers(
+    drafters: tuple[str, ...],
+    first: FirstLayers,
+    ask: Ask,
+    planned: Callable[[tuple[str, ...], Partner | None], Plan],
+) -> Plan:
+    """The plan with the first layers as a drafter, if they were asked for, or where mapped weights
+    cost llama.cpp nothing and memory has room for both; else the plan without, and why.
+    """
+    if EARLY_EXIT in drafters:
+        return replace(planned(drafters, first), mapped=True)
+    plain = planned(drafters, None)
+    if not plain.drafter_bytes:
+        return plain
+    settings = Settings(plain.context_length, plain.prefill_chunk, plain.max_nodes, 0)
+    if ask(settings, plain.threads).copies_head:
+        return _told(plain, "llama.cpp repacks these weights, and is slower with mapped ones")
+    try:
+        made = planned((*drafters, EARLY_EXIT), first)
+    except BudgetError:
+        return _told(plain, "there is no room for their keys and values")
+    same = ("context_length", "kv_type", "max_nodes", "prefill_chunk", "threads", "sequences")
+    if any(getattr(made, name) != getattr(plain, name) for name in same):
+        return _told(plain, "there is no room for their keys and values")
+    return replace(made, mapped=True, levers=with_their_levers(plain, made))
+
+
+def with_their_levers(plain: Plan, made: Plan) -> tuple[Lever, ...]:
+    """The levers of a plan in which the first layers draft: without speculation they would not."""
+    alone = {lever.option: lever.total_bytes for lever in plain.levers}
+    total, option = made.planned_bytes, "--no-speculation"
+    return tuple(
+        Lever(lever.name, option, alone[option], alone[option] - total)
+        if lever.option == option and option in alone
+        else lever
+        for lever in made.levers
+    )
+
+
+def _told(plan: Plan, why: str) -> Plan:
+    told = f"the first layers do not draft: {why}; --drafters ...,early-exit has them draft anyway"
+    return replace(plan, reasons=(*plan.reasons, told))

@@ -1,0 +1,122 @@
+"""Drafters that a model computes: which a backend and a file can have, and how they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from edgespec.errors import OptionError
+from edgespec.memory.plan.plan import Plan
+from edgespec.memory.plan.sizing import MODEL_DRAFTERS
+from edgespec.models.adapter import Adapter, find_adapter
+from edgespec.models.file import ModelFile
+from edgespec.system.cores import cores
+
+if TYPE_CHECKING:
+    from edgespec.drafting.base import Drafter
+    from edgespec.load.draft_model import Partner
+
+EARLY_EXIT, DRAFT_MODEL = MODEL_DRAFTERS
+EXIT_LAYER_KEY = "edgespec.early_exit.layer"
+"""Metadata of files that were trained to be left early: after which layer."""
+_HEAD_PART, _LEAST_HEAD = 4, 2048
+"""Drafts are drawn from this part of the vocabulary, its first tokens, or from so many."""
+
+
+def exit_layer(file: ModelFile) -> int:
+    """After how many layers drafts leave: what the file says, or a third of all."""
+    layer = file.metadata.get(EXIT_LAYER_KEY)
+    most = file.spec.num_layers - 1
+    if isinstance(layer, int) and 1 <= layer <= most:
+        return layer
+    return max(1, min(most, file.spec.num_layers // 3))
+
+
+def exit_layers(file: ModelFile) -> tuple[int, ...]:
+    """All exits that drafts may take, the one to begin with first: few, as probes ask them all."""
+    first, num_layers = exit_layer(file), file.spec.num_layers
+    others = {1, 2, 3, 4, num_layers // 8, num_layers // 4, num_layers // 2}
+    if num_layers > 8:
+        others -= {1, 3}
+    return (first, *sorted(layer for layer in others - {first} if 1 <= layer < num_layers))
+
+
+def check_overlap(overlap: str, draft_model: bool, sequences: int) -> None:
+    """Raise OptionError for an overlap that means nothing, or that there cannot be."""
+    if overlap not in ("auto", "on", "off"):
+        raise OptionError(f"overlap is auto, on or off, and {overlap!r} was asked for")
+    if overlap == "on" and not draft_model:
+        raise OptionError(
+            "overlap lets a draft model work while the model verifies, and there is none; name "
+            "one: --draft-model FILE"
+        )
+    if overlap == "on" and sequences > 1:
+        raise OptionError(
+            f"overlap was asked for with {sequences} texts at once, which share the draft model; "
+            "write one at a time, or use --overlap auto"
+        )
+
+
+def adapter_beside(file: ModelFile) -> tuple[Adapter | None, str]:
+    """The adapter to draft with, if there is one, and what a plan says of it."""
+    adapter, why_not = find_adapter(file) if file.format == "gguf" else (None, "")
+    if adapter is None:
+        return None, why_not
+    gains = ", ".join(
+        f"layer {layer} {100 * adapter.fits[layer].before:.0f} -> "
+        f"{100 * adapter.fits[layer].after:.0f} %"
+        for layer in adapter.layers
+    )
+    return adapter, f"adapter: {adapter.path.name}, next tokens that exits foretell: {gains}"
+
+
+def check(names: Sequence[str], backend: str, file: ModelFile, *, apart: str = "") -> None:
+    """Raise OptionError for drafters that this backend or this model cannot have; `apart` says why
+    its first layers cannot be a model of their own on llama.cpp, "" where they can.
+    """
+    if EARLY_EXIT not in names:
+        return
+    if backend == "llamacpp":
+        if apart:
+            raise OptionError(f"the drafter {EARLY_EXIT} was asked for on llama.cpp, and {apart}")
+        return
+    if backend != "native":
+        raise OptionError(
+            f"the drafter {EARLY_EXIT} was asked for, and the {backend} backend cannot leave a "
+            "pass early; use --backend native, or leave the drafter out"
+        )
+    if file.spec.num_layers < 2:
+        raise OptionError(
+            f"the drafter {EARLY_EXIT} was asked for, and this model has one layer; leave it out"
+        )
+
+
+def make(name: str, file: ModelFile, partner: Partner | None, plan: Plan) -> Drafter:
+    """A model drafter by its name."""
+    vocab_size = file.spec.vocab_size
+    if name == EARLY_EXIT and plan.mapped and partner is not None:
+        from edgespec.drafting.model.small_model import FirstLayersDrafter
+
+        return FirstLayersDrafter(partner.sequence(), vocab_size)
+    if name == DRAFT_MODEL and partner is not None:
+        from edgespec.control.overlap.overlapped_drafter import DraftAhead
+        from edgespec.drafting.model.small_model import DraftModelDrafter
+
+        drafter = DraftModelDrafter(partner.sequence(), vocab_size, partner.ids)
+        if why := partner.cannot_overlap(plan):
+            return DraftAhead(drafter, "off", reason=why)
+        threads, draft_threads = partner.shared_cores(plan)
+        return DraftAhead(
+            drafter, partner.overlap, threads=threads, draft_threads=draft_threads, cores=cores()
+        )
+    from edgespec.drafting.model.early_exit import EarlyExitDrafter, Exit
+
+    adapted = () if file.adapter is None else file.adapter.layers
+    # With an adapter first: it is there because it was right more often.
+    exits = [
+        Exit(layer, through)
+        for layer in dict.fromkeys((*exit_layers(file), *adapted))
+        for through in ((True, False) if layer in adapted else (False,))
+    ]
+    head_size = min(vocab_size, max(_LEAST_HEAD, vocab_size // _HEAD_PART))
+    return EarlyExitDrafter(exits, vocab_size, head_size, file.spec.num_layers)

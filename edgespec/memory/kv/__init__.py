@@ -1,0 +1,1 @@
+"""Keys and values: the arena they lie in, and the files they are kept in."""

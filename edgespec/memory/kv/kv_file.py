@@ -1,0 +1,168 @@
+"""Keys and values in a file: what a text's blocks hold, to be read back bit for bit.
+
+    offset  bytes
+    0       8      magic "EDGEKEYS"
+    8       4 x 4  version, tokens, blocks, bytes of the note
+    24      8      bytes of a block
+    32      32     what the blocks are worth to: model, kernels and layout, hashed
+    64      4 each the tokens whose keys and values these are
+    then           the note, UTF-8
+    then    16 x   checksum of each block
+    then    16     checksum of everything before
+    next multiple of 4096: the blocks, each from a multiple of 64
+
+All numbers are little-endian. A file is hostile until checked: the header when it is opened, with
+the file's length, each block when it is read. Checksums are BLAKE2b; with a secret key whoever does
+not know it cannot make them. Files are readable by their owner only and appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.errors import KvFileError
+from edgespec.memory.kv.arena import ALIGNMENT, BLOCK
+
+VERSION = 1
+PAGE_BYTES = 4096
+_MAGIC = b"EDGEKEYS"
+_HEAD = struct.Struct("<8s4IQ32s")
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class KvHeader:
+    """What a file says about its blocks."""
+
+    kind: bytes
+    """32 bytes: only where these are equal do the blocks mean the same."""
+    block_bytes: int
+    ids: NDArray[np.int32]
+    """Tokens whose keys and values the blocks hold, at positions 0, 1, ..."""
+    note: str = ""
+
+    @property
+    def num_blocks(self) -> int:
+        return -(-len(self.ids) // BLOCK)
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one block to the next."""
+        return -(-self.block_bytes // ALIGNMENT) * ALIGNMENT
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the header, padding included."""
+        fixed = _HEAD.size + 4 * len(self.ids) + len(self.note.encode())
+        return _round_up(fixed + _DIGEST_BYTES * (self.num_blocks + 1))
+
+    def place(self, index: int) -> int:
+        """Where a block starts in the file."""
+        return self.size_bytes + index * self.stride
+
+    def pack(self, digests: Sequence[bytes], secret: bytes) -> bytes:
+        """The header's bytes, without the padding."""
+        note = self.note.encode()
+        head = _HEAD.pack(
+            _MAGIC, VERSION, len(self.ids), self.num_blocks, len(note), self.block_bytes, self.kind
+        )
+        told = b"".join([head, self.ids.astype("<i4").tobytes(), note, *digests])
+        return told + _digest(told, secret)
+
+
+@dataclass(frozen=True, slots=True)
+class KvFile:
+    """An open file whose header was checked; the blocks are checked as they are read."""
+
+    path: Path
+    header: KvHeader
+    _digests: tuple[bytes, ...]
+    _secret: bytes
+
+    @classmethod
+    def open(cls, path: Path, file: BinaryIO, secret: bytes = b"") -> Self:
+        """Check the header of a file that is read by `file`; raises KvFileError, OSError."""
+        whole = os.fstat(file.fileno()).st_size
+        head = file.read(_HEAD.size)
+        if len(head) < _HEAD.size or not head.startswith(_MAGIC):
+            raise _damaged(path, "it does not begin as such files do")
+        _, version, num_tokens, num_blocks, note_bytes, block_bytes, kind = _HEAD.unpack(head)
+        if version != VERSION:
+            raise KvFileError(
+                f"{path} holds keys and values in version {version} of the format, and this build "
+                f"reads {VERSION}; save it again"
+            )
+        told_bytes = 4 * num_tokens + note_bytes + _DIGEST_BYTES * num_blocks
+        if told_bytes + _HEAD.size + _DIGEST_BYTES > whole or not num_tokens or not block_bytes:
+            raise _damaged(path, "its header tells of more than the file holds")
+        told = file.read(told_bytes)
+        if file.read(_DIGEST_BYTES) != _digest(head + told, secret):
+            raise _damaged(path, "its header does not match its checksum")
+        ids, rest = np.frombuffer(told[: 4 * num_tokens], "<i4"), told[4 * num_tokens :]
+        note = rest[:note_bytes].decode(errors="replace")
+        header = KvHeader(kind, block_bytes, ids.astype(np.int32), note)
+        if num_blocks != header.num_blocks or whole != header.place(num_blocks):
+            raise _damaged(path, f"it has {whole} bytes")
+        rest = rest[note_bytes:]
+        places = range(0, len(rest), _DIGEST_BYTES)
+        return cls(path, header, tuple(rest[at : at + _DIGEST_BYTES] for at in places), secret)
+
+    def read(self, file: BinaryIO, index: int, into: NDArray[np.uint8]) -> None:
+        """Read block `index`; raises KvFileError when it is not what was written, OSError."""
+        file.seek(self.header.place(index))
+        if file.readinto(into.data) != self.header.block_bytes:  # type: ignore[attr-defined]
+            raise _damaged(self.path, f"it ends in block {index}")
+        self.check(index, into)
+
+    def check(self, index: int, content: NDArray[np.uint8]) -> None:
+        """Raise KvFileError when this is not what was written as block `index`."""
+        if _digest(content.data, self._secret) != self._digests[index]:
+            raise _damaged(self.path, f"block {index} does not match its checksum")
+
+
+def write_kv(
+    path: Path, header: KvHeader, blocks: Sequence[NDArray[np.uint8]], secret: bytes = b""
+) -> int:
+    """Write a file, whole or not at all; returns its bytes. Raises OSError."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
+        with open(descriptor, "wb") as file:
+            digests = []
+            for index, content in enumerate(blocks):
+                file.seek(header.place(index))
+                file.write(content.data)
+                digests.append(_digest(content.data, secret))
+            file.truncate(header.place(len(blocks)))
+            file.seek(0)
+            file.write(header.pack(digests, secret))
+        partial.replace(path)
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+    return header.place(len(blocks))
+
+
+_BINARY = getattr(os, "O_BINARY", 0)
+
+
+def _round_up(size: int) -> int:
+    return -(-size // PAGE_BYTES) * PAGE_BYTES
+
+
+def _digest(data: bytes | memoryview, secret: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES, key=secret).digest()
+
+
+def _damaged(path: Path, why: str) -> KvFileError:
+    return KvFileError(f"{path} is damaged: {why}; remove it and save it again")

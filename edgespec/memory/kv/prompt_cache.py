@@ -1,0 +1,158 @@
+"""Saved prefixes: a named system message or text, with its keys and values.
+
+A prefix is a file in the user's data folder, `prefixes/NAME.keys` (`memory/kv/kv_file.py`), whose
+note is the text. It is mapped into memory and its pages are the blocks that replies begin with:
+read, shared by all of them, copied by whoever writes into one. What was saved by another model,
+with another KV type or by other kernels still has the text, and is computed again.
+
+"Prompt Cache: Modular Attention Reuse for Low-Latency Inference": here a module is a beginning.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.errors import KvFileError, OptionError
+from edgespec.memory.kv.kv_file import KvFile, KvHeader, write_kv
+from edgespec.system.user_data import user_folder
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What a saved prefix says; whether its keys and values are sound is seen when it is used."""
+
+    name: str
+    text: str
+    raw: bool
+    """The text itself, not a system message of it."""
+    model: str
+    """Name of the model that computed it."""
+    header: KvHeader
+    size_bytes: int
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {
+            "name": self.name,
+            "tokens": len(self.header.ids),
+            "bytes": self.size_bytes,
+            "model": self.model,
+            "raw": self.raw,
+            "text": self.text,
+        }
+
+
+def folder() -> Path:
+    """Where prefixes are."""
+    return user_folder() / "prefixes"
+
+
+def check_name(name: str) -> str:
+    """The name, if it can be one; raises OptionError."""
+    if not _NAME.fullmatch(name):
+        raise OptionError(
+            f"a prefix cannot be called {name!r}: names have up to 64 letters, digits, '.', '_' "
+            "and '-', the first a letter or digit"
+        )
+    return name
+
+
+def save(prefix: Prefix, blocks: list[NDArray[np.uint8]]) -> int:
+    """Write a prefix in place of any of its name; returns the file's bytes, raises KvFileError."""
+    told = {"text": prefix.text, "raw": prefix.raw, "model": prefix.model}
+    header = prefix.header
+    noted = KvHeader(header.kind, header.block_bytes, header.ids, json.dumps(told))
+    try:
+        folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+        return write_kv(_path(prefix.name), noted, blocks)
+    except OSError as error:
+        raise KvFileError(
+            f"the prefix {prefix.name} cannot be saved in {folder()}: {error.strerror or error}; "
+            "make room there, or set EDGESPEC_DATA to another folder"
+        ) from None
+
+
+def read(name: str) -> Prefix:
+    """A prefix without its keys and values; raises KvFileError when there is none or its file is
+    damaged.
+    """
+    with _opened(name) as file:
+        return _prefix(name, KvFile.open(_path(name), file))
+
+
+def blocks(prefix: Prefix, count: int) -> list[NDArray[np.uint8]]:
+    """The first blocks of keys and values, mapped and checked; raises KvFileError."""
+    with _opened(prefix.name) as file:
+        kept = KvFile.open(_path(prefix.name), file)
+        if _prefix(prefix.name, kept).header.kind != prefix.header.kind:
+            raise KvFileError(f"the prefix {prefix.name} was saved anew meanwhile; try again")
+        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    found = []
+    for index in range(count):
+        place = kept.header.place(index)
+        found.append(np.frombuffer(pages, np.uint8, kept.header.block_bytes, place))
+        kept.check(index, found[-1])
+    return found
+
+
+def saved() -> list[str]:
+    """Names of all prefixes, sorted."""
+    found = folder().glob("*.keys") if folder().is_dir() else iter(())
+    return sorted(path.stem for path in found if _NAME.fullmatch(path.stem))
+
+
+def remove(name: str) -> None:
+    """Delete a prefix; raises KvFileError when there is none."""
+    try:
+        _path(name).unlink()
+    except FileNotFoundError:
+        raise _missing(name) from None
+    except OSError as error:
+        raise KvFileError(f"cannot remove {_path(name)}: {error.strerror or error}") from None
+
+
+def _path(name: str) -> Path:
+    return folder() / f"{check_name(name)}.keys"
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[BinaryIO]:
+    try:
+        with _path(name).open("rb") as file:
+            yield file
+    except FileNotFoundError:
+        raise _missing(name) from None
+    except (OSError, ValueError) as error:  # mmap of a file that was cut meanwhile
+        raise KvFileError(f"cannot read {_path(name)}: {error}; save the prefix again") from None
+
+
+def _prefix(name: str, kept: KvFile) -> Prefix:
+    try:
+        told = json.loads(kept.header.note)
+        text, raw, model = told["text"], told["raw"], told["model"]
+    except (ValueError, TypeError, KeyError):
+        text = raw = model = None
+    if not isinstance(text, str) or not isinstance(raw, bool) or not isinstance(model, str):
+        raise KvFileError(f"{_path(name)} holds no prefix; save it again")
+    size_bytes = kept.header.place(kept.header.num_blocks)
+    return Prefix(name, text, raw, model, kept.header, size_bytes)
+
+
+def _missing(name: str) -> KvFileError:
+    known = ", ".join(saved())
+    return KvFileError(
+        f"no prefix is called {name}; "
+        + (f"there are {known}" if known else "save one with `edgespec prefix save`")
+    )

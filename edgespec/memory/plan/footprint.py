@@ -1,0 +1,135 @@
+"""Where every byte of a native session goes: the items of a footprint.
+
+The exact items are what the backend allocates and can be held to (`native_sizes.py`); the others
+are calibrated (`calibration.py`). A session has three peaks: starting up (imports and kernels, no
+weights yet; a first start's compiler included), loading (weights, and the rows being read) and
+running (weights, KV, scratch). The items sum to the largest: those of running in full, then what
+the other two need on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from edgespec.memory.plan import calibration
+from edgespec.memory.plan.calibration import Runtime
+from edgespec.memory.plan.native_sizes import (
+    KV_BLOCK,
+    activation_bytes,
+    adapter_bytes,
+    kv_bytes,
+    loading_bytes,
+    logits_bytes,
+    scratch_bytes,
+    weights_bytes,
+)
+from edgespec.memory.plan.plan import Footprint, FootprintItem
+from edgespec.models.spec import ModelSpec, TensorInfo
+
+ADAPTER_ITEM = "early-exit adapter"
+
+
+def native_footprint(
+    spec: ModelSpec,
+    tensors: Iterable[TensorInfo],
+    runtime: Runtime,
+    *,
+    context_length: int,
+    max_nodes: int,
+    prefill_chunk: int,
+    threads: int,
+    drafters: Mapping[str, int],
+    kv_type: str = "f16",
+    sequences: int = 1,
+    datastore_bytes: int = 0,
+    draft_model_bytes: int = 0,
+    draft_loading_bytes: int = 0,
+    adapter: tuple[TensorInfo, ...] = (),
+) -> Footprint:
+    """Itemise the peak of a native session, in bytes.
+
+    `runtime` is how far the process has started, `drafters` the cap of each store by its item's
+    name for each of `sequences` texts, which have a context each, `datastore_bytes` what is
+    resident of a mapped file. Items and their formulas: interpreter
+    (resident now, less library pages that go), libraries and compiled kernels (measured,
+    `calibration.py`), tokenizer (`tokenizer_bytes`), weights, KV cache, activations, node scratch
+    and logits (`native_sizes.py`), sampling (24 bytes a token of the vocabulary), stores (their
+    caps), session and thread stacks (measured), allocator slack (1 % of all that is not weights or
+    measured). Raises UnsupportedModelError.
+    """
+    tensors = tuple(tensors)
+    rows = max(max_nodes, prefill_chunk)
+    nodes = f"{max_nodes} node{'' if max_nodes == 1 else 's'}"
+    texts = "" if sequences == 1 else f"{sequences} x "
+    choosing = calibration.SAMPLING_BYTES_PER_TOKEN + 8 * (sequences - 1)  # a heap each
+    steady = [
+        FootprintItem("interpreter", runtime.interpreter_bytes(), "resident now, measured"),
+        FootprintItem("libraries", runtime.libraries_bytes(), "NumPy, Numba and LLVM, measured"),
+        FootprintItem("compiled kernels", _kernels_bytes(runtime, drafters), "measured"),
+        FootprintItem("tokenizer", tokenizer_bytes(spec.vocab_size), f"{spec.vocab_size} tokens"),
+        FootprintItem("weights", weights_bytes(tensors), "repacked", exact=True),
+    ]
+    running = [
+        FootprintItem(
+            "KV cache",
+            sequences * kv_bytes(spec, context_length, kv_type),
+            f"{texts}{-(-context_length // KV_BLOCK)} x {KV_BLOCK} positions, {kv_type}",
+            exact=True,
+        ),
+        FootprintItem(
+            "activations",
+            activation_bytes(spec, rows, kv_type, sequences),
+            f"{rows} rows a pass",
+            exact=True,
+        ),
+        FootprintItem(
+            "node scratch",
+            scratch_bytes(spec, context_length, max_nodes, prefill_chunk, threads, sequences),
+            f"attention of {nodes}, tree tables",
+            exact=True,
+        ),
+        FootprintItem("logits", logits_bytes(spec, max_nodes), f"rows of {nodes}", exact=True),
+        FootprintItem("sampling", spec.vocab_size * choosing),
+        *(FootprintItem(name, sequences * size, f"{texts}cap") for name, size in drafters.items()),
+        FootprintItem("session", calibration.SESSION_BYTES, "text, templates, library pages"),
+        FootprintItem("thread stacks", threads * calibration.THREAD_BYTES, f"{threads} and one"),
+    ]
+    if datastore_bytes:
+        running.append(FootprintItem("datastore", datastore_bytes, "of the file, at a time"))
+    if draft_model_bytes:
+        running.append(
+            FootprintItem("draft model", draft_model_bytes, "weights, KV cache, scratch")
+        )
+    if adapter:
+        size, exits = adapter_bytes(adapter), f"{len(adapter)} exit{'s' if adapter[1:] else ''}"
+        running.append(FootprintItem(ADAPTER_ITEM, size, exits, exact=True))
+    held, used = _sum(steady), _sum(running)
+    slack = FootprintItem("allocator slack", int(used * calibration.SLACK))
+    used += slack.size_bytes
+    loading = max(0, loading_bytes(tensors) - used, draft_loading_bytes - used)
+    startup = max(0, runtime.peak_bytes() - held - used - loading)
+    extra = [
+        FootprintItem("loading", loading, "rows of the file, beyond what running needs"),
+        FootprintItem("start-up", startup, _startup_note(runtime)),
+    ]
+    return Footprint((*steady, *running, slack, *extra))
+
+
+def tokenizer_bytes(vocab_size: int) -> int:
+    """Tokenizer of a vocabulary: a constant and a measured number of bytes per token."""
+    return calibration.TOKENIZER_BYTES + vocab_size * calibration.TOKENIZER_BYTES_PER_TOKEN
+
+
+def _kernels_bytes(runtime: Runtime, drafters: Mapping[str, int]) -> int:
+    """Kernels of a session, and of each drafter beyond the two built in."""
+    more = max(0, sum(name.startswith("drafter ") for name in drafters) - 2)
+    return runtime.kernels_bytes() + more * calibration.DRAFTER_KERNELS_BYTES
+
+
+def _startup_note(runtime: Runtime) -> str:
+    work = "compiling in a child, once" if runtime.kernels == "cold" else "loading kernels"
+    return f"{work}, before the weights, beyond the rest"
+
+
+def _sum(items: Iterable[FootprintItem]) -> int:
+    return sum(item.size_bytes for item in items)

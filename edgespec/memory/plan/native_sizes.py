@@ -1,0 +1,207 @@
+"""Bytes of everything the native backend allocates, by formula; a test holds it to them.
+
+Its shapes are drawn in `backends/native`: weights in tiles of 16 rows
+(`backends/native/kernels/matmul/tile.py`), KV in blocks of 256 positions (`memory/kv/arena.py`),
+scratch allocated once (`session.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from edgespec.errors import UnsupportedModelError
+from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
+
+KV_BLOCK = 256
+"""Positions in one block of the KV arena."""
+ALIGNMENT = 64
+"""Extra bytes of a block, so that it can start on a cache line."""
+TILE_ROWS = 16
+"""Rows of a weight matrix that are interleaved; the last tile is padded with zeros."""
+TILE_SIZES = (1, 2, 4, 8)
+"""Rows that passes are padded up to, whatever the weights' type."""
+ATTENTION_ROWS, THREAD_ROWS, SPLIT_NODES = 12, 48, 16
+"""Query rows that are kept together, rows a thread takes on, nodes whose spans threads share."""
+SPAN = 512
+"""Positions whose softmax is computed at once."""
+SCORE_FLOATS = 14 * (SPAN + 256 + 80)
+"""Scores a thread keeps: of 12 rows, and the values' scales twice; of a span and all nodes."""
+BLOCK, NUM_PLANES, ROW_GAP = 32, 7, 64
+"""Columns that share an activation scale, 4-byte values kept for each such block, and bytes between
+the int8 activations of one row and the next.
+"""
+READ_CHUNK_BYTES = 4 * 1024**2
+"""Bytes of the file in memory at a time while weights are packed."""
+
+PACKED: dict[TensorType, tuple[int, int]] = {
+    TensorType.F32: (1, 4),
+    TensorType.F16: (1, 2),
+    TensorType.BF16: (1, 2),
+    TensorType.Q8_0: (32, 34),
+    TensorType.Q4_0: (32, 18),
+    TensorType.Q4_1: (32, 20),
+    TensorType.Q5_0: (32, 22),
+    TensorType.Q5_1: (32, 24),
+    TensorType.IQ4_NL: (32, 18),
+    TensorType.Q4_K: (256, 148),
+    TensorType.Q5_K: (256, 180),
+    TensorType.Q6_K: (256, 210),
+}
+"""(elements, bytes) of a group once repacked; 6-bit scales and minima become bytes."""
+
+_NOT_HELD = frozenset({"rope_freqs.weight"})
+
+
+def packed_bytes(tensor: TensorInfo) -> int:
+    """Bytes of one tensor in memory.
+
+    A vector is f32: 4 x elements. A matrix is 16-row tiles: (rows rounded up to 16) x (columns /
+    group) x bytes of a packed group. Raises UnsupportedModelError for a type that is never packed.
+    """
+    *leading, columns = tensor.shape
+    if not leading:
+        return 4 * columns
+    if tensor.type not in PACKED:
+        raise UnsupportedModelError(
+            f"tensor {tensor.name} has type {tensor.type.name}; the native backend computes "
+            f"{', '.join(kind.name for kind in PACKED)}: requantise the model to one of these"
+        )
+    group, group_bytes = PACKED[tensor.type]
+    return round_up(math.prod(leading), TILE_ROWS) * -(-columns // group) * group_bytes
+
+
+def weights_bytes(tensors: Iterable[TensorInfo]) -> int:
+    """Bytes of all tensors packed; tied embeddings are one tensor in the file and counted once."""
+    return sum(packed_bytes(tensor) for tensor in tensors if tensor.name not in _NOT_HELD)
+
+
+def adapter_bytes(tensors: Iterable[TensorInfo]) -> int:
+    """Bytes of the matrices of early exits, packed, and of one norm, 4 x width."""
+    tensors = tuple(tensors)
+    return weights_bytes(tensors) + (4 * tensors[0].shape[-1] if tensors else 0)
+
+
+def kv_bytes(spec: ModelSpec, positions: int, kv_type: str = "f16") -> int:
+    """KV arena: blocks x (layers x kv_heads x 256 x bytes of a key and a value + 64).
+
+    In f16 these are 2 x head_dim to 16 x 2 bytes. In int8 the key has head_dim to 4 bytes and an
+    f16 scale for each 32, the value head_dim to 16 and one scale. In q4 both have half of head_dim
+    to 32, and the same scales. Nodes that may be rejected yet lie in it too, past the committed
+    positions.
+    """
+    head_dim = round_up(spec.head_dim, 16)
+    if kv_type == "f16":
+        pair_bytes = 2 * head_dim * 2
+    else:
+        key_bytes, value_bytes = round_up(spec.head_dim, 4), head_dim
+        if kv_type == "q4":
+            key_bytes = value_bytes = round_up(spec.head_dim, BLOCK) // 2
+        pair_bytes = key_bytes + 2 * -(-spec.head_dim // BLOCK) + value_bytes + 2
+    block_bytes = spec.num_layers * spec.num_kv_heads * KV_BLOCK * pair_bytes
+    return -(-positions // KV_BLOCK) * (block_bytes + ALIGNMENT)
+
+
+def logits_bytes(spec: ModelSpec, max_nodes: int) -> int:
+    """Rows of f32 logits and of their maxima: (max_nodes to a tile size) x (vocabulary to 16) x
+    (4 + 4 / 16) bytes.
+    """
+    rows = _padded_rows(max_nodes)
+    tiles = -(-spec.vocab_size // TILE_ROWS)
+    return rows * tiles * (TILE_ROWS + 1) * 4
+
+
+def _padded_rows(num_nodes: int) -> int:
+    """Nodes to a tile size, or to whole tiles of the largest."""
+    fitting = (size for size in TILE_SIZES if size >= num_nodes)
+    return next(fitting, round_up(num_nodes, TILE_SIZES[-1]))
+
+
+def activation_bytes(spec: ModelSpec, rows: int, kv_type: str = "f16", sequences: int = 1) -> int:
+    """Streams and matmul inputs of one pass, shared by all layers: rows x row bytes + queries.
+
+    Rows, the most of max_nodes and prefill_chunk, are rounded up to a tile size.
+    """
+    padded = _padded_rows(rows)
+    return padded * _row_bytes(spec) + _query_bytes(spec, padded, kv_type, sequences)
+
+
+def scratch_bytes(
+    spec: ModelSpec,
+    context_length: int,
+    max_nodes: int,
+    prefill_chunk: int,
+    threads: int,
+    sequences: int = 1,
+) -> int:
+    """What attention keeps between spans, and the tables that describe trees.
+
+    Tables are five 4-byte numbers for each node, max_nodes squared, and five 8-byte numbers for
+    each text, with one more of each; and a 4-byte number for each node. Nodes that leave a pass
+    early keep their streams: max_nodes x dim x 4 bytes.
+    """
+    rows = max(max_nodes, prefill_chunk)
+    tables = 20 * (rows + 1) + 4 * max_nodes**2 + 40 * (sequences + 1) + 4 * rows
+    early = 4 * max_nodes * spec.dim
+    return _attention_bytes(spec, context_length, max_nodes, threads, sequences) + tables + early
+
+
+def _block_rows(num_rows: int, sequences: int) -> int:
+    """Query rows with those that are left empty because each text's begin a block of 12."""
+    return round_up(num_rows + (sequences - 1) * (ATTENTION_ROWS - 1), ATTENTION_ROWS)
+
+
+def _attention_bytes(
+    spec: ModelSpec, context_length: int, max_nodes: int, threads: int, sequences: int
+) -> int:
+    """Scores of all threads, and for each query row and span its values and three facts.
+
+    Query rows are those of all key heads for up to 16 nodes, or 48 for each thread if that is more.
+    """
+    spans = -(-context_length // SPAN)
+    group = spec.num_heads // spec.num_kv_heads
+    nodes = min(SPLIT_NODES, max_nodes)
+    head_rows = _block_rows(nodes * group, min(sequences, nodes))
+    rows = max(spec.num_kv_heads * head_rows, threads * THREAD_ROWS)
+    results = rows * (spans * round_up(spec.head_dim, 16) + 3 * round_up(spans, 16))
+    return 4 * (threads * SCORE_FLOATS + results)
+
+
+def _query_bytes(spec: ModelSpec, rows: int, kv_type: str, sequences: int) -> int:
+    """Rotated queries of all nodes, 12 rows of a key head together: f32 in head_dim to 16, or with
+    int8 and q4 KV two bytes for each dimension to 32, a step and a start for each 32.
+    """
+    query_rows = _block_rows(rows * (spec.num_heads // spec.num_kv_heads), sequences)
+    if kv_type == "f16":
+        row_bytes = 4 * round_up(spec.head_dim, 16)
+    else:
+        row_bytes = 4 + -(-spec.head_dim // BLOCK) * (2 * BLOCK + 4)
+    return spec.num_kv_heads * query_rows * row_bytes
+
+
+def _row_bytes(spec: ModelSpec) -> int:
+    """One node's f32 stream, q, k, v, up and angles, and its three matmul inputs.
+
+    A matmul input is kept as f32 and, when it has whole blocks of 32, as int8 in 64 bytes more than
+    it needs, with seven 4-byte values per block.
+    """
+    q_dim = spec.num_heads * spec.head_dim
+    widths = (q_dim, spec.kv_dim, spec.kv_dim, max(spec.ffn_dim, spec.dim))
+    floats = spec.dim + sum(round_up(width, 16) for width in widths)
+    floats += spec.rope_dim // 2 * 2
+    inputs = 0
+    for width in (spec.dim, q_dim, spec.ffn_dim):
+        blocks = width // BLOCK if width % BLOCK == 0 else 0
+        inputs += 4 * round_up(width, 16) + blocks * (BLOCK + 4 * NUM_PLANES)
+        inputs += ROW_GAP if blocks else 0
+    return 4 * floats + inputs
+
+
+def loading_bytes(tensors: Iterable[TensorInfo]) -> int:
+    """Rows of the file that are held while they are repacked: at most 4 MiB at a time."""
+    return min(READ_CHUNK_BYTES, max((tensor.size_bytes for tensor in tensors), default=0))
+
+
+def round_up(value: int, multiple: int) -> int:
+    """The next multiple that is at least `value`."""
+    return -(-value // multiple) * multiple

@@ -1,0 +1,158 @@
+"""The plan: what will be allocated, and why, as plain frozen numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from edgespec.memory.plan.placement import DevicePart
+from edgespec.system.size import format_size
+
+
+@dataclass(frozen=True, slots=True)
+class FootprintItem:
+    """One named part of the resident memory, in bytes."""
+
+    name: str
+    size_bytes: int
+    note: str = ""
+    exact: bool = False
+    """The backend allocates precisely this much; the rest is calibrated by measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Everything that will be resident at the peak, item by item, in bytes."""
+
+    items: tuple[FootprintItem, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(item.size_bytes for item in self.items)
+
+    @property
+    def exact(self) -> dict[str, int]:
+        """The items a backend can be held to, by name: what `Target.allocated_bytes` tells."""
+        return {item.name: item.size_bytes for item in self.items if item.exact}
+
+    def __iter__(self) -> Iterator[FootprintItem]:
+        return iter(self.items)
+
+    def __getitem__(self, name: str) -> int:
+        for item in self.items:
+            if item.name == name:
+                return item.size_bytes
+        raise KeyError(name)
+
+    def summary(self) -> str:
+        """The items on one line, largest first, those under 1 % together as "the rest"."""
+        large = [item for item in self.items if item.size_bytes * 100 >= self.total_bytes]
+        large.sort(key=lambda item: -item.size_bytes)
+        parts = [f"{item.name} {format_size(item.size_bytes)}" for item in large]
+        rest = self.total_bytes - sum(item.size_bytes for item in large)
+        return ", ".join([*parts, f"the rest {format_size(rest)}"] if rest else parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """What the plan would take if one thing were different."""
+
+    name: str
+    option: str
+    """What to type for it; "" when the planner alone decides."""
+    total_bytes: int
+    change_bytes: int
+    """Less than zero: this much would be saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A backend that was compared, or could not be, and why it was not taken."""
+
+    backend: str
+    verdict: str
+    """One clause: "chosen", or why not."""
+    basis: str = ""
+    """How its passes are known: "measured" on this machine, "estimated", "" where it cannot run."""
+    tokens_per_second: float = 0.0
+    """Expected, speculation included."""
+    plain_tokens_per_second: float = 0.0
+    pass_ms: tuple[tuple[int, float], ...] = ()
+    """Milliseconds of a pass by its number of nodes."""
+    planned_bytes: int = 0
+    context_length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a session may use: frozen when it is made, kept until the model is closed."""
+
+    backend: str
+    quantisation: str
+    """Types of the weight matrices with the most bytes first, as in "Q4_K+Q6_K"."""
+    context_length: int
+    kv_type: str
+    max_nodes: int
+    """Most nodes in one verification pass, the root included."""
+    prefill_chunk: int
+    threads: int
+    gpu_layers: int
+    budget_bytes: int
+    footprint: Footprint
+    reasons: tuple[str, ...] = field(default=())
+    """One sentence for each choice the planner made."""
+    levers: tuple[Lever, ...] = field(default=())
+    """What else could be asked for, and what it would take."""
+    drafter_bytes: int = 0
+    """Most bytes all drafters' stores may hold together for each text; 0 drafts nothing."""
+    sequences: int = 1
+    """Texts that may be written at once; each has `context_length` positions of its own."""
+    candidates: tuple[Candidate, ...] = field(default=())
+    """Backends that were compared for this plan; empty where an earlier choice was kept."""
+    devices: tuple[DevicePart, ...] = field(default=())
+    """What GPUs and workers hold; the footprint is what is left to this process."""
+    draft_devices: tuple[DevicePart, ...] = field(default=())
+    """The same of the draft model, where it is on one of them."""
+    mapped: bool = False
+    """Weights are used where the file lies in memory, so that its first layers can draft on the
+    same pages.
+    """
+
+    @property
+    def planned_bytes(self) -> int:
+        """Peak resident memory this plan expects."""
+        return self.footprint.total_bytes
+
+    def explain(self) -> str:
+        """The plan as text: a line per item and the reason for every choice."""
+        texts = f"{self.sequences} texts at once · " if self.sequences > 1 else ""
+        lines = [
+            f"backend {self.backend} · {self.quantisation} · {texts}"
+            f"context {self.context_length} tokens "
+            f"({self.kv_type} KV) · up to {self.max_nodes} nodes · {self.threads} "
+            f"{'thread' if self.threads == 1 else 'threads'}"
+        ]
+        for item in self.footprint:
+            size = format_size(item.size_bytes)
+            lines.append(f"  {item.name:<26}{size:>12}  {item.note}".rstrip())
+        total, budget = format_size(self.planned_bytes), format_size(self.budget_bytes)
+        lines.append(f"  {'total':<26}{total:>12}  of a budget of {budget}")
+        lines.extend(f"  {part.describe()}" for part in self.devices)
+        lines.extend(f"  draft model on {part.describe()}" for part in self.draft_devices)
+        lines.extend(f"  {reason}" for reason in self.reasons)
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as plain values for JSON; sizes are bytes."""
+        values = asdict(self)
+        values["footprint"] = {item.name: item.size_bytes for item in self.footprint}
+        values["planned_bytes"] = self.planned_bytes
+        values["reasons"] = list(self.reasons)
+        values["devices"] = [part.as_dict() for part in self.devices]
+        values["draft_devices"] = [part.as_dict() for part in self.draft_devices]
+        values["levers"] = [asdict(lever) for lever in self.levers]
+        values["candidates"] = [
+            asdict(one) | {"pass_ms": dict(one.pass_ms)} for one in self.candidates
+        ]
+        return values

@@ -1,0 +1,195 @@
+"""One model on one started process: what any settings would cost."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edgespec.memory.plan import calibration
+from edgespec.memory.plan.calibration import Runtime
+from edgespec.memory.plan.external_engine import Ask, engine_bytes, foreign_footprint, loading_bytes
+from edgespec.memory.plan.footprint import native_footprint
+from edgespec.memory.plan.native_sizes import (
+    activation_bytes,
+    kv_bytes,
+    logits_bytes,
+    scratch_bytes,
+    weights_bytes,
+)
+from edgespec.memory.plan.placement import DevicePart
+from edgespec.memory.plan.plan import Footprint
+from edgespec.memory.plan.settings import Settings
+from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
+from edgespec.system.size import KIB, MIB
+
+DRAFT_NODES, DRAFT_CHUNK = 8, 32
+"""Nodes of a pass of a draft model, and prompt tokens it takes at a time."""
+MODEL_DRAFTER_BYTES = 64 * KIB
+"""More than a drafter holds that asks a model; the model's bytes are items of their own."""
+MODEL_DRAFTERS = ("early-exit", "draft-model")
+"""Names of drafters that are no stores of text."""
+MARKET_BYTES = 128 * KIB
+"""More than the draft market's own arrays hold, for trees of the usual sizes."""
+MAPPED_BYTES = 12 * MIB
+"""Most that is resident of a mapped datastore, where its pages can be given back."""
+
+
+def mapped_bytes() -> int:
+    """`MAPPED_BYTES`, for files whose constants are compiled in."""
+    return MAPPED_BYTES
+
+
+def resident_of(store: str | os.PathLike[str] | None) -> int:
+    """What is resident of a datastore at most; opening it says what is wrong with the file."""
+    if store is None:
+        return 0
+    most = MAPPED_BYTES if hasattr(mmap, "MADV_DONTNEED") else sys.maxsize
+    with suppress(OSError):
+        return min(Path(store).stat().st_size, most)
+    return 0
+
+
+NATIVE_PAGES = 4 * MIB
+"""Library pages that the native backend brings back beside another engine: measured 2.5 to 3."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftModel:
+    """A second model, that drafts for the first."""
+
+    spec: ModelSpec
+    tensors: tuple[TensorInfo, ...]
+    ask: Ask | None = None
+    """Who tells what another engine would hold; None on the native backend."""
+    shares_library: bool = False
+    """The first model runs on the same engine, so its library is there already."""
+
+    def size_bytes(self, settings: Settings) -> int:
+        """Weights, keys and values in f16 of every text, and the scratch of small passes."""
+        spec, own = self.spec, self._settings(settings)
+        sequences, threads, nodes = own.sequences, own.threads, own.max_nodes
+        held = (threads + 1) * calibration.THREAD_BYTES  # it has one of its own
+        if self.ask is not None:
+            engine = self.ask(own, threads)
+            library = 0 if self.shares_library else engine.library
+            return held + library + sum(engine_bytes(spec, self.tensors, own, engine))
+        held += 0 if self.shares_library else NATIVE_PAGES
+        held += weights_bytes(self.tensors) + sequences * kv_bytes(spec, own.context)
+        held += logits_bytes(spec, nodes)
+        held += activation_bytes(spec, own.prefill_chunk, "f16", sequences)
+        return held + scratch_bytes(spec, own.context, nodes, own.prefill_chunk, threads, sequences)
+
+    def devices(self, settings: Settings) -> tuple[DevicePart, ...]:
+        """What other devices hold of it."""
+        own = self._settings(settings)
+        return () if self.ask is None else self.ask(own, own.threads).devices
+
+    def loading_bytes(self, settings: Settings) -> int:
+        """What another engine needs while it loads, and passes need no more of it."""
+        if self.ask is None:
+            return 0
+        own = self._settings(settings)
+        engine = self.ask(own, own.threads)
+        _, used = engine_bytes(self.spec, self.tensors, own, engine)
+        return max(0, loading_bytes(self.tensors, engine) - used)
+
+    def _settings(self, settings: Settings) -> Settings:
+        nodes = max(DRAFT_NODES, settings.sequences)
+        return replace(
+            settings,
+            context=min(settings.context, self.spec.context_length),
+            max_nodes=nodes,
+            prefill_chunk=max(DRAFT_CHUNK, nodes),
+            kv_type="f16",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """Everything about a footprint that the planner does not choose."""
+
+    spec: ModelSpec
+    tensors: tuple[TensorInfo, ...]
+    runtime: Runtime
+    backend: str = "native"
+    drafters: tuple[str, ...] = ()
+    """Names of those that share the drafters' bytes."""
+    datastore_bytes: int = 0
+    """Most that is resident of a mapped datastore."""
+    draft_model: DraftModel | None = None
+    adapter: tuple[TensorInfo, ...] = ()
+    """Matrices of early exits."""
+    ask: Ask | None = None
+    """Who tells what another engine would hold; None for our own backends."""
+
+    def footprint(self, settings: Settings) -> Footprint:
+        """The itemised peak of a session with these settings."""
+        draft = self.draft_model
+        draft_bytes = draft.size_bytes(settings) if draft else 0
+        draft_loading_bytes = draft.loading_bytes(settings) if draft else 0
+        if self.ask is not None:
+            return foreign_footprint(
+                self.spec,
+                self.tensors,
+                settings,
+                self.ask(settings, settings.threads),
+                drafters=self._shares(settings.drafter_bytes),
+                runtime=self.runtime,
+                datastore_bytes=self.datastore_bytes,
+                draft_model_bytes=draft_bytes,
+                draft_loading_bytes=draft_loading_bytes,
+            )
+        reference = self.backend == "reference"  # the same parts, with every weight as f32
+        return native_footprint(
+            self.spec,
+            map(_as_f32, self.tensors) if reference else self.tensors,
+            self.runtime,
+            context_length=settings.context,
+            max_nodes=settings.max_nodes,
+            prefill_chunk=settings.prefill_chunk,
+            threads=settings.threads,
+            drafters=self._shares(settings.drafter_bytes),
+            kv_type=settings.kv_type,
+            sequences=settings.sequences,
+            datastore_bytes=self.datastore_bytes,
+            draft_model_bytes=draft_bytes,
+            draft_loading_bytes=draft_loading_bytes,
+            adapter=self.adapter,
+        )
+
+    def kv_type(self, settings: Settings) -> str:
+        """How keys and values are kept, which not every engine leaves to us."""
+        told = "" if self.ask is None else self.ask(settings, settings.threads).kv_type
+        return told or settings.kv_type
+
+    def devices(self, settings: Settings) -> tuple[DevicePart, ...]:
+        """What other devices hold besides this process."""
+        return () if self.ask is None else self.ask(settings, settings.threads).devices
+
+    def total(self, settings: Settings) -> int:
+        """The peak in bytes."""
+        return self.footprint(settings).total_bytes
+
+    def _shares(self, drafter_bytes: int) -> dict[str, int]:
+        """Most bytes of each drafter's stores; what is left of an even division is the market's."""
+        if not drafter_bytes or not self.drafters:
+            return {}
+        models = [name for name in self.drafters if name in MODEL_DRAFTERS]
+        stores = [name for name in self.drafters if name not in MODEL_DRAFTERS]
+        left = max(0, drafter_bytes - MARKET_BYTES - MODEL_DRAFTER_BYTES * len(models))
+        each = left // max(1, len(stores))
+        shares = {
+            f"drafter {name}": MODEL_DRAFTER_BYTES if name in models else each
+            for name in self.drafters
+        }
+        return shares | {"draft market": drafter_bytes - sum(shares.values())}
+
+
+def _as_f32(tensor: TensorInfo) -> TensorInfo:
+    size_bytes = 4 * math.prod(tensor.shape)
+    return replace(tensor, type=TensorType.F32, size_bytes=size_bytes)

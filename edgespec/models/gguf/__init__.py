@@ -1,0 +1,1 @@
+"""GGUF files: the header, validated before it is trusted, and the tensors behind it."""

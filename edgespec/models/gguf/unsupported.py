@@ -1,0 +1,85 @@
+"""What planning needs to know of a model that only llama.cpp may be able to run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from edgespec.errors import ModelFileError, UnsupportedModelError
+from edgespec.models.gguf.file_source import FileSource
+from edgespec.models.gguf.header import GgufHeader, read_header
+from edgespec.models.gguf.keys import Keys
+from edgespec.models.gguf.strings import StringArray
+from edgespec.models.spec import ModelSpec
+
+_STATE_KEYS = (".ssm.", ".wkv.", ".shortconv.", ".kda.")
+"""Parts of metadata keys that only models with a recurrent state have."""
+
+
+def foreign_spec(path: Path, header: GgufHeader, refused: UnsupportedModelError) -> ModelSpec:
+    """The sizes of a model that the native backend refused, with its reason.
+
+    What does not concern planning (norms, rotation) is left at values that mean nothing. The header
+    of a first part gets the tensors of the parts beside it, for their sizes. Raises
+    `refused` for a file that no backend can take, ModelFileError for contradictions.
+    """
+    keys = Keys(path, header.metadata)
+    arch = keys.text("general.architecture")
+    tokens = keys.values.get("tokenizer.ggml.tokens")
+    if not keys.flag(f"{arch}.attention.causal", True):
+        raise refused
+    for part in _other_parts(path, keys, refused):
+        with FileSource(part) as source:
+            header.tensors.update(read_header(source).tensors)
+    if not isinstance(tokens, StringArray):
+        raise ModelFileError(
+            f"cannot open {path}: it has no tokenizer.ggml.tokens; convert the model again, with "
+            "its tokenizer files beside it"
+        )
+    dim = keys.count(f"{arch}.embedding_length")
+    heads = _largest(keys, f"{arch}.attention.head_count", 1)
+    return ModelSpec(
+        architecture=arch,
+        name=keys.text("general.name", path.stem) or path.stem,
+        num_layers=keys.count(f"{arch}.block_count"),
+        dim=dim,
+        num_heads=heads,
+        num_kv_heads=_largest(keys, f"{arch}.attention.head_count_kv", heads),
+        head_dim=_largest(keys, f"{arch}.attention.key_length", max(1, dim // heads)),
+        ffn_dim=_largest(keys, f"{arch}.feed_forward_length", 0),
+        vocab_size=len(tokens),
+        context_length=keys.count(f"{arch}.context_length"),
+        norm_epsilon=0.0,
+        rope_base=0.0,
+        rope_dim=0,
+        rope_layout="halves",
+        tied_embeddings="output.weight" not in header.tensors,
+        num_parameters=sum(math.prod(info.shape) for info in header.tensors.values()),
+        refusal=str(refused),
+        recurrent=any(part in key for part in _STATE_KEYS for key in keys.values),
+    )
+
+
+def _other_parts(path: Path, keys: Keys, refused: UnsupportedModelError) -> list[Path]:
+    """The files that hold the rest of a model whose first part this is; raises `refused` when it is
+    another part or they are not all beside it.
+    """
+    count = keys.count("split.count", 1, least=0)
+    if count <= 1:
+        return []
+    first = f"-00001-of-{count:05}.gguf"
+    stem = path.name.removesuffix(first)
+    others = [path.with_name(f"{stem}-{no:05}-of-{count:05}.gguf") for no in range(2, count + 1)]
+    if not path.name.endswith(first) or not all(part.is_file() for part in others):
+        raise refused
+    return others
+
+
+def _largest(keys: Keys, key: str, default: int) -> int:
+    """A count, the largest where layers differ; layers without attention have none."""
+    value = keys.values.get(key)
+    if isinstance(value, np.ndarray) and value.size and value.dtype.kind in "iu":
+        return max(1, int(value.max()))
+    return max(1, keys.count(key, default, least=0))

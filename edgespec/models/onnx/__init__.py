@@ -1,0 +1,1 @@
+"""ONNX decoders as model files."""

@@ -1,0 +1,1 @@
+"""What the machine and the system offer: compiled code, folders, child processes, memory, cores."""

@@ -1,0 +1,146 @@
+"""Another engine in a process of its own, asked in lines of JSON.
+
+A process, so that two engines' threads never share a pool, a crash of a build that does not suit
+the processor ends as a sentence, and what the engine prints stays off the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from edgespec.errors import EdgeSpecError
+from edgespec.system.disk_cache import cache_folder
+
+_END_S = 5.0
+_KILLED = 9
+"""By the system, for memory, more often than not."""
+
+
+def can_have_children() -> bool:
+    """Whether this program is Python itself: nobody knows what starting another one does."""
+    name = Path(sys.executable or "").name.lower()
+    return name.startswith("python") and not getattr(sys, "frozen", False)
+
+
+class PeerError(EdgeSpecError):
+    """Another engine is missing, refused the work, or crashed; says why."""
+
+
+class PeerCrash(PeerError):
+    """It was ended by a signal that nobody sent: a fault of its own, which comes again."""
+
+
+class Child:
+    """`python -m module`, which calls `serve`; `greeting` is its answer to the request.
+
+    Raises PeerError, PeerCrash when the process dies of a fault: `name` is what the sentence calls
+    it and `crash_advice` what it says to do about a crash. It has `limit_s` for the greeting.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        request: Any,
+        *,
+        name: str,
+        crash_advice: str = "",
+        limit_s: float | None = None,
+        **environment: str,
+    ) -> None:
+        self._name, self._crash_advice = name, crash_advice
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=os.environ
+            | {
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                "EDGESPEC_CACHE": str(cache_folder()),
+            }
+            | environment,
+        )
+        late = threading.Event()
+        clock = threading.Timer(limit_s or 0, self._end_late, (late,))
+        if limit_s is not None:
+            clock.start()
+        try:
+            self.greeting = self.ask(request)
+        except BaseException:
+            self.close()
+            if late.is_set():
+                raise PeerError(f"{name} took longer than {limit_s:g} s") from None
+            raise
+        finally:
+            clock.cancel()
+
+    def _end_late(self, late: threading.Event) -> None:
+        late.set()
+        self._process.kill()
+
+    def ask(self, question: Any) -> Any:
+        """The answer to one question."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(question).encode() + b"\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        except OSError:  # nobody reads any more
+            answer = b""
+        if not answer:
+            code = self._process.wait()
+            crashed = code >= 0xC0000000 or (code < 0 and code != -_KILLED)
+            raise (PeerCrash if crashed else PeerError)(self._last_words(code))
+        return json.loads(answer)
+
+    def _last_words(self, code: int) -> str:
+        if code < 0:
+            return f"{self._name} crashed with {signal.Signals(-code).name}{self._crash_advice}"
+        if code >= 0xC0000000:  # how Windows tells it
+            return f"{self._name} crashed with 0x{code:X}{self._crash_advice}"
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").split("\n")
+        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f"{self._name} failed: {said or f'exit code {code}'}"
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def serve(start: Callable[[Any], tuple[Any, Callable[[Any], Any]]]) -> None:
+    """The child's side: `start` takes the request, returns a greeting and who answers questions."""
+    # Answers own the real standard output; whatever the engine prints goes to standard error.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr  # in order with it, not when a buffer is full
+    greeting, answer = start(json.loads(sys.stdin.readline()))
+    print(json.dumps(greeting), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line))), file=answers, flush=True)

@@ -1,0 +1,97 @@
+"""Text in and out of a terminal or a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from edgespec.errors import EdgeSpecError, OptionError
+
+if TYPE_CHECKING:
+    from edgespec.engine.request import Reply, Stats
+
+_CONTROL = {code: "�" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def printable(text: str) -> str:
+    """Text from a model or a file that cannot move the cursor or retitle the window."""
+    return text.translate(_CONTROL)
+
+
+def decode(raw: bytes, what: str) -> str:
+    """UTF-8 text; raises EdgeSpecError that names the first byte that is not."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise EdgeSpecError(
+            f"{what} is not UTF-8 text: byte 0x{raw[error.start]:02x} at position {error.start}; "
+            "convert it first, for example with `iconv -f latin1 -t utf-8`"
+        ) from None
+
+
+def read_prompt(argument: str | None, stdin: BinaryIO, *, stdin_is_terminal: bool) -> str:
+    """The prompt given, followed by what is piped in, a blank line between them.
+
+    One line end at the end of the pipe is left out. Raises OptionError when there is neither.
+    """
+    piped = "" if stdin_is_terminal else decode(stdin.read(), "standard input")
+    piped = piped.removesuffix("\n").removesuffix("\r")
+    parts = [part for part in (argument, piped) if part]
+    if not parts:
+        raise OptionError(
+            'no prompt: type one, as in `edgespec run "Tell me a story"`, or pipe one'
+        )
+    return "\n\n".join(parts)
+
+
+def stats_line(stats: Stats) -> str:
+    """The numbers of a reply on one line."""
+    from edgespec.system.size import format_size  # brings NumPy, and `--help` imports this module
+
+    peak, planned = format_size(stats.peak_memory_bytes), format_size(stats.planned_memory_bytes)
+    tokens = f"{stats.output_tokens} token{'' if stats.output_tokens == 1 else 's'}"
+    accepted = stats.tokens_per_step - 1 if stats.steps else 0.0
+    return (
+        f"[{tokens} · {stats.tokens_per_second:.1f} tokens/s · first after "
+        f"{stats.time_to_first_token_s:.2f} s · {accepted:.2f} accepted per step · "
+        f"peak {peak}, planned {planned}]"
+    )
+
+
+def notices(reply: Reply) -> list[str]:
+    """What the reader of a reply has to know: that it is lossy, what a full context meant."""
+    overflow = _overflow_line(reply)
+    lossy = "[lossy: --accept typical kept drafts that the model alone might not have written]"
+    return [*([lossy] if reply.stats.lossy else []), *([overflow] if overflow else [])]
+
+
+def _overflow_line(reply: Reply) -> str | None:
+    """What a full context meant for a reply, None when it was never full."""
+    stats, said = reply.stats, []
+    if stats.dropped_turns:
+        plural = "" if stats.dropped_turns == 1 else "s"
+        said.append(
+            f"dropped the oldest {stats.dropped_turns} turn{plural} ({stats.dropped_tokens} tokens)"
+        )
+    elif stats.dropped_tokens:
+        said.append(f"dropped {stats.dropped_tokens} tokens before the latest")
+    if reply.finish_reason == "context":
+        said.append(
+            "stopped; a larger --context holds more, and --on-overflow drop-turns or sliding goes "
+            "on without what is oldest"
+        )
+    return f"[the context is full: {'; '.join(said)}]" if said else None
+
+
+def tolerate_any_encoding() -> None:
+    """Let a character the terminal does not have become a question mark, never an error."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def print_json(values: dict[str, Any]) -> None:
+    """Print numbers for programs on stdout."""
+    print(json.dumps(values, indent=2, ensure_ascii=False))

@@ -1,0 +1,1 @@
+"""Models in other formats than the one they came in: GGUF to ONNX."""

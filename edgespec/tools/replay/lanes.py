@@ -1,0 +1,130 @@
+"""Who is replayed: each drafter alone, the market of all of them, and prompt lookup beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from edgespec.control.cost_curve import CostCurve
+from edgespec.drafting.base import Drafter
+from edgespec.drafting.market.market import Market
+from edgespec.drafting.registry import DRAFTERS, drafter_names, make_drafter
+from edgespec.drafting.text.history import History
+from edgespec.errors import OptionError
+from edgespec.memory.plan.settings import LARGEST_DRAFTER_BYTES
+from edgespec.memory.plan.sizing import MARKET_BYTES, MODEL_DRAFTERS
+from edgespec.models.spec import ModelSpec
+from edgespec.tools.replay.priced import PricedReplay
+from edgespec.tools.replay.prices import Prices
+from edgespec.tools.replay.prompt_lookup import NUM_TOKENS, PromptLookupDrafter
+from edgespec.tools.replay.report import SourceReport, fixed_speedup
+from edgespec.tools.replay.steps import Tally, replay_steps
+from edgespec.tools.replay.transcripts import Transcript
+
+_SMALLEST_BYTES = 64 * 1024
+
+
+class Lane(Protocol):
+    """One row of the report while it is made."""
+
+    def replay(self, transcript: Transcript) -> None:
+        """The next reply; what was learnt from those before stays."""
+
+    def report(self) -> SourceReport:
+        """What has been found so far."""
+
+
+def choose_drafters(names: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The drafters that can be replayed of those asked for, and those that cannot: they learn from
+    the model's logits, which no log holds. "all" asks for every one.
+
+    Raises OptionError for unknown names, or when nothing is left.
+    """
+    asked = tuple(DRAFTERS) if names == "all" else drafter_names(names)
+    if not asked:
+        raise OptionError(f"--drafters {names} names nobody to replay; try auto or all")
+    wants_logits = {
+        name
+        for name in asked
+        if name in MODEL_DRAFTERS or make_drafter(name, _SMALLEST_BYTES).wants_top
+    }
+    chosen = tuple(name for name in asked if name not in wants_logits)
+    if not chosen:
+        raise OptionError(
+            f"--drafters {names} leaves nothing to replay: a log does not hold the model's logits, "
+            "which these learn from; name others, or auto or all"
+        )
+    return chosen, tuple(name for name in asked if name in wants_logits)
+
+
+def make_lanes(names: Sequence[str], spec: ModelSpec, max_nodes: int, prices: Prices) -> list[Lane]:
+    """A lane for each drafter, one for their market, one for prompt lookup."""
+    lanes: list[Lane] = [
+        DraftersLane(name, (name,), spec, max_nodes, prices) for name in dict.fromkeys(names)
+    ]
+    market = DraftersLane("market", tuple(names), spec, max_nodes, prices)
+    return [market, *lanes, PromptLookupLane(prices)]
+
+
+class DraftersLane:
+    """One drafter, or a market of several: with all nodes verified, and as the engine would."""
+
+    def __init__(
+        self, name: str, members: Sequence[str], spec: ModelSpec, max_nodes: int, prices: Prices
+    ) -> None:
+        self._name = name
+        self._max_nodes = max_nodes
+        is_market = name == Market.name
+        self._market = make_market(members) if is_market else None
+        self._drafter: Drafter = self._market or make(members[0])
+        self._tally = Tally()
+        self._priced = PricedReplay(make_market(members), prices.curve, max_nodes, spec)
+
+    def replay(self, transcript: Transcript) -> None:
+        replay_steps(self._drafter, transcript, self._max_nodes, self._tally)
+        self._priced.replay(transcript)
+
+    def report(self) -> SourceReport:
+        speedup = self._priced.stats.estimated_speedup
+        if self._market is None:
+            return SourceReport(self._name, self._tally, speedup)
+        tally = self._tally
+        by_source = {
+            name: {"drafted": tally.drafted_by[number], "accepted": tally.accepted_by[number]}
+            for number, name in enumerate(self._market.names)
+            if number
+        }
+        return SourceReport(self._name, tally, speedup, by_source)
+
+
+@dataclass(slots=True)
+class PromptLookupLane:
+    """Prompt lookup with its own number of tokens, which it always verifies."""
+
+    prices: Prices
+    _drafter: PromptLookupDrafter = field(default_factory=PromptLookupDrafter)
+    _tally: Tally = field(default_factory=Tally)
+
+    def replay(self, transcript: Transcript) -> None:
+        replay_steps(self._drafter, transcript, NUM_TOKENS, self._tally)
+
+    def report(self) -> SourceReport:
+        curve = CostCurve(self.prices.curve, NUM_TOKENS + 1)
+        return SourceReport(self._drafter.name, self._tally, fixed_speedup(self._tally, curve))
+
+
+def make_market(names: Sequence[str]) -> Market:
+    """These drafters in as many bytes as the engine gives them at most; until it is told what a
+    token is worth, it asks everyone.
+    """
+    each = (LARGEST_DRAFTER_BYTES - MARKET_BYTES) // len(names)
+    market = Market([make(name, each) for name in names])
+    market.token_s = math.inf
+    return market
+
+
+def make(name: str, max_bytes: int = LARGEST_DRAFTER_BYTES) -> Drafter:
+    """A drafter that remembers earlier replies, of this file and no others."""
+    return make_drafter(name, max_bytes, **({"history": History()} if name == "hierarchy" else {}))

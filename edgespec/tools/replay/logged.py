@@ -1,0 +1,89 @@
+"""A target that says what a log says, and whose passes take what a cost curve says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from edgespec.backends.base import TILE, Capabilities, Logits, Part, Rows, Target
+from edgespec.backends.sequence import KvSequence
+from edgespec.control.cost_curve import CostCurve
+from edgespec.models.spec import ModelSpec
+from edgespec.tools.replay.transcripts import Transcript
+
+
+class LoggedTarget(Target):
+    """Computes nothing: at each node that the log agrees with, the log's next token is likeliest.
+
+    What a model would say elsewhere no log tells; there all tokens are equally likely. `clock` runs
+    as if passes took what the curve says.
+    """
+
+    capabilities = Capabilities(name="log", bit_exact_rows=True, trees=True, sequences=False)
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        max_nodes: int,
+        prices: CostCurve,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        super().__init__(spec, 0, max_nodes)
+        self._prices = prices
+        self._real_clock = clock
+        self._text: list[int] = []
+        self._ahead_s = 0.0
+        self._logits = np.zeros((max_nodes, spec.vocab_size), np.float32)
+        self._maxima = np.zeros((max_nodes, -(-spec.vocab_size // TILE)), np.float32)
+        self._raised: list[tuple[int, int]] = []
+        self._num_rows = 0
+
+    def open_log(self, transcript: Transcript) -> None:
+        """Stand before the last token of this prompt."""
+        self._text = transcript.prompt_ids + transcript.output_ids
+        self.own.length = len(transcript.prompt_ids) - 1
+        self.context_length = len(self._text) + self.max_nodes
+
+    def clock(self) -> float:
+        """Seconds, the passes' included."""
+        return self._real_clock() + self._ahead_s
+
+    @property
+    def maxima(self) -> Logits:
+        """The largest of each tile of the logits."""
+        return self._maxima[: self._num_rows]
+
+    def _forward(self, parts: Sequence[Part], rows: Rows) -> Logits:
+        ((_, tree),) = parts
+        start = self._real_clock()
+        for row, token in self._raised:
+            self._logits[row, token] = self._maxima[row, token // TILE] = 0.0
+        self._raised.clear()
+        self._num_rows = len(tree)
+        node = 0
+        tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
+        coming = self._text[self.length + 1 : self.length + 1 + len(tree)]
+        for token in coming:
+            self._logits[node, token] = self._maxima[node, token // TILE] = 1.0
+            self._raised.append((node, token))
+            below = (n for n in range(node + 1, len(tree)) if parents[n] == node)
+            node = next((n for n in below if tokens[n] == token), -1)
+            if node < 0:
+                break
+        self._ahead_s += self._prices.seconds(len(tree)) - (self._real_clock() - start)
+        return self._logits[: len(tree)]
+
+    def snapshot(self) -> int:
+        return self.length
+
+    def restore(self, snapshot: Any) -> None:
+        self.truncate(snapshot)
+
+    def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
+        del sequence, path
+
+    def _truncate(self, sequence: KvSequence, length: int) -> None:
+        del sequence, length

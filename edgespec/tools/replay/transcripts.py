@@ -1,0 +1,102 @@
+"""Logs of any model's replies, one to a line: {"prompt": ..., "output": ...}.
+
+Both are text, or lists of token ids of the vocabulary they are replayed with. Other keys are left
+alone. A file is hostile until read: every fault ends in one sentence that names its line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgespec.errors import TranscriptError
+
+if TYPE_CHECKING:
+    from edgespec.models.tokenizers.tokenizer import Tokenizer
+
+_LONGEST_LINE_BYTES = 64 * 2**20
+_KEYS = ("prompt", "output")
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """Token ids of a prompt, at least one, and of the reply that a model gave to it."""
+
+    prompt_ids: list[int]
+    output_ids: list[int]
+
+
+def read_transcripts(
+    path: str | os.PathLike[str],
+    tokenizer: Tokenizer,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[Transcript]:
+    """Yield the replies of a file, one line in memory at a time; blank lines are skipped.
+
+    `progress` is told bytes read and bytes in all. Raises TranscriptError for a file that cannot be
+    read or a line that is no transcript.
+    """
+    place = Path(path)
+    done = 0
+    try:
+        with place.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            number = 0
+            while line := file.readline(_LONGEST_LINE_BYTES + 1):
+                number += 1
+                done += len(line)
+                where = f"{place}, line {number}"
+                if len(line) > _LONGEST_LINE_BYTES:
+                    raise TranscriptError(
+                        f"{where} is longer than {_LONGEST_LINE_BYTES // 2**20} MiB; "
+                        "every reply goes on a line of its own"
+                    )
+                if line.strip():
+                    yield _transcript(line, number, where, tokenizer)
+                if progress is not None:
+                    progress(done, max(size, done))
+    except OSError as error:
+        raise TranscriptError(
+            f"cannot read {place} ({error.strerror}); name a file of lines "
+            '{"prompt": ..., "output": ...}'
+        ) from None
+
+
+def _transcript(line: bytes, number: int, where: str, tokenizer: Tokenizer) -> Transcript:
+    try:
+        values = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+    except UnicodeDecodeError:
+        raise TranscriptError(f"{where} is not UTF-8 text; convert the file to UTF-8") from None
+    except (ValueError, RecursionError):
+        raise TranscriptError(
+            f'{where} is not JSON; each line is an object like {{"prompt": "...", "output": "..."}}'
+        ) from None
+    if not isinstance(values, dict) or any(key not in values for key in _KEYS):
+        raise TranscriptError(
+            f'{where} lacks "prompt" or "output"; each line is an object that has both'
+        )
+    prompt, output = (_ids(values[key], key, where, tokenizer) for key in _KEYS)
+    if not prompt:  # a text has a first token, which nobody drafts
+        prompt, output = output[:1], output[1:]
+    return Transcript(prompt, output)
+
+
+def _ids(value: Any, key: str, where: str, tokenizer: Tokenizer) -> list[int]:
+    if isinstance(value, str):
+        return tokenizer.encode(value, add_bos=None if key == "prompt" else False)
+    if not isinstance(value, list) or not all(type(token) is int for token in value):
+        raise TranscriptError(
+            f'{where}: "{key}" is neither text nor a list of token ids; write it as one of them'
+        )
+    size = tokenizer.vocab_size
+    wrong = next((token for token in value if not 0 <= token < size), None)
+    if wrong is not None:
+        raise TranscriptError(
+            f'{where}: "{key}" holds token {wrong}, and the vocabulary has 0 to {size - 1}; '
+            "name the model that wrote the log with --vocab"
+        )
+    return value

@@ -1,0 +1,1 @@
+"""Speculative sampling by rejection: the target's distribution, not the same text."""

@@ -1,0 +1,149 @@
+"""Command line of the recipe: `python -m training prepare|run|export|...`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from training import data
+from training.evaluate import evaluate
+from training.export import export, load_model
+from training.model import SHAPES, Shape
+from training.sample import as_chat, sample
+from training.train import Settings, run
+
+SMOKE_SHAPE = Shape(
+    width=256,
+    num_layers=2,
+    num_heads=8,
+    ffn_width=256,
+    vocab_size=512,
+    context_tokens=128,
+    exit_layer=1,
+)
+SMOKE_SETTINGS = Settings(steps=20, batch_tokens=256, sequence_tokens=64, warmup_steps=5)
+SMOKE_RECORDS = 40
+
+
+def token_folder(options: argparse.Namespace) -> Path:
+    return Path(options.out) / "tokens"
+
+
+def run_folder(options: argparse.Namespace) -> Path:
+    return Path(options.out) / ("run" if options.shape == "tiny" else f"run-{options.shape}")
+
+
+def changed_settings(changes: list[str]) -> Settings:
+    """Return the settings with `name=value` changes, each value a JSON number."""
+    names = {field.name for field in dataclasses.fields(Settings)}
+    values: dict[str, Any] = {}
+    for change in changes:
+        name, _, value = change.partition("=")
+        if name not in names:
+            raise SystemExit(
+                f"no setting is called {name!r}; there are: {', '.join(sorted(names))}"
+            )
+        values[name] = json.loads(value)
+    return dataclasses.replace(Settings(), **values)
+
+
+def do_prepare(options: argparse.Namespace) -> None:
+    """Train the tokenizer and write the token streams."""
+    shape, limit = (SMOKE_SHAPE, SMOKE_RECORDS) if options.smoke else (SHAPES["tiny"], None)
+    data.prepare(options.data, token_folder(options), shape.vocab_size, limit)
+
+
+def do_run(options: argparse.Namespace) -> None:
+    """Train, or go on training, up to the last step."""
+    if options.smoke:
+        smoke = (SMOKE_SHAPE, SMOKE_SETTINGS, False, options.start)
+        run(token_folder(options), run_folder(options), *smoke)
+        return
+    shape = SHAPES[options.shape]
+    settings = changed_settings(options.set)
+    run(token_folder(options), run_folder(options), shape, settings, start=options.start)
+
+
+def do_evaluate(options: argparse.Namespace) -> None:
+    """Print the held-out losses as JSON."""
+    model = load_model(run_folder(options) / "checkpoint.pt")
+    print(json.dumps(evaluate(model, token_folder(options)), indent=1))
+
+
+def do_export(options: argparse.Namespace) -> None:
+    """Write the GGUF file and print its checksum."""
+    path = options.file or Path(options.out) / f"edgespec-{options.shape}-q8_0.gguf"
+    checksum = export(
+        run_folder(options) / "checkpoint.pt", token_folder(options) / "tokenizer.json", path
+    )
+    print(f"{path}: {path.stat().st_size:,} bytes, sha256 {checksum}")
+
+
+def do_plot(options: argparse.Namespace) -> None:
+    """Draw the loss curves of the run, after those of earlier ones."""
+    from training.plot import plot
+
+    path = options.file or Path(options.out) / "loss.svg"
+    plot([*options.after, run_folder(options) / "log.jsonl"], path)
+    print(path)
+
+
+def do_sample(options: argparse.Namespace) -> None:
+    """Print the reply to a prompt."""
+    model = load_model(run_folder(options) / "checkpoint.pt")
+    tokenizer = Tokenizer.from_file(str(token_folder(options) / "tokenizer.json"))
+    prompt = options.prompt if options.raw else as_chat(options.prompt)
+    print(sample(model, tokenizer, prompt, temperature=options.temperature, seed=options.seed))
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "prepare": do_prepare,
+    "run": do_run,
+    "evaluate": do_evaluate,
+    "export": do_export,
+    "plot": do_plot,
+    "sample": do_sample,
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse the command line and do what it says."""
+    parser = argparse.ArgumentParser(prog="python -m training", description=__doc__)
+    parser.add_argument("command", choices=sorted(COMMANDS))
+    parser.add_argument("--data", type=Path, help="folder of the corpus files (*.jsonl.gz)")
+    parser.add_argument("--out", type=Path, required=True, help="folder for everything written")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting (run)"
+    )
+    parser.add_argument(
+        "--from", dest="start", type=Path, metavar="FILE", help="GGUF file to start from (run)"
+    )
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--smoke", action="store_true", help="a tiny model, 20 steps, 40 records")
+    parser.add_argument("--file", type=Path, help="file to write (export, plot)")
+    parser.add_argument(
+        "--after", action="append", default=[], type=Path, metavar="LOG",
+        help="log.jsonl of an earlier run to draw first (plot)",
+    )  # fmt: skip
+    parser.add_argument("--prompt", default="Tell me a short story.", help="what to say (sample)")
+    parser.add_argument("--raw", action="store_true", help="send the prompt without template")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    if options.command == "prepare" and options.data is None:
+        parser.error("prepare needs --data, the folder of the corpus files")
+    torch.set_num_threads(options.threads)
+    COMMANDS[options.command](options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""From a checkpoint to the GGUF file that ships: Q8_0 matrices, F32 norms, tokenizer, template."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from training.data import CHAT_TEMPLATE, SPECIAL_TOKENS
+from training.model import Shape, TinyLlama
+
+EXIT_LAYER_KEY = "edgespec.early_exit.layer"
+
+
+def load_model(checkpoint: Path) -> TinyLlama:
+    """Return the model of a checkpoint, ready to use."""
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    model = TinyLlama(Shape(**state["shape"]))
+    model.load_state_dict(state["model"])
+    model.eval()
+    return model
+
+
+def add_architecture(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    """Write the hyper-parameters that a `llama` file needs."""
+    writer.add_block_count(shape.num_layers)
+    writer.add_context_length(shape.context_tokens)
+    writer.add_embedding_length(shape.width)
+    writer.add_feed_forward_length(shape.ffn_width)
+    writer.add_head_count(shape.num_heads)
+    writer.add_head_count_kv(shape.num_kv_heads)
+    writer.add_layer_norm_rms_eps(shape.norm_epsilon)
+    writer.add_rope_dimension_count(shape.head_width)
+    writer.add_rope_freq_base(shape.rope_base)
+    writer.add_vocab_size(shape.vocab_size)
+    writer.add_uint32(EXIT_LAYER_KEY, shape.exit_layer)
+
+
+def add_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:
+    """Write the byte-level BPE of a `tokenizer.json` and the chat template."""
+    model = json.loads(path.read_text(encoding="utf-8"))["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([control if token in SPECIAL_TOKENS else normal for token in tokens])
+    writer.add_token_merges(merges)
+    end_of_text, _, turn_end = (model["vocab"][token] for token in SPECIAL_TOKENS)
+    # A reply ends with <|im_end|>, a plain text with <|endoftext|>: both end generation.
+    writer.add_eos_token_id(turn_end)
+    writer.add_eot_token_id(end_of_text)
+    writer.add_bos_token_id(end_of_text)
+    writer.add_pad_token_id(end_of_text)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(CHAT_TEMPLATE)
+
+
+def add_matrix(writer: gguf.GGUFWriter, name: str, values: NDArray[np.float32]) -> None:
+    """Write a matrix [rows, columns] as Q8_0, a vector as F32."""
+    if values.ndim == 1:
+        writer.add_tensor(name, values)
+        return
+    kind = gguf.GGMLQuantizationType.Q8_0
+    writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+
+
+def export(checkpoint: Path, tokenizer: Path, path: Path) -> str:
+    """Write the GGUF file and return its SHA-256 in hexadecimal."""
+    model = load_model(checkpoint)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name(path.stem.removesuffix("-q8_0"))
+    writer.add_license("Apache-2.0")
+    writer.add_description(
+        f"A small Llama for trying EdgeSpec; early-exit loss at layer {model.shape.exit_layer}"
+    )
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    add_architecture(writer, model.shape)
+    add_tokenizer(writer, tokenizer)
+    for name, parameter in model.state_dict().items():
+        add_matrix(writer, name, parameter.float().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return hashlib.sha256(path.read_bytes()).hexdigest()

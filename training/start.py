@@ -1,0 +1,35 @@
+"""Weights to start from: those of an exported file, where no checkpoint is left to go on from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+
+from training.model import TinyLlama
+
+
+def load_weights(model: TinyLlama, path: Path, tokenizer: Path) -> None:
+    """Copy the weights of the GGUF file `path`, as Q8_0 left them, into `model`.
+
+    The optimizers start afresh. Raises SystemExit where the file has another vocabulary than
+    `tokenizer`, a `tokenizer.json`, or other tensors than the model.
+    """
+    reader = gguf.GGUFReader(path)
+    vocab = json.loads(tokenizer.read_text(encoding="utf-8"))["model"]["vocab"]
+    tokens = reader.fields["tokenizer.ggml.tokens"].contents()
+    if tokens != sorted(vocab, key=vocab.__getitem__):
+        raise SystemExit(f"{path} has another vocabulary than {tokenizer}: run prepare again")
+    state = {
+        tensor.name: torch.from_numpy(
+            gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        )
+        for tensor in reader.tensors
+    }
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.state_dict().items()}
+    if {name: tuple(values.shape) for name, values in state.items()} != shapes:
+        raise SystemExit(f"{path} holds a model of another shape than the one to be trained")
+    model.load_state_dict(state)
