@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import edgespec
 from benchmarks.early_exit import TOPICS
 from edgespec.engine.engine import Engine
-from edgespec.load.model_drafters import EARLY_EXIT
+from edgespec.loading.model_drafters import EARLY_EXIT
 from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS
 
 FAMILIES: dict[str, tuple[str, ...]] = {

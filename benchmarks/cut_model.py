@@ -18,7 +18,7 @@ from gguf import GGUFReader, GGUFWriter
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.sibling_model import add_field
-from edgespec.load.model_drafters import EXIT_LAYER_KEY
+from edgespec.loading.model_drafters import EXIT_LAYER_KEY
 from edgespec.models.registry import resolve
 
 _LAYER = re.compile(r"blk\.(\d+)\.")

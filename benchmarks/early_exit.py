@@ -52,7 +52,7 @@ MEMORY = "1GiB"
 class Fixed(EarlyExitDrafter):
     """Always the same exit and as many drafts, asked at every step."""
 
-    dear = False
+    costly = False
     length = 1
 
     def _draw_chain(self, longest: int) -> None:

@@ -36,7 +36,7 @@ import edgespec
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
-from edgespec.drafting.market.account import DearAccount, DearStep
+from edgespec.drafting.market.account import CostlyAccount, CostlyStep
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.model.model_drafter import ModelDrafter
 from edgespec.engine.engine import Engine
@@ -68,7 +68,7 @@ SUBJECTS = (
 )  # fmt: skip
 
 
-class Boundless(DearAccount):
+class Boundless(CostlyAccount):
     """Lets its drafter be asked at every step."""
 
     next_step = 0
@@ -90,7 +90,9 @@ class Eager(Controller):
         self.most = max_nodes - 1
         self.asked = True
 
-    def draft_room(self, limit: int | None = None, *, free: bool = True, dear: bool = False) -> int:
+    def draft_room(
+        self, limit: int | None = None, *, free: bool = True, costly: bool = False
+    ) -> int:
         return self.most if limit is None else min(self.most, limit)
 
     def choose(
@@ -99,7 +101,7 @@ class Eager(Controller):
         draft_s: float = 0.0,
         limit: int | None = None,
         *,
-        dear_s: float = 0.0,
+        costly_s: float = 0.0,
         risk_s: float = 0.0,
     ) -> int:
         return min(len(tree) - 1, self.draft_room(limit))
@@ -109,7 +111,7 @@ class Eager(Controller):
         outcome: StepOutcome,
         seconds: float,
         draft_s: float = 0.0,
-        dear: DearStep | None = None,
+        costly: CostlyStep | None = None,
     ) -> None:
         """Nothing is learnt."""
 
@@ -181,7 +183,7 @@ class Case:
         session, target = engine._session, engine._target
         before = session.market, engine._controller, target.prefill_chunk
         engine._controller = Eager(engine.plan.max_nodes)
-        for source in session.market._dear:
+        for source in session.market._costly:
             source.account = Boundless()
             if isinstance(source.drafter, ModelDrafter):
                 source.drafter._prices = np.ones(MOST_NODES)  # seconds: so that every draft pays

@@ -29,7 +29,7 @@ from benchmarks.equality import Case, compared, prompts, report, verify_everythi
 from edgespec.drafting.registry import DRAFTERS
 from edgespec.engine.engine import Engine
 from edgespec.engine.request import Reply
-from edgespec.load.model_drafters import EARLY_EXIT
+from edgespec.loading.model_drafters import EARLY_EXIT
 from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS
 
 TEMPERATURES = (0.0, 0.8)

@@ -59,7 +59,7 @@ TEXTS = (
     "not know what to do, so she asked her brother Ben. Ben said,",
     "The difference between a lake and a river is that",
     "It was raining, so",
-    "Dear Sir or Madam,",
+    "Costly Sir or Madam,",
     "Zebras, über-große Bäume und 東京:",
 )
 

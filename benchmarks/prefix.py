@@ -46,7 +46,7 @@ def text_of(engine: Engine, num_tokens: int) -> str:
 
 def write(engine: Engine, prompt: str, prefix: str | None) -> Reply:
     """A reply from an engine that holds no text."""
-    engine._shelf.close()
+    engine._idle.close()
     engine._session.sequence.truncate(0)
     options = {"raw": True, "temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
     return engine.generate(prompt, prefix=prefix, **options)

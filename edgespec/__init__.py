@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from edgespec.engine.engine import Engine
     from edgespec.engine.request import Reply, Request, Stats
     from edgespec.engine.voting import Vote
-    from edgespec.load.load import load, plan
+    from edgespec.loading.load import load, plan
     from edgespec.memory.plan.plan import Plan
 
 _LAZY = {
@@ -42,8 +42,8 @@ _LAZY = {
     "Request": "edgespec.engine.request",
     "Stats": "edgespec.engine.request",
     "Vote": "edgespec.engine.voting",
-    "load": "edgespec.load.load",
-    "plan": "edgespec.load.load",
+    "load": "edgespec.loading.load",
+    "plan": "edgespec.loading.load",
 }
 
 __all__ = [

@@ -78,7 +78,7 @@ class Target(ABC):
     """
 
     capabilities: Capabilities
-    spared_s = 0.0
+    seconds_saved = 0.0
     """Seconds that the last pass had less to do because all of its nodes had left one early."""
     arena: KvArena | None = None
     """Where keys and values are, when each sequence's `state` is a table of its blocks."""

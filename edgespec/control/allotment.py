@@ -6,7 +6,7 @@ Speculative Decoding"; there the number of nodes is given, here it follows from 
 `controller.py`). A text that nobody can foretell leaves its share to the others.
 
 As for one text, speculation never costs: an account holds what it may lose, and drafters of texts
-they are wrong about are asked less often where asking is dear. Drafters whose proposals cost
+they are wrong about are asked less often where asking is costly. Drafters whose proposals cost
 something have accounts of their own, for each text (`drafting/market/account.py`).
 """
 
@@ -33,7 +33,7 @@ from edgespec.control.controller import (
 )
 from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting.base import DraftTree, StepOutcome
-from edgespec.drafting.market.account import NOTHING_DEAR, DearStep
+from edgespec.drafting.market.account import NOTHING_COSTLY, CostlyStep
 
 
 @dataclass(slots=True)
@@ -49,12 +49,12 @@ class Bid:
     tree: DraftTree | None = None
     """The proposal, until its outcome is known."""
 
-    def was_right(self, outcome: StepOutcome, dear: DearStep) -> bool:
+    def was_right(self, outcome: StepOutcome, costly: CostlyStep) -> bool:
         """Whether the proposal's surest node was the text's next token; that of the free drafters
-        where dear ones had a part in it.
+        where costly ones had a part in it.
         """
-        if dear.asked:
-            return dear.others_right
+        if costly.asked:
+            return costly.others_right
         return self.tree is not None and bool(self.tree.tokens[1] == outcome.new_tokens[0])
 
 
@@ -80,22 +80,22 @@ class Allotment:
         self._since_plain = 0
 
     def draft_room(
-        self, bid: Bid, limit: int, num_texts: int, *, free: bool = True, dear: bool = False
+        self, bid: Bid, limit: int, num_texts: int, *, free: bool = True, costly: bool = False
     ) -> int:
         """How many nodes besides its root a text's drafters may propose now; 0 means that asking
-        them does not pay. `bid.asked` then tells whether the free ones are to be; `dear` says that
-        the accounts of dear ones bear asking them.
+        them does not pay. `bid.asked` then tells whether the free ones are to be; `costly` says
+        that the accounts of costly ones bear asking them.
         """
         bid.asked = False
         room = min(self.max_nodes - num_texts, limit)
         if room < 1:
             return 0
         if not free:
-            return room if dear else 0
+            return room if costly else 0
         if self._account_s <= self._draft_s and not self._drafting_is_cheap(num_texts):
             if self._probe_s < self._draft_s:
                 bid.wait = SAMPLE
-                return room if dear else 0
+                return room if costly else 0
             self._probe_s -= self._draft_s
             self._reserved_s += self._draft_s
         bid.asked = True
@@ -119,7 +119,7 @@ class Allotment:
         """How many nodes of each tree besides the root to verify: `tree.take(1 + k)`.
 
         Nodes come surest first, with calibrated `p_accept`; `draft_s` is what all proposals took.
-        Dear drafters' accounts bear a pass that is `risk_s` longer.
+        Costly drafters' accounts bear a pass that is `risk_s` longer.
         """
         num_texts, counts = len(trees), [0] * len(trees)
         if all(len(tree) == 1 for tree in trees):
@@ -155,23 +155,23 @@ class Allotment:
         seconds: float,
         draft_s: float,
         study_s: float = 0.0,
-        dear: Sequence[DearStep] = (),
+        costly: Sequence[CostlyStep] = (),
     ) -> None:
         """Learn from a step: all trees together took `seconds` to verify, and `draft_s` to draft
         with telling the drafters what came of it; `study_s` those of texts nobody drafted for;
-        `dear` is the dear drafters' part in each text.
+        `costly` is the costly drafters' part in each text.
         """
-        dear = dear or [NOTHING_DEAR] * len(outcomes)
+        costly = costly or [NOTHING_COSTLY] * len(outcomes)
         num_texts, num_nodes = len(outcomes), sum(len(outcome.tree) for outcome in outcomes)
         self.curve.update(num_nodes, seconds)
         self._since_plain = self._since_plain + 1 if num_nodes > num_texts else 0
-        num_nodes -= sum(step.nodes for step in dear)
-        draft_s = max(draft_s - sum(step.seconds for step in dear), 0.0)
+        num_nodes -= sum(step.nodes for step in costly)
+        draft_s = max(draft_s - sum(step.seconds for step in costly), 0.0)
         plain = self.curve.seconds(num_texts)
         if num_nodes == num_texts and self._account_s <= 0.0:
-            self._settle_unverified(bids, outcomes, dear, plain)
+            self._settle_unverified(bids, outcomes, costly, plain)
         num_tokens = sum(len(outcome.path) for outcome in outcomes)
-        num_tokens -= sum(step.tokens for step in dear)
+        num_tokens -= sum(step.tokens for step in costly)
         spent = self.curve.seconds(num_nodes) + min(draft_s, LARGEST_BILL * plain)
         balance = self._account_s + num_tokens * plain / num_texts - spent
         if balance < OPENING_PASSES * plain:
@@ -187,7 +187,7 @@ class Allotment:
             self._draft_s += (DRAFT_RATE if bill > self._draft_s else 1.0) * (bill - self._draft_s)
         self._study_s = min(self._study_s + STUDY_ALLOWANCE * spent, plain) - study_s
         share = (self.curve.seconds(num_nodes) - plain) / max(num_nodes - num_texts, 1)
-        for bid, outcome, step in zip(bids, outcomes, dear, strict=True):
+        for bid, outcome, step in zip(bids, outcomes, costly, strict=True):
             if bid.asked:
                 gain_s = (len(outcome.path) - 1 - step.tokens) * plain / num_texts
                 gain_s -= (len(outcome.tree) - 1 - step.nodes) * share
@@ -199,12 +199,12 @@ class Allotment:
         self,
         bids: Sequence[Bid],
         outcomes: Sequence[StepOutcome],
-        dear: Sequence[DearStep],
+        costly: Sequence[CostlyStep],
         plain: float,
     ) -> None:
         """Book what verifying the best node would have brought, while the account is empty."""
         best, right = 0.0, False
-        for bid, outcome, step in zip(bids, outcomes, dear, strict=True):
+        for bid, outcome, step in zip(bids, outcomes, costly, strict=True):
             ours = bid.asked or not step.asked
             if ours and bid.tree is not None and bid.tree.p_accept[1] > best:
                 best, right = float(bid.tree.p_accept[1]), bid.was_right(outcome, step)

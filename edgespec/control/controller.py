@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting.base import DraftTree, StepOutcome
-from edgespec.drafting.market.account import DearStep
+from edgespec.drafting.market.account import CostlyStep
 from edgespec.system.jit import kernel
 
 ALLOWANCE = 0.0075
@@ -121,23 +121,25 @@ class Controller:
         """A reply begins: it risks little of what earlier ones gained."""
         self._account_s = min(self._account_s, START_PASSES * self.curve.seconds(1))
 
-    def draft_room(self, limit: int | None = None, *, free: bool = True, dear: bool = False) -> int:
+    def draft_room(
+        self, limit: int | None = None, *, free: bool = True, costly: bool = False
+    ) -> int:
         """How many nodes besides the root drafters may propose now; 0 means that asking does not
         pay. Afterwards `asked` tells whether the free ones are to be.
 
         `limit` is the request's cap: nodes per pass or tokens left to write, whichever is smaller.
-        `free` and `dear` say whether there are drafters of the kind, and of the dear ones whether
-        their accounts bear asking them.
+        `free` and `costly` say whether there are drafters of the kind, and of the costly ones
+        whether their accounts bear asking them.
         """
         room = min(self.max_nodes, self.curve.max_nodes, len(self._path_p)) - 1
         if limit is not None:
             room = min(room, limit)
         room, self.asked = max(room, 0), False
-        if not free or (dear and self.wait):
-            return room if dear else 0
+        if not free or (costly and self.wait):
+            return room if costly else 0
         if self._is_short and self._probe_s < self._draft_s:
             self.wait = SAMPLE  # this step and those before something is earned
-            return room if dear else 0
+            return room if costly else 0
         self.asked = room > 0
         return room
 
@@ -158,21 +160,22 @@ class Controller:
         draft_s: float = 0.0,
         limit: int | None = None,
         *,
-        dear_s: float = 0.0,
+        costly_s: float = 0.0,
         risk_s: float = 0.0,
     ) -> int:
         """How many of the tree's nodes besides the root to verify: `tree.take(1 + k)` goes to the
         target.
 
         Nodes come surest first, with calibrated `p_accept`; `draft_s` is what the proposal took, in
-        seconds, of it `dear_s` dear drafters, whose accounts bear a pass that is `risk_s` longer.
+        seconds, of it `costly_s` costly drafters, whose accounts bear a pass that is `risk_s`
+        longer.
         """
         num_drafted = len(tree) - 1
         self._proposal = tree if num_drafted else None
         if self.asked and draft_s > 0.0:
             # Down at once, up slowly: the first call may have compiled a kernel.
             bill = self._usual(
-                min(max(draft_s - dear_s, 0.0), LARGEST_BILL * self.curve.seconds(1))
+                min(max(draft_s - costly_s, 0.0), LARGEST_BILL * self.curve.seconds(1))
             )
             self._draft_s += (DRAFT_RATE if bill > self._draft_s else 1.0) * (bill - self._draft_s)
         room = min(num_drafted, self.max_nodes - 1, self.curve.max_nodes - 1, len(self._path_p) - 1)
@@ -198,19 +201,19 @@ class Controller:
         outcome: StepOutcome,
         seconds: float,
         draft_s: float = 0.0,
-        dear: DearStep | None = None,
+        costly: CostlyStep | None = None,
     ) -> None:
         """Learn from a step: `outcome.tree` took `seconds` to verify and `draft_s` to draft.
 
-        `draft_s` is all that drafters cost in this step, with feeding them the new tokens; `dear`
-        is the dear ones' part in it. `outcome.new_tokens` must be filled.
+        `draft_s` is all that drafters cost in this step, with feeding them the new tokens; `costly`
+        is the costly ones' part in it. `outcome.new_tokens` must be filled.
         """
-        num_nodes, dear = len(outcome.tree), dear or DearStep()
+        num_nodes, costly = len(outcome.tree), costly or CostlyStep()
         self.curve.update(num_nodes, seconds)
         self._since_plain = self._since_plain + 1 if num_nodes > 1 else 0
-        num_nodes, num_tokens = num_nodes - dear.nodes, len(outcome.path) - dear.tokens
-        draft_s = max(draft_s - dear.seconds, 0.0)
-        if dear.asked and not self.asked:  # the dear ones alone were
+        num_nodes, num_tokens = num_nodes - costly.nodes, len(outcome.path) - costly.tokens
+        draft_s = max(draft_s - costly.seconds, 0.0)
+        if costly.asked and not self.asked:  # the costly ones alone were
             self.wait = max(self.wait - 1, 0)
             self._proposal = None
             self._settle(num_nodes, num_tokens, 0.0)
@@ -219,8 +222,8 @@ class Controller:
         was_short = self._is_short
         if self._proposal is not None:
             was_right = bool(self._proposal.tokens[1] == outcome.new_tokens[0])
-            if dear.asked:
-                was_right = dear.others_right
+            if costly.asked:
+                was_right = costly.others_right
             self._proposal = None
             if was_short and num_nodes == 1:
                 self._settle_unverified(was_right, draft_s)

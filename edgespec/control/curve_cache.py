@@ -18,7 +18,8 @@ from edgespec.system.hardware import hardware
 
 _CHECK_S = 0.1
 _OUTLIER = 1.25
-"""A size that is remembered this much dearer than it proves, against a plain pass, is put right."""
+"""A size that is remembered this much costlier than it proves, against a plain pass, is put right.
+"""
 
 
 def measured_curve(

@@ -151,7 +151,7 @@ class Drafter(ABC):
 
     notes: tuple[str, ...] = ()
     """What went wrong in this reply and cost time alone."""
-    dear = False
+    costly = False
     """Its proposals cost something, so that it has an account of its own in the market."""
     follows = False
     """It can propose what comes after tokens that are only hoped for."""

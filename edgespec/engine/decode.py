@@ -11,7 +11,7 @@ from edgespec.control.allotment import Allotment, Bid
 from edgespec.control.controller import Controller
 from edgespec.control.statistics import ReplyStats
 from edgespec.drafting.base import DraftTree, StepOutcome, TopTokens
-from edgespec.drafting.market.account import NOTHING_DEAR
+from edgespec.drafting.market.account import NOTHING_COSTLY
 from edgespec.engine.request import Request
 from edgespec.engine.slot import Session
 from edgespec.verification.match import Verifier
@@ -105,7 +105,7 @@ def decode(run: Run, controller: Controller) -> Generator[list[int], None, None]
     try:
         while not run.is_over():
             start = clock()
-            idle = controller.wait and session.market.step < session.market.dear_at
+            idle = controller.wait and session.market.step < session.market.costly_at
             tree = session.root() if idle else _draft(run, controller)
             drafted = clock()
             logits = target.forward_batch(((sequence, TokenTree(tree.tokens, tree.parents)),))
@@ -130,13 +130,15 @@ def _draft(run: Run, controller: Controller) -> DraftTree:
     if not run.request.speculation:
         return session.root()
     start = session.clock()
-    room = controller.draft_room(limit, free=market.has_free, dear=market.step >= market.dear_at)
+    room = controller.draft_room(
+        limit, free=market.has_free, costly=market.step >= market.costly_at
+    )
     if room < 1:
         return session.root()
     tree = _fitting(session, market.propose(room, free=controller.asked))
     draft_s = max(session.clock() - start - market.saved_s, 0.0)
-    dear_s, risk_s = market.dear_s, market.dear_risk_s
-    num_nodes = controller.choose(tree, draft_s, limit, dear_s=dear_s, risk_s=risk_s)
+    costly_s, risk_s = market.costly_s, market.costly_risk_s
+    num_nodes = controller.choose(tree, draft_s, limit, costly_s=costly_s, risk_s=risk_s)
     return tree.take(1 + num_nodes) if num_nodes else session.root()
 
 
@@ -151,9 +153,9 @@ def _learn(
 ) -> None:
     """Let drafters and controller learn from a step; from one without drafts as little as pays."""
     market = run.session.market
-    if controller.asked or market.dear_asked:
+    if controller.asked or market.costly_asked:
         draft_s += run.learn(outcome, new, logits)
-        controller.observe(outcome, verify_s, draft_s, market.dear_step)
+        controller.observe(outcome, verify_s, draft_s, market.costly_step)
     elif market.wants_top and controller.may_study:
         controller.rest(verify_s, run.learn(outcome, new, logits))
     else:
@@ -177,10 +179,10 @@ def decode_together(runs: Sequence[Run], allotment: Allotment) -> list[list[int]
     markets = [run.session.market for run in runs]
     trees = [_propose(run, allotment, len(runs)) for run in runs]
     draft_s = saved_s = 0.0
-    if any(bid.asked or market.dear_asked for bid, market in zip(bids, markets, strict=True)):
+    if any(bid.asked or market.costly_asked for bid, market in zip(bids, markets, strict=True)):
         saved_s = sum(market.saved_s for market in markets)
         draft_s = max(time.perf_counter() - start - saved_s, 0.0)
-    risk_s = max(market.dear_risk_s for market in markets)
+    risk_s = max(market.costly_risk_s for market in markets)
     counts = allotment.choose(bids, trees, draft_s, risk_s)
     trees = [
         tree if len(tree) == 1 else tree.take(1 + count)
@@ -192,18 +194,18 @@ def decode_together(runs: Sequence[Run], allotment: Allotment) -> list[list[int]
     verify_s = time.perf_counter() - drafted
     in_pass_s = sum(market.after_pass(1.0 / len(runs)) for market in markets)
     verify_s, draft_s = verify_s + in_pass_s, max(draft_s + saved_s - in_pass_s, 0.0)
-    study_s, dear = 0.0, [NOTHING_DEAR] * len(runs)
+    study_s, costly = 0.0, [NOTHING_COSTLY] * len(runs)
     for place, (run, (outcome, new), (logits, _)) in enumerate(zip(runs, steps, rows, strict=True)):
         market = run.session.market
-        if run.bid.asked or market.dear_asked:
+        if run.bid.asked or market.costly_asked:
             draft_s += run.learn(outcome, new, logits)
-            dear[place] = market.dear_step
+            costly[place] = market.costly_step
         elif run.request.speculation and market.wants_top and allotment.may_study:
             study_s += run.learn(outcome, new, logits)
         elif run.request.speculation:
             market.extend(new)
     outcomes = [outcome for outcome, _ in steps]
-    allotment.observe(bids, outcomes, verify_s, draft_s, study_s, dear)
+    allotment.observe(bids, outcomes, verify_s, draft_s, study_s, costly)
     seconds, plain_s = time.perf_counter() - start, allotment.curve.seconds(len(runs))
     held_up = verify_s / allotment.curve.seconds(sum(map(len, trees)))
     for run, outcome in zip(runs, outcomes, strict=True):
@@ -232,8 +234,8 @@ def _propose(run: Run, allotment: Allotment, num_texts: int) -> DraftTree:
     bid, market = run.bid, run.session.market
     free = market.has_free and not bid.wait
     bid.wait = max(bid.wait - 1, 0)
-    dear = market.step >= market.dear_at
-    room = allotment.draft_room(bid, run.most_drafts, num_texts, free=free, dear=dear)
+    costly = market.step >= market.costly_at
+    room = allotment.draft_room(bid, run.most_drafts, num_texts, free=free, costly=costly)
     if room < 1:
         return run.session.root()
     return _fitting(run.session, market.propose(room, free=bid.asked))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from edgespec.engine import prompts
 from edgespec.engine.context import Overflow, policy
 from edgespec.engine.decode import decode
 from edgespec.engine.generation import Writer, Writing, check_prompt, fit_prompt
-from edgespec.engine.idle_sequences import Shelf
+from edgespec.engine.idle_sequences import IdleSequences
 from edgespec.engine.reply_stream import ReplyStream
 from edgespec.engine.request import DEFAULT_MAX_TOKENS, KvTraffic, Reply, Request
 from edgespec.engine.slot import Session, Text
@@ -44,12 +44,17 @@ if TYPE_CHECKING:
     from edgespec.engine.batch import Batch, BatchStream
     from edgespec.engine.chat import Chat
     from edgespec.engine.voting import Vote
-    from edgespec.load.draft_model import Partner
     from edgespec.models.tokenizers.tokenizer import Tokenizer
 
 Prompts = Sequence[str | Sequence[int] | Request]
 Progress = Callable[[str, int, int], None]
 """Called with (stage, done, total): stages are "load", "kernels", "measure" and "prefill"."""
+
+
+class Closable(Protocol):
+    """What an engine holds for its drafters, and closes with itself."""
+
+    def close(self) -> None: ...
 
 
 class Engine:
@@ -67,10 +72,10 @@ class Engine:
         target: Target,
         make_market: Callable[[], Market],
         progress: Progress | None = None,
-        partner: Partner | None = None,
+        draft_model: Closable | None = None,
     ) -> None:
         self.file = file
-        self._partner = partner
+        self._draft_model = draft_model
         self.plan = plan
         self._progress = progress
         self._target = target
@@ -82,7 +87,7 @@ class Engine:
         self._session = self._open_session(target.own)
         self.sessions = [self._session]
         """Of all texts that were written at a time; they keep what they hold."""
-        self._shelf = Shelf(target, spill_folder(), cache(self._kv_kind))
+        self._idle = IdleSequences(target, spill_folder(), cache(self._kv_kind))
         self._watch = Watch(plan, self._shrink)
         self._repeating = RepeatingShare.of(file.fingerprint)
         self._closed = False
@@ -133,11 +138,11 @@ class Engine:
         """Give back what is kept of an owner's text: now, or when the reply that is being written
         ends.
         """
-        self._shelf.discard(owner)
+        self._idle.discard(owner)
         if self._busy.acquire(blocking=False):
             try:
                 if not self._closed:
-                    self._shelf.sweep(self._session)
+                    self._idle.sweep(self._session)
             finally:
                 self._busy.release()
 
@@ -286,9 +291,9 @@ class Engine:
         prompt = [*ids, *ids[-1:]]  # the last token of a prompt is left to be computed
         check_prompt(self.request(prompt), self.plan, self.file.spec.context_length)
         with self._alone():
-            self._shelf.switch(self._session, None, prompt)
+            self._idle.switch(self._session, None, prompt)
             self._session.begin(prompt, self.texts_besides(self._session), self._prefilled)
-            self._shelf.drop_saved(name)
+            self._idle.drop_saved(name)
             header = KvHeader(self._kv_kind(), arena.block_bytes, np.asarray(ids, np.int32))
             model = self.file.spec.name or self.file.path.name
             prefix = prompt_cache.Prefix(name, text, raw, model, header, 0)
@@ -299,14 +304,14 @@ class Engine:
         """Give back the model's memory and file; using the engine afterwards is an error."""
         if not self._closed:
             self._closed = True
-            self._shelf.close()
+            self._idle.close()
             for session in self.sessions:
                 session.market.close()
                 session.sequence.close()
             self._repeating.save()
             self._target.close()
-            if self._partner is not None:
-                self._partner.close()
+            if self._draft_model is not None:
+                self._draft_model.close()
             self.file.close()
             release_free_memory()  # the interpreter's end touches library pages once more
 
@@ -321,7 +326,7 @@ class Engine:
         with self._alone():
             start = time.perf_counter()
             fit_prompt(writing, self.plan, self.file.spec.context_length)
-            self._shelf.switch(self._session, writing.owner, writing.seen_ids)
+            self._idle.switch(self._session, writing.owner, writing.seen_ids)
             writer = self.writer(writing, self._session, start)
             steps = self._steps(writer)
             try:
@@ -351,7 +356,7 @@ class Engine:
     def _run_batch(self, batch: Batch) -> Generator[list[tuple[int, str]], None, None]:
         """The life of a batch, step by step."""
         with self._alone():
-            self._shelf.switch(self._session, None, ())
+            self._idle.switch(self._session, None, ())
             try:
                 while not batch.is_over():
                     yield batch.step()
@@ -369,7 +374,7 @@ class Engine:
                 "another reply of this engine is still being written; finish or close that stream"
             )
         try:
-            self._shelf.traffic = KvTraffic()
+            self._idle.traffic = KvTraffic()
             with self._watch:
                 yield
         except MemoryError:
@@ -380,7 +385,7 @@ class Engine:
                 "--memory"
             ) from None
         finally:
-            self._shelf.sweep(self._session)
+            self._idle.sweep(self._session)
             self._busy.release()
 
     def writer(self, writing: Writing, session: Session, start: float | None = None) -> Writer:
@@ -391,7 +396,7 @@ class Engine:
         if prefix is not None:
             ids = writing.seen_ids
             session.sequence.truncate(session.common(ids))
-            self._shelf.offer(prompt_cache.read(prefix), ids, session.sequence.length)
+            self._idle.offer(prompt_cache.read(prefix), ids, session.sequence.length)
         return Writer(
             writing,
             session,
@@ -399,7 +404,7 @@ class Engine:
             self.plan,
             self.texts_besides(session),
             self._prefilled,
-            self._shelf.traffic,
+            self._idle.traffic,
             start,
         )
 
@@ -412,7 +417,7 @@ class Engine:
         """Spill idle conversations, and where that is not enough let drafters shrink their stores;
         returns how many bytes that gave back.
         """
-        freed = self._shelf.spill()
+        freed = self._idle.spill()
         if freed:
             release_free_memory()
         if not freed or self._watch.is_over():
@@ -426,7 +431,7 @@ class Engine:
     def texts_besides(self, session: Session) -> list[Text]:
         """Every other text that is in memory, for a prompt to begin like."""
         others = [other for other in self.sessions if other is not session]
-        return [*others, *self._shelf.texts()]
+        return [*others, *self._idle.texts()]
 
     def lanes(self, count: int) -> list[Session]:
         """Sessions for so many texts at once, the engine's own first; they keep their texts."""

@@ -30,7 +30,7 @@ _KEEPS_NONE = "this backend keeps keys and values itself"
 
 
 @dataclass(slots=True)
-class IdleText:
+class IdleSequence:
     """Token ids, and their keys and values: in an idle sequence, or in a file and it is empty."""
 
     ids: list[int]
@@ -51,7 +51,7 @@ class IdleText:
 
 
 @dataclass(slots=True)
-class Shelf:
+class IdleSequences:
     """Idle texts by their owners, the one idle longest first; used by one thread at a time, but for
     `discard`.
     """
@@ -63,7 +63,7 @@ class Shelf:
     """What makes keys and values of this engine worth nothing to another; 32 bytes."""
     traffic: KvTraffic = field(default_factory=KvTraffic)
     """What came and went since the last request began."""
-    _texts: dict[Hashable, IdleText] = field(default_factory=dict)
+    _texts: dict[Hashable, IdleSequence] = field(default_factory=dict)
     _ended: deque[Hashable] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class Shelf:
         finally:
             self._remove(kept)
 
-    def texts(self) -> Iterator[IdleText]:
+    def texts(self) -> Iterator[IdleSequence]:
         """Those that are in memory."""
         return (text for text in self._texts.values() if text.sequence.length)
 
@@ -99,7 +99,7 @@ class Shelf:
         if session.sequence.length:
             idle = self.target.idle_sequence()
             session.sequence.swap(idle)
-            self._texts[session.owner] = IdleText(list(session.ids), idle)
+            self._texts[session.owner] = IdleSequence(list(session.ids), idle)
         session.ids.clear()
 
     def offer(self, prefix: Prefix, prompt_ids: Sequence[int], known: int) -> None:
@@ -125,7 +125,7 @@ class Shelf:
             for content in blocks(prefix, -(-len(ids) // BLOCK)):
                 idle.state.append(content)
             idle.filled(len(ids))
-            self._texts[_saved(prefix.name)] = IdleText(ids, idle, is_saved=True)
+            self._texts[_saved(prefix.name)] = IdleSequence(ids, idle, is_saved=True)
         except EdgeSpecError as error:
             idle.close()
             self.traffic.note(f"the prefix {prefix.name} was computed again: {error}")
@@ -154,7 +154,7 @@ class Shelf:
             pass
         return before - arena.size_bytes
 
-    def _give_up(self, owner: Hashable, text: IdleText) -> None:
+    def _give_up(self, owner: Hashable, text: IdleSequence) -> None:
         length = text.sequence.length
         try:
             if owner is not None and not text.is_saved and self.folder is not None:
@@ -169,7 +169,7 @@ class Shelf:
             self.traffic.forgotten_tokens += 0 if text.is_saved else length
             del self._texts[owner]
 
-    def _restore(self, kept: IdleText, session: Session, prompt_ids: Sequence[int]) -> None:
+    def _restore(self, kept: IdleSequence, session: Session, prompt_ids: Sequence[int]) -> None:
         """Read what a prompt goes on with into a session, which is empty; what it shares with a
         text in memory is shared again.
         """
@@ -220,7 +220,7 @@ class Shelf:
         while self._texts:
             self._remove(self._texts.popitem()[1])
 
-    def _remove(self, text: IdleText) -> None:
+    def _remove(self, text: IdleSequence) -> None:
         text.sequence.close()
         if text.path is not None and self.folder is not None:
             self.folder.remove(text.path)

@@ -58,9 +58,9 @@ def _spec(path: Path, header: GgufHeader, foreign: bool) -> ModelSpec:
     except UnsupportedModelError as refused:
         if not foreign:
             raise
-        from edgespec.models.gguf.unsupported import foreign_spec
+        from edgespec.models.gguf.unsupported import unsupported_spec
 
-        return foreign_spec(path, header, refused)
+        return unsupported_spec(path, header, refused)
 
 
 class ModelFile:

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import psutil
 
-from edgespec.system.shared_pages import SeenTwice
+from edgespec.system.shared_pages import SharedPages
 
 _MADV_DONTNEED = 4
 _M_MMAP_THRESHOLD = -3
 _given_back_bytes = 1 << 62
-_seen_twice = SeenTwice()
+_shared_pages = SharedPages()
 _peak_before = 0
 """The peak when pages began to be seen twice."""
 
@@ -28,7 +28,7 @@ def resident_bytes() -> int:
     """Resident memory of this process now, in bytes; shared library pages count, pages that
     `count_once` was told of count once.
     """
-    return int(_process(os.getpid()).memory_info().rss) - _seen_twice.size_bytes
+    return int(_process(os.getpid()).memory_info().rss) - _shared_pages.size_bytes
 
 
 def count_once(path: Path) -> None:
@@ -36,9 +36,9 @@ def count_once(path: Path) -> None:
     has changed.
     """
     global _peak_before
-    if not _seen_twice.size_bytes:
+    if not _shared_pages.size_bytes:
         _peak_before = _peak_bytes()
-    _seen_twice.look(path)
+    _shared_pages.look(path)
 
 
 @cache
@@ -51,7 +51,7 @@ def peak_resident_bytes() -> int:
     """The most this process has been resident in since it began or `reset_peak`, in bytes, as
     `resident_bytes` counts.
     """
-    twice = _seen_twice.size_bytes
+    twice = _shared_pages.size_bytes
     return max(_peak_bytes() - twice, min(_peak_before, _peak_bytes())) if twice else _peak_bytes()
 
 

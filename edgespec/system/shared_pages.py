@@ -14,7 +14,7 @@ def counts_once() -> bool:
     return sys.platform == "linux"
 
 
-class SeenTwice:
+class SharedPages:
     """Resident bytes of files that count besides their first map."""
 
     def __init__(self) -> None:

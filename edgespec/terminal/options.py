@@ -32,12 +32,12 @@ class LoadOptions:
     draft_backend: str = "auto"
 
     def load(self, progress: Progress | None = None) -> Engine:
-        from edgespec.load.load import load
+        from edgespec.loading.load import load
 
         return load(**asdict(self), progress=progress)
 
     def plan(self) -> Plan:
-        from edgespec.load.load import plan
+        from edgespec.loading.load import plan
 
         return plan(**asdict(self))
 

@@ -14,7 +14,7 @@ from edgespec.backends.llamacpp.ggml import GgmlDevice
 from edgespec.backends.llamacpp.remote import devices
 from edgespec.backends.measure_passes import pass_seconds
 from edgespec.errors import BackendError, OptionError
-from edgespec.load.draft_model import Partner
+from edgespec.loading.draft_model import DraftModel
 from edgespec.system.size import GIB, MIB
 from tests.backends.workers import Worker, addresses, load, serving, workers, write_eight_layers
 from tests.models.build import CHATML, write_gguf
@@ -77,7 +77,7 @@ def test_a_lost_drafter_costs_speed_alone(
     """The same model drafts, so that drafts are right and asked for again and again."""
     options: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_nodes": 4}
     drafting = {"draft_model": model, "draft_backend": "llamacpp", "drafters": "none"}
-    monkeypatch.setattr(Partner, "device", lambda self, devices, main: devices[0])
+    monkeypatch.setattr(DraftModel, "device", lambda self, devices, main: devices[0])
     with (
         workers(24 * MIB) as made,
         load(model, workers=addresses(made), overlap=overlap, **drafting) as engine,

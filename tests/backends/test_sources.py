@@ -19,7 +19,7 @@ PLACES = (
     {"cli", "__main__"},
     {"terminal", "server"},
     {"tools"},
-    {"load", "__init__"},
+    {"loading", "__init__"},
     {"engine"},
     {"control"},
     {"drafting"},

@@ -166,7 +166,7 @@ def test_texts_that_nobody_foretells_cost_next_to_nothing(
     assert run(curve, [0.0, 0.02, 0.01, 0.0], draft_s).speedup > 0.98
 
 
-def test_drafting_that_is_dear_is_asked_where_it_is_right() -> None:
+def test_drafting_that_is_costly_is_asked_where_it_is_right() -> None:
     simulation = Simulation(FLAT, [0.0, 0.95], 0.05)
     asked = np.zeros(2, np.int64)
     for _ in range(1000):

@@ -215,7 +215,7 @@ def test_predictable_text_is_fast() -> None:
     assert simulation.speedup > 2.5
 
 
-def test_dear_drafts_are_asked_for_less_often_while_they_are_wrong() -> None:
+def test_costly_drafts_are_asked_for_less_often_while_they_are_wrong() -> None:
     controller = Controller(CostCurve(FLAT), 16)
     asked = 0
     for _ in range(300):

@@ -1,4 +1,4 @@
-"""A dear drafter's own account: it loses little where it is wrong, and is asked where it pays."""
+"""A costly drafter's own account: it loses little where it is wrong, and is asked where it pays."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
-from edgespec.drafting.market.account import ALLOWANCE, OPENING, START, DearAccount
+from edgespec.drafting.market.account import ALLOWANCE, OPENING, START, CostlyAccount
 from edgespec.drafting.market.market import Market
 
 
-def play(account: DearAccount, steps: int, chance: float, bill: float, seed: int = 0) -> float:
+def play(account: CostlyAccount, steps: int, chance: float, bill: float, seed: int = 0) -> float:
     """Gains less bills over many steps, each right proposal bringing a pass."""
     rng, total = np.random.default_rng(seed), 0.0
     for step in range(steps):
@@ -25,18 +25,18 @@ def play(account: DearAccount, steps: int, chance: float, bill: float, seed: int
 
 @pytest.mark.parametrize("seed", range(4))
 def test_it_loses_no_more_than_it_is_allowed(seed: int) -> None:
-    lost = -play(DearAccount(), 20_000, 0.0, 0.3, seed)
+    lost = -play(CostlyAccount(), 20_000, 0.0, 0.3, seed)
     assert 0.5 * ALLOWANCE * 20_000 < lost < OPENING + ALLOWANCE * 20_000 + 1.0
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_it_is_asked_where_it_pays(seed: int) -> None:
-    assert play(DearAccount(), 4000, 0.7, 0.3, seed) > 0.8 * 4000 * 0.4
+    assert play(CostlyAccount(), 4000, 0.7, 0.3, seed) > 0.8 * 4000 * 0.4
 
 
 def test_a_few_wrong_chains_do_not_silence_one_that_pays() -> None:
     """Each takes most of a pass; what it brought before is risked first."""
-    account, asked = DearAccount(), 0
+    account, asked = CostlyAccount(), 0
     for step in range(100):
         if account.wants(step, 0.0):
             asked += 1
@@ -45,7 +45,7 @@ def test_a_few_wrong_chains_do_not_silence_one_that_pays() -> None:
 
 
 def test_it_is_asked_again_when_it_comes_to_pay() -> None:
-    account = DearAccount()
+    account = CostlyAccount()
     play(account, 2000, 0.0, 0.3)
     account._paid, account._until = 0, [0, 0, 0]
     assert play(account, 4000, 0.9, 0.3) > 0.5 * 4000 * 0.6
@@ -53,7 +53,7 @@ def test_it_is_asked_again_when_it_comes_to_pay() -> None:
 
 def test_beside_those_who_are_sure_it_is_asked_less() -> None:
     """It brings nothing where the others are sure, and is asked there seldom; else always."""
-    account, asked = DearAccount(), [0, 0]
+    account, asked = CostlyAccount(), [0, 0]
     for step in range(4000):
         sure = 0.9 if step % 2 else 0.1
         if account.wants(step, sure):
@@ -64,7 +64,7 @@ def test_beside_those_who_are_sure_it_is_asked_less() -> None:
 
 
 def test_the_step_it_is_asked_next_is_the_one_it_wants() -> None:
-    account = DearAccount()
+    account = CostlyAccount()
     while account.wants(0, 0.0):
         account.settle(0.4, 0.0)
         account._until = [0, 0, 0]
@@ -87,10 +87,10 @@ class Free(Drafter):
         return DraftTree.chain(1, [self.token], [0.5], 1)
 
 
-class Dear(Free):
+class Costly(Free):
     """Is always wrong, and takes a third of a pass."""
 
-    name, dear, token = "dear", True, 2
+    name, costly, token = "costly", True, 2
 
     def __init__(self, clock: list[float]) -> None:
         self.clock = clock
@@ -102,11 +102,11 @@ class Dear(Free):
         return super().propose(max_nodes)
 
 
-def test_a_dear_one_that_fails_silences_nobody_else() -> None:
+def test_a_costly_one_that_fails_silences_nobody_else() -> None:
     """Free drafts go on at every step; the whole loses next to nothing."""
     clock = [0.0]
-    dear = Dear(clock)
-    market = Market([Free(), dear], clock=lambda: clock[0])
+    costly = Costly(clock)
+    market = Market([Free(), costly], clock=lambda: clock[0])
     curve = {1: 1.0, 2: 1.05, 4: 1.1}
     controller, prices = Controller(CostCurve(curve), 4), np.array([1.0, 1.05, 1.07, 1.1])
     market._prices, market.token_s = prices, 1.0
@@ -114,31 +114,33 @@ def test_a_dear_one_that_fails_silences_nobody_else() -> None:
     steps, passes = 2000, 0.0
     for _ in range(steps):
         start = clock[0]
-        dear_now = market.step >= market.dear_at
-        room = 0 if controller.wait and not dear_now else controller.draft_room(3, dear=dear_now)
+        costly_now = market.step >= market.costly_at
+        room = (
+            0 if controller.wait and not costly_now else controller.draft_room(3, costly=costly_now)
+        )
         tree = DraftTree.root(1)
         if room:
             tree = market.propose(room, free=controller.asked)
             tree = tree.take(
                 1 + controller.choose(
-                    tree, clock[0] - start, dear_s=market.dear_s, risk_s=market.dear_risk_s
+                    tree, clock[0] - start, costly_s=market.costly_s, risk_s=market.costly_risk_s
                 )
             )  # fmt: skip
         path = [0] + [node for node in range(1, len(tree)) if tree.tokens[node] == 1][:1]
         outcome = StepOutcome(tree, path, 1, [1] * len(path))
         passes += (clock[0] - start + prices[len(tree) - 1]) / len(path)
         market.observe(outcome)
-        if controller.asked or market.dear_step.asked:
-            controller.observe(outcome, prices[len(tree) - 1], clock[0] - start, market.dear_step)
+        if controller.asked or market.costly_step.asked:
+            controller.observe(outcome, prices[len(tree) - 1], clock[0] - start, market.costly_step)
         else:
             controller.rest(1.0)
         market.extend(outcome.new_tokens)
         market.take_seconds()
     assert passes / steps < 0.55  # two tokens of 1.05 a step, and little else
-    assert dear.asked < 0.05 * steps
+    assert costly.asked < 0.05 * steps
 
 
-class Often(Dear):
+class Often(Costly):
     """Is right as often as it is told, and takes part of a pass."""
 
     def __init__(self, name: str, clock: list[float], chance: float, takes: float) -> None:
@@ -154,7 +156,7 @@ class Often(Dear):
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_of_two_dear_ones_the_better_is_asked(first: bool) -> None:
+def test_of_two_costly_ones_the_better_is_asked(first: bool) -> None:
     """One a step, and the other now and then, in case it has become better."""
     clock = [0.0]
     good, poor = Often("good", clock, 0.9, 0.2), Often("poor", clock, 0.7, 0.4)
@@ -182,7 +184,7 @@ def test_of_two_dear_ones_the_better_is_asked(first: bool) -> None:
 
 
 def test_a_first_proposal_that_read_a_prompt_does_not_silence_those_to_come() -> None:
-    account = DearAccount()
+    account = CostlyAccount()
     assert account.wants(1, 0.0)
     account.settle(9.0, 1.0)
     asked = 0
@@ -194,7 +196,7 @@ def test_a_first_proposal_that_read_a_prompt_does_not_silence_those_to_come() ->
 
 
 def test_one_that_always_costs_more_than_it_brings_is_given_up_after_a_few() -> None:
-    account, lost = DearAccount(), 0.0
+    account, lost = CostlyAccount(), 0.0
     for step in range(1, 401):
         if account.wants(step, 0.0):
             account.settle(2.0, 0.5)
@@ -203,7 +205,7 @@ def test_one_that_always_costs_more_than_it_brings_is_given_up_after_a_few() -> 
 
 
 def test_a_reply_does_not_risk_what_earlier_ones_gained() -> None:
-    account = DearAccount()
+    account = CostlyAccount()
     play(account, 200, 1.0, 0.3)
     assert account.balance > 10.0
     account.begin()

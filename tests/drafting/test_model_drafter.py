@@ -139,7 +139,7 @@ def test_the_best_length(mean: float, step: float, longest: int) -> None:
 
 
 def test_a_chain_ends_where_it_stops_to_pay() -> None:
-    """With drafts that cost next to nothing, and with dear ones."""
+    """With drafts that cost next to nothing, and with costly ones."""
     lengths = []
     for step_s in (0.001, 0.6):
         drafter = Rows(random_rows(LONGEST, seed=3))

@@ -174,10 +174,10 @@ class Free(Drafter):
         return DraftTree.chain(path.tokens[-1], found, [0.9] * len(found), 1).take(max_nodes + 1)
 
 
-class Dear(Free):
+class Costly(Free):
     """Says what follows the token it is asked after."""
 
-    name, dear = "dear", True
+    name, costly = "costly", True
 
     def propose(self, max_nodes: int) -> DraftTree:
         return self.propose_after(Path([ROOT]), max_nodes, Proposal(1))
@@ -186,7 +186,7 @@ class Dear(Free):
 def markets(chances: list[float]) -> Market:
     free = Free([11, 12, 13], chances, {21: 31})
     market = Market(
-        [free, Dear([], [], {ROOT: 20, 11: 22, 12: 21, 13: 23})],
+        [free, Costly([], [], {ROOT: 20, 11: 22, 12: 21, 13: 23})],
         clock=itertools.count(0.0, 1e-6).__next__,
     )
     market.reset([ROOT])
@@ -229,8 +229,8 @@ def test_what_a_chain_brings_counts_from_the_others_tokens() -> None:
             below = [n for n in range(len(tree)) if tree.parents[n] == path[-1]]
             path += [node for node in below if tree.tokens[node] == token]
         market.observe(StepOutcome(tree, path, came[-1], came))
-        assert market.dear_step.tokens == gained
-        assert market.dear_step.nodes == 2
+        assert market.costly_step.tokens == gained
+        assert market.costly_step.nodes == 2
         assert market.statistics.table[2].any() == bool(counted)
 
 

@@ -28,5 +28,5 @@ def shared_engine(model: Path) -> Iterator[Engine]:
 def engine(shared_engine: Engine) -> Engine:
     """An engine whose cache is empty."""
     shared_engine._target.truncate(0)
-    shared_engine._shelf.close()
+    shared_engine._idle.close()
     return shared_engine

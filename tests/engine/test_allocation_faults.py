@@ -89,7 +89,7 @@ def test_while_replies_are_written(model: Path, monkeypatch: pytest.MonkeyPatch)
     with opened(model) as engine:
 
         def talk() -> list[list[int]]:
-            engine._shelf.close()
+            engine._idle.close()
             engine._session.sequence.truncate(0)
             engine._target._tiles.clear()  # type: ignore[attr-defined]
             engine._target._tiles_entered = 0  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from edgespec import ContextOverflowError, EdgeSpecError, OptionError
 from edgespec.drafting.registry import DRAFTERS
 from edgespec.engine.engine import Engine
 from edgespec.engine.request import Reply
-from edgespec.load.model_drafters import EARLY_EXIT
+from edgespec.loading.model_drafters import EARLY_EXIT
 from tests.models.build import CHATML, write_gguf
 
 PROMPTS = [

@@ -14,7 +14,7 @@ from edgespec.backends.base import Target, TokenTree
 from edgespec.engine.engine import Engine
 from edgespec.engine.request import Reply
 from edgespec.errors import OptionError, UnsupportedModelError
-from edgespec.load.draft_model import Partner, translation
+from edgespec.loading.draft_model import DraftModel, translation
 from edgespec.models.file import open_model
 from edgespec.tools.export.export import export
 from tests.conformance.targets import ROUNDED_MARGIN, missing
@@ -100,14 +100,14 @@ def same_or_tied(engine: Engine, plain: Reply, found: Reply, prompt: str = PROMP
 def test_the_text_is_that_of_plain_decoding(
     models: dict[str, Path], backend: str, drafting: str, draft: str
 ) -> None:
-    """Every pair of backends. A model that drafts for itself is right, and too dear for more than a
-    token at a time.
+    """Every pair of backends. A model that drafts for itself is right, and too costly for more than
+    a token at a time.
     """
     others: dict[str, Any] = {"backend": backend, "drafters": "none", "overlap": "off"}
     with edgespec.load(
         in_format(models, "large", backend), **options(models, draft, drafting, **others)
     ) as engine:
-        assert engine._partner is not None and engine._partner.backend == drafting
+        assert engine._draft_model is not None and engine._draft_model.backend == drafting
         case = Case(PROMPT, 0.0, seed=3, max_tokens=40, ignore_eos=True)
         plain = case.plain(engine)
         found = case.speculative(engine, "drafter", None, plain)
@@ -136,8 +136,8 @@ def test_a_cut_export_drafts(models: dict[str, Path]) -> None:
     with edgespec.load(
         models["large"], draft_model=models["cut-onnx"], drafters="none", threads=1
     ) as engine:
-        assert engine._partner is not None and engine._partner.backend == "onnx"
-        assert engine._partner.file.spec.num_layers == 2
+        assert engine._draft_model is not None and engine._draft_model.backend == "onnx"
+        assert engine._draft_model.file.spec.num_layers == 2
         case = Case(PROMPT, 0.0, seed=1, max_tokens=30, ignore_eos=True)
         plain = case.plain(engine)
         found = case.speculative(engine, "drafter", None, plain)
@@ -178,9 +178,9 @@ def test_its_memory_is_planned(models: dict[str, Path]) -> None:
     with edgespec.load(
         models["large"], draft_model=models["small"], threads=2, sequences=2
     ) as engine:
-        partner = engine._partner
-        assert isinstance(partner, Partner)
-        target = partner._target
+        draft_model = engine._draft_model
+        assert isinstance(draft_model, DraftModel)
+        target = draft_model._target
         for session in engine.lanes(2):
             assert session.market.size_bytes <= engine.plan.drafter_bytes
         for text in (target.own, target.open_sequence()) if target._num_sequences < 2 else ():
@@ -254,7 +254,7 @@ def test_llama_cpp_drafts_from_what_native_cannot_read(
         tokenizer="gpt2", metadata=vocabulary,
     )  # fmt: skip
     with edgespec.load(models["large"], draft_model=wide, drafters="none", threads=1) as engine:
-        assert engine._partner is not None and engine._partner.backend == "llamacpp"
+        assert engine._draft_model is not None and engine._draft_model.backend == "llamacpp"
         case = Case(PROMPT, 0.0, seed=1, max_tokens=20, ignore_eos=True)
         plain = case.plain(engine)
         assert same(plain, case.speculative(engine, "drafter", None, plain))

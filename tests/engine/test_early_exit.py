@@ -15,7 +15,7 @@ from edgespec.drafting.model.chains import MEAN
 from edgespec.drafting.model.early_exit import EarlyExitDrafter
 from edgespec.drafting.rates import RATE
 from edgespec.errors import OptionError
-from edgespec.load.model_drafters import EXIT_LAYER_KEY, exit_layer
+from edgespec.loading.model_drafters import EXIT_LAYER_KEY, exit_layer
 from edgespec.memory.plan.settings import KV_TYPES
 from edgespec.models.file import open_model
 from tests.models.build import CHATML, write_gguf
@@ -132,16 +132,16 @@ def test_the_text_stays_with_chains_after_paths(bundled_model: Path, temperature
     drafters = "suffix-automaton,early-exit,trigram"
     with edgespec.load(bundled_model, threads=1, drafters=drafters) as engine:
         market, begun, ended = engine._session.market, [], []
-        dear = market._dear[0]
-        assert isinstance(dear.drafter, EarlyExitDrafter)
+        costly = market._costly[0]
+        assert isinstance(costly.drafter, EarlyExitDrafter)
         propose = market.propose
 
         def watched(*arguments: Any, **options: Any) -> DraftTree:
             tree = propose(*arguments, **options)
-            if dear.tree:
-                begun.append(len(dear.path.tokens))
-                theirs = tree.sources[1:] != dear.number
-                ended.append(np.any(theirs & (tree.sources[tree.parents[1:]] == dear.number)))
+            if costly.tree:
+                begun.append(len(costly.path.tokens))
+                theirs = tree.sources[1:] != costly.number
+                ended.append(np.any(theirs & (tree.sources[tree.parents[1:]] == costly.number)))
             return tree
 
         market.propose = watched  # type: ignore[method-assign]

@@ -15,7 +15,7 @@ from benchmarks.equality import Case
 from edgespec.drafting.model.small_model import READ_AT_ONCE, FirstLayersDrafter
 from edgespec.engine.engine import Engine
 from edgespec.errors import OptionError
-from edgespec.load.first_layers import with_their_levers
+from edgespec.loading.first_layers import with_their_levers
 from edgespec.memory.plan.plan import Lever
 from edgespec.models.file import open_model
 from edgespec.models.gguf.file_source import FileSource
@@ -105,8 +105,8 @@ def test_nothing_is_taken_off_once_it_is_closed(tmp_path: Path) -> None:
     for _ in range(2):
         with edgespec.load(path, drafters=EARLY, threads=1, context=256) as opened:
             opened.generate("Once upon a time", max_tokens=4)
-            assert resident_memory._seen_twice.files[path] > 0
-        assert path not in resident_memory._seen_twice.files
+            assert resident_memory._shared_pages.files[path] > 0
+        assert path not in resident_memory._shared_pages.files
 
 
 @pytest.mark.parametrize(("kind", "joins"), [("F16", True), ("Q4_0", False)])

@@ -273,7 +273,7 @@ def test_drafts_come_from_the_slow_cores_and_verdicts_from_the_fast(
             ahead_of = DraftAhead(drafter._drafter, "on", cores=cores)
             ahead_of._target, ahead_of._prices = drafter._target, drafter._prices
             engine._session.market._sources[-1].drafter = ahead_of
-            engine._session.market._dear[0].account = Boundless()  # whether it pays is not asked
+            engine._session.market._costly[0].account = Boundless()  # whether it pays is not asked
             seen.clear()
             monkeypatch.setattr(DraftModelDrafter, "look", noted)
             # The processor `other` is the throttled one, wherever the pipeline believes it is.

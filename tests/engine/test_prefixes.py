@@ -50,7 +50,7 @@ def file_of(data: Path, name: str = "guide") -> Path:
 
 def fresh(engine: Engine) -> None:
     """Forget all texts."""
-    engine._shelf.close()
+    engine._idle.close()
     engine._session.sequence.truncate(0)
 
 
@@ -74,7 +74,7 @@ def test_it_is_not_computed_again(kv_type: str, model: Path, data: Path) -> None
         arena = engine._target.arena
         assert arena is not None  # the whole blocks are one, in the file's pages
         num_whole = len(saved.header.ids) // 256
-        tables = [text.sequence.state for text in engine._shelf.texts()]
+        tables = [text.sequence.state for text in engine._idle.texts()]
         tables.append(engine._session.sequence.state)
         places = {int(table.addresses[0]) for table in tables}
         assert len(places) == 1 and num_whole >= 1

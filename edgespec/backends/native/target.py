@@ -142,7 +142,7 @@ class NativeTarget(Target):
         return forked
 
     def _forward(self, parts: Sequence[Part], rows: Rows) -> Logits:
-        start, self.spared_s = time.perf_counter(), 0.0
+        start, self.seconds_saved = time.perf_counter(), 0.0
         if any(sequence.early is not None for sequence, _ in parts):
             return self._go_on(parts, rows)
         texts = [self._whole(sequence, tree) for sequence, tree in parts]
@@ -181,7 +181,7 @@ class NativeTarget(Target):
             late = [texts[place] for place in behind]
             self._run(layer, 0, self._prepare(late, [parts[place] for place in behind]), "none")
         else:
-            self.spared_s = sum(text.early.seconds for text, _ in parts)
+            self.seconds_saved = sum(text.early.seconds for text, _ in parts)
         stream, first, targets = self._scratch.stream, 0, []
         for text in texts:
             targets += (first + text.wanted).tolist()

@@ -49,7 +49,7 @@ class DraftAhead(Drafter):
     """
 
     name = "draft-model"
-    dear = True
+    costly = True
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """What a drafter may lose whose every proposal costs something, such as a model that drafts.
 
 The controller's account is for what verifying loses and for drafters that cost next to nothing. One
-dear drafter would empty it and silence them all, so each has an account of its own: what its
+costly drafter would empty it and silence them all, so each has an account of its own: what its
 proposals take is booked there, with what its nodes cost the pass that verifies them and what they
 bring beyond the other drafters' own. While it holds too little for a proposal, this drafter alone
 is not asked; a small part of the time is paid in, so it is tried again.
@@ -38,8 +38,8 @@ _ENOUGH, _PLENTY = 4, 16
 """Proposals after which something is known; and enough to be silent by."""
 
 
-class DearStep(NamedTuple):
-    """What dear drafters had to do with a step."""
+class CostlyStep(NamedTuple):
+    """What costly drafters had to do with a step."""
 
     seconds: float = 0.0
     """Of their proposals, and of learning."""
@@ -55,11 +55,11 @@ class DearStep(NamedTuple):
     """Whether one of the others had the next token."""
 
 
-NOTHING_DEAR = DearStep()
+NOTHING_COSTLY = CostlyStep()
 
 
-class DearAccount:
-    """One dear drafter's balance, and when it is worth asking; steps are counted by the market."""
+class CostlyAccount:
+    """One costly drafter's balance, and when it is worth asking; steps are counted by the market."""
 
     __slots__ = ("_bill", "_gains", "_mood", "_paid", "_silence", "_tries", "_until", "balance")
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from edgespec.drafting.base import NO_PATH, Drafter, DraftTree, StepOutcome
 from edgespec.drafting.market.acceptance import AcceptanceStatistics, record_tree
-from edgespec.drafting.market.account import NOTHING_DEAR, DearAccount, DearStep
+from edgespec.drafting.market.account import NOTHING_COSTLY, CostlyAccount, CostlyStep
 from edgespec.drafting.market.merging import MergedTree
 from edgespec.drafting.market.source import Source, brought
 from edgespec.drafting.proposal import Proposal
@@ -40,7 +40,7 @@ _LONGEST_WAIT = 16
 _CHEAP = 0.0005
 """A call that costs this part of a token's worth is never skipped."""
 _SECOND_CHOICE = 16
-"""One in so many dear proposals is of whoever was not asked for longest."""
+"""One in so many costly proposals is of whoever was not asked for longest."""
 _MOST_PENDING = 256
 """Tokens a store may lag behind: feeding more at once would be felt in one step."""
 _LARGEST_BILL_S, _LARGEST_BILL = 1e-3, 2.5
@@ -64,19 +64,19 @@ class Market(Drafter):
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._sources = [Source(drafter, number) for number, drafter in enumerate(drafters, 1)]
-        self._dear = [source for source in self._sources if source.drafter.dear]
-        for source in self._dear:
-            source.account = DearAccount()
-        self.has_free = len(self._dear) < len(self._sources)
+        self._costly = [source for source in self._sources if source.drafter.costly]
+        for source in self._costly:
+            source.account = CostlyAccount()
+        self.has_free = len(self._costly) < len(self._sources)
         """Whether somebody can be asked at next to no cost."""
-        self.step, self.dear_at = 0, 0 if self._dear else sys.maxsize
-        """Steps of all texts, and the one from which a dear drafter is to be asked."""
+        self.step, self.costly_at = 0, 0 if self._costly else sys.maxsize
+        """Steps of all texts, and the one from which a costly drafter is to be asked."""
         self._turns = 0
-        """Proposals of dear drafters."""
-        self.dear_asked = False
+        """Proposals of costly drafters."""
+        self.costly_asked = False
         """Whether one was asked in this step."""
-        self.dear_step = NOTHING_DEAR
-        """What dear drafters had to do with the step that was observed last."""
+        self.costly_step = NOTHING_COSTLY
+        """What costly drafters had to do with the step that was observed last."""
         self.statistics = statistics or AcceptanceStatistics(MAX_SOURCES + 1)
         self.wants_top = max((drafter.wants_top for drafter in drafters), default=0)
         self.token_s = 1.0
@@ -90,7 +90,7 @@ class Market(Drafter):
         self._proposed = False
         self._credit = np.zeros(MAX_SOURCES + 1, np.int64)
         self._merged = MergedTree(self.statistics.table)
-        self._scratch = Proposal(0) if self._dear else None
+        self._scratch = Proposal(0) if self._costly else None
         """Where what follows others' drafts grows."""
 
     @property
@@ -120,7 +120,7 @@ class Market(Drafter):
             source.tree, source.path, source.asked = None, NO_PATH, False
             if source.account is not None:
                 source.account.begin()
-        self._last, self.dear_asked = int(tokens[-1]), False
+        self._last, self.costly_asked = int(tokens[-1]), False
 
     def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         self._last = tokens[-1]
@@ -146,33 +146,35 @@ class Market(Drafter):
             source.num_read = len(self._latest)
 
     @property
-    def dear_risk_s(self) -> float:
-        """Seconds that the pass over a tree may take longer for the dear drafters in it."""
-        asked = (source.account.balance for source in self._dear if source.tree and source.account)
+    def costly_risk_s(self) -> float:
+        """Seconds that the pass over a tree may take longer for the costly drafters in it."""
+        asked = (
+            source.account.balance for source in self._costly if source.tree and source.account
+        )
         return self.token_s * max(asked, default=0.0)
 
     @property
-    def dear_s(self) -> float:
-        """Seconds that dear drafters took in this step so far."""
-        return sum(source.spent_s for source in self._dear)
+    def costly_s(self) -> float:
+        """Seconds that costly drafters took in this step so far."""
+        return sum(source.spent_s for source in self._costly)
 
     def after_pass(self, share: float = 1.0) -> float:
         """Seconds that the pass over the proposal did not spend, because drafting did its work; of
         what the pass itself was spared, a market has its `share`.
         """
-        spared_s = share * self._sequence.target.spared_s if self._sequence else 0.0
-        if spared_s and self._dear:
-            self._dear[0].spent_s -= spared_s
-        return self.saved_s + spared_s
+        seconds_saved = share * self._sequence.target.seconds_saved if self._sequence else 0.0
+        if seconds_saved and self._costly:
+            self._costly[0].spent_s -= seconds_saved
+        return self.saved_s + seconds_saved
 
     def propose(self, max_nodes: int, *, free: bool = True) -> DraftTree:
         """The surest nodes of all proposals, at most `max_nodes` besides the root; without `free`
-        of the dear drafters' alone.
+        of the costly drafters' alone.
 
         `p_accept` is calibrated; every node comes after those that are likelier.
         """
         start, self._proposed = self._clock(), True
-        room = 1 + len(self._dear) * len(self._sources) * (max_nodes + 1)
+        room = 1 + len(self._costly) * len(self._sources) * (max_nodes + 1)
         for source in self._sources:
             if source.account is None:
                 source.tree = tree = self._ask(source, max_nodes) if free else None
@@ -182,12 +184,12 @@ class Market(Drafter):
             if source.account is None and source.tree:
                 self._merged.add(source.tree, source.number)
         found = self._likeliest(max_nodes)
-        if self._dear:
-            found = self._ask_dear(found, max_nodes, free)
-            self.dear_asked = any(source.asked for source in self._dear)
-            self._plan_dear()
+        if self._costly:
+            found = self._ask_costly(found, max_nodes, free)
+            self.costly_asked = any(source.asked for source in self._costly)
+            self._plan_costly()
             if not free:  # all of this was for them
-                self._dear[0].spent_s += self._clock() - start - self.dear_s
+                self._costly[0].spent_s += self._clock() - start - self.costly_s
         return found
 
     def _likeliest(self, max_nodes: int) -> DraftTree:
@@ -211,11 +213,11 @@ class Market(Drafter):
         source.spent_s += self._clock() - start - source.drafter.saved_s
         return tree if len(tree) > 1 else None
 
-    def _ask_dear(self, tree: DraftTree, max_nodes: int, free: bool) -> DraftTree:
-        """The others' tree with what one dear source adds, if an account bears asking: two would
+    def _ask_costly(self, tree: DraftTree, max_nodes: int, free: bool) -> DraftTree:
+        """The others' tree with what one costly source adds, if an account bears asking: two would
         draft the same tokens twice.
         """
-        wanting = [source for source in self._dear if self._wants(source, tree)]
+        wanting = [source for source in self._costly if self._wants(source, tree)]
         if not wanting:
             return tree
         best = max(wanting, key=lambda source: source.account.worth if source.account else 0.0)
@@ -226,7 +228,7 @@ class Market(Drafter):
         return self._draft_after(best, tree, max_nodes, free)
 
     def _wants(self, source: Source, tree: DraftTree) -> bool:
-        """Whether a dear source's account bears asking it beside the others' tree."""
+        """Whether a costly source's account bears asking it beside the others' tree."""
         account, drafter = source.account, source.drafter
         source.tree, source.asked, source.path = None, False, NO_PATH
         if account is None or not account.may_want(self.step):
@@ -239,7 +241,7 @@ class Market(Drafter):
     def _draft_after(
         self, source: Source, tree: DraftTree, max_nodes: int, free: bool
     ) -> DraftTree:
-        """The others' tree with a dear source's proposal, where its path ends."""
+        """The others' tree with a costly source's proposal, where its path ends."""
         start, drafter, path = self._clock(), source.drafter, source.path
         self._feed(source)
         if path.tokens and self._scratch:
@@ -257,10 +259,10 @@ class Market(Drafter):
         source.spent_s += self._clock() - start - drafter.saved_s
         return tree
 
-    def _go_on(self, dear: Source, tree: DraftTree, max_nodes: int) -> DraftTree:
-        """The tree with what free sources say to follow a dear one's chain, if that is surest."""
+    def _go_on(self, costly: Source, tree: DraftTree, max_nodes: int) -> DraftTree:
+        """The tree with what free sources say to follow a costly one's chain, if that is surest."""
         path, room = tree.surest(), max_nodes + 1 - len(tree)
-        if room < 1 or self._scratch is None or tree.sources[path.node] != dear.number:
+        if room < 1 or self._scratch is None or tree.sources[path.node] != costly.number:
             return tree
         for source in self._sources:
             if source.account is None and source.drafter.follows:
@@ -272,7 +274,7 @@ class Market(Drafter):
 
     def observe(self, outcome: StepOutcome) -> None:
         """Compare all proposals with the tokens that came, verified or not."""
-        self.dear_step = NOTHING_DEAR
+        self.costly_step = NOTHING_COSTLY
         if not self._proposed and not self.wants_top:
             return
         right = [0] * (len(self._sources) + 1)
@@ -287,18 +289,18 @@ class Market(Drafter):
                 source.spent_s += self._clock() - start
             if source.asked and source.account is None:
                 self._rate(source)
-        if self.dear_asked:
-            self.dear_asked = False
+        if self.costly_asked:
+            self.costly_asked = False
             self._settle(outcome, right)
 
     def _settle(self, outcome: StepOutcome, right: list[int]) -> None:
-        """Book what dear sources took and brought; `right` are the right tokens of each source."""
+        """Book what costly sources took and brought; `right` are the right tokens of each source."""
         accepted = len(outcome.path) - 1
         others = max(
             (right[source.number] for source in self._sources if source.account is None), default=0
         )
         seconds, nodes = 0.0, 0
-        for source in self._dear:
+        for source in self._costly:
             if source.asked and source.account is not None:
                 source.asked = False
                 own = brought(outcome.tree, source.number)
@@ -308,13 +310,13 @@ class Market(Drafter):
                 ) - others
                 gain = tokens - self._pass_s(len(outcome.tree), own) / self.token_s
                 source.account.settle(source.spent_s / self.token_s, gain)
-        self._plan_dear()
-        self.dear_step = DearStep(seconds, accepted - others, nodes, True, others > 0)
+        self._plan_costly()
+        self.costly_step = CostlyStep(seconds, accepted - others, nodes, True, others > 0)
 
-    def _plan_dear(self) -> None:
-        """Work out when a dear source is to be asked next."""
-        steps = (source.account.next_step for source in self._dear if source.account)
-        self.dear_at = min(steps, default=sys.maxsize)
+    def _plan_costly(self) -> None:
+        """Work out when a costly source is to be asked next."""
+        steps = (source.account.next_step for source in self._costly if source.account)
+        self.costly_at = min(steps, default=sys.maxsize)
 
     def _pass_s(self, num_nodes: int, more: int) -> float:
         """Seconds that so many of a pass' nodes add to it."""

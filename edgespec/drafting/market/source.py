@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgespec.drafting.base import NO_PATH, Drafter, DraftTree, Path
-from edgespec.drafting.market.account import DearAccount
+from edgespec.drafting.market.account import CostlyAccount
 
 
 @dataclass(slots=True)
@@ -30,10 +30,10 @@ class Source:
     """Its proposal in this step, if it made one."""
     path: Path = NO_PATH
     """What that comes after."""
-    account: DearAccount | None = None
-    """Of a dear one."""
+    account: CostlyAccount | None = None
+    """Of a costly one."""
     turn: int = 0
-    """Of all dear proposals, its last."""
+    """Of all costly proposals, its last."""
 
 
 def brought(tree: DraftTree, number: int) -> int:

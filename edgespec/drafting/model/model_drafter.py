@@ -62,7 +62,7 @@ class Draw(NamedTuple):
 class ModelDrafter(Drafter):
     """Draws a chain of drafts from rows of logits that a subclass computes."""
 
-    dear = True
+    costly = True
 
     def __init__(self, vocab_size: int, *, source: int = 1) -> None:
         self.source = source

@@ -54,7 +54,7 @@ Ask = Callable[[Settings, int], EngineBytes]
 """What an engine would hold with these settings and this many threads."""
 
 
-def foreign_footprint(
+def external_footprint(
     spec: ModelSpec,
     tensors: Iterable[TensorInfo],
     settings: Settings,

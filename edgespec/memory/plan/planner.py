@@ -15,7 +15,7 @@ from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.reasons import reasons
 from edgespec.memory.plan.refusal import refuse
 from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS, KV_TYPES, Limits
-from edgespec.memory.plan.sizing import DraftModel, Sizing
+from edgespec.memory.plan.sizing import DraftModelSizes, Sizing
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 from edgespec.system.hardware import Hardware
 
@@ -49,7 +49,7 @@ class Planner:
         kv_type: str = "auto",
         sequences: int = 1,
         datastore_bytes: int = 0,
-        draft_model: DraftModel | None = None,
+        draft_model: DraftModelSizes | None = None,
         adapter: Iterable[TensorInfo] = (),
     ) -> Plan:
         """The fastest settings that fit; what is given is kept, what is None or "auto" is chosen.

@@ -12,7 +12,12 @@ from pathlib import Path
 
 from edgespec.memory.plan import calibration
 from edgespec.memory.plan.calibration import Runtime
-from edgespec.memory.plan.external_engine import Ask, engine_bytes, foreign_footprint, loading_bytes
+from edgespec.memory.plan.external_engine import (
+    Ask,
+    engine_bytes,
+    external_footprint,
+    loading_bytes,
+)
 from edgespec.memory.plan.footprint import native_footprint
 from edgespec.memory.plan.native_sizes import (
     activation_bytes,
@@ -59,7 +64,7 @@ NATIVE_PAGES = 4 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class DraftModel:
+class DraftModelSizes:
     """A second model, that drafts for the first."""
 
     spec: ModelSpec
@@ -121,7 +126,7 @@ class Sizing:
     """Names of those that share the drafters' bytes."""
     datastore_bytes: int = 0
     """Most that is resident of a mapped datastore."""
-    draft_model: DraftModel | None = None
+    draft_model: DraftModelSizes | None = None
     adapter: tuple[TensorInfo, ...] = ()
     """Matrices of early exits."""
     ask: Ask | None = None
@@ -133,7 +138,7 @@ class Sizing:
         draft_bytes = draft.size_bytes(settings) if draft else 0
         draft_loading_bytes = draft.loading_bytes(settings) if draft else 0
         if self.ask is not None:
-            return foreign_footprint(
+            return external_footprint(
                 self.spec,
                 self.tensors,
                 settings,

@@ -35,7 +35,7 @@ def build_spec(path: Path, header: GgufHeader) -> ModelSpec:
     """
     keys = Keys(path, header.metadata)
     arch = keys.text("general.architecture")
-    _refuse_foreign(keys, arch)
+    _refuse_external(keys, arch)
     dim = keys.count(f"{arch}.embedding_length")
     heads = keys.count(f"{arch}.attention.head_count")
     head_dim = keys.count(f"{arch}.attention.key_length", max(1, dim // heads))
@@ -67,7 +67,7 @@ def build_spec(path: Path, header: GgufHeader) -> ModelSpec:
     return spec
 
 
-def _refuse_foreign(keys: Keys, arch: str) -> None:
+def _refuse_external(keys: Keys, arch: str) -> None:
     """Say no to what would load but run wrongly."""
     path = keys.path
     if keys.count("split.count", 1, least=0) > 1:

@@ -18,7 +18,7 @@ _STATE_KEYS = (".ssm.", ".wkv.", ".shortconv.", ".kda.")
 """Parts of metadata keys that only models with a recurrent state have."""
 
 
-def foreign_spec(path: Path, header: GgufHeader, refused: UnsupportedModelError) -> ModelSpec:
+def unsupported_spec(path: Path, header: GgufHeader, refused: UnsupportedModelError) -> ModelSpec:
     """The sizes of a model that the native backend refused, with its reason.
 
     What does not concern planning (norms, rotation) is left at values that mean nothing. The header

@@ -19,7 +19,7 @@ from typing import Any
 
 from edgespec.backends import registry as backends
 from edgespec.errors import AdaptError, BudgetError, OptionError, UnsupportedModelError
-from edgespec.load import model_drafters
+from edgespec.loading import model_drafters
 from edgespec.memory.plan.budget import Budget
 from edgespec.memory.plan.calibration import runtime
 from edgespec.memory.plan.plan import Plan
@@ -91,7 +91,7 @@ def adapt(
     Raises AdaptError for texts that cannot be used, BudgetError when one exit does not fit,
     OptionError, ModelFileError.
     """
-    from edgespec.load.warm_up import warm_up  # brings Numba
+    from edgespec.loading.warm_up import warm_up  # brings Numba
 
     start, path = time.perf_counter(), resolve(model)
     with ExitStack() as opened:

@@ -120,8 +120,8 @@ class OpenModel:
         progress: Callable[[str, int, int], None],
     ) -> None:
         from edgespec.backends import registry as backends
-        from edgespec.load.load import plan
-        from edgespec.load.warm_up import warm_up
+        from edgespec.loading.load import plan
+        from edgespec.loading.warm_up import warm_up
         from edgespec.models.file import open_model
         from edgespec.models.registry import resolve
 

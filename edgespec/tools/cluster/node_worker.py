@@ -24,7 +24,7 @@ class Worker:
 
         `arguments` are those of `edgespec.load`; `version` is the one of who asks.
         """
-        from edgespec.load.load import load
+        from edgespec.loading.load import load
 
         if version != __version__:
             return f"it has EdgeSpec {__version__}, and {version} is asking: install the same"

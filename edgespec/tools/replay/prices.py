@@ -67,7 +67,7 @@ def _curve(values: Any) -> dict[int, float] | None:
 
 def own_prices(model: str | os.PathLike[str] | None) -> Prices:
     """What this model's passes took here when it was last loaded, or else a typical curve."""
-    from edgespec.load.load import plan
+    from edgespec.loading.load import plan
     from edgespec.models.registry import resolve
 
     try:

@@ -13,7 +13,7 @@ from edgespec.control.estimated_curve import read_bytes
 from edgespec.errors import BackendError, OptionError, UnsupportedModelError
 from edgespec.memory.plan.placement import Device, device_to_draft
 from edgespec.memory.plan.plan import Footprint, Plan
-from edgespec.memory.plan.sizing import DRAFT_CHUNK, DRAFT_NODES, DraftModel
+from edgespec.memory.plan.sizing import DRAFT_CHUNK, DRAFT_NODES, DraftModelSizes
 from edgespec.models.file import ModelFile, open_model
 from edgespec.models.registry import resolve
 from edgespec.models.spec import TensorType
@@ -33,7 +33,7 @@ _TOKENS = "tokenizer.ggml.tokens"
 
 
 @dataclass(slots=True)
-class Partner:
+class DraftModel:
     """A model that drafts; one target for all texts, with a sequence for each."""
 
     file: ModelFile
@@ -74,7 +74,7 @@ class Partner:
             raise
 
     @contextmanager
-    def sizing(self, main: str, devices: Sequence[Device] = ()) -> Iterator[DraftModel]:
+    def sizing(self, main: str, devices: Sequence[Device] = ()) -> Iterator[DraftModelSizes]:
         """What its memory is counted by, beside a model on the backend `main`, with its layers on
         devices where there are some.
 
@@ -82,7 +82,7 @@ class Partner:
         """
         with backends.survey(self.backend, self.file, devices) as ask:
             tensors = tuple(self.file.tensors.values())
-            yield DraftModel(self.file.spec, tensors, ask, shares_library=main == self.backend)
+            yield DraftModelSizes(self.file.spec, tensors, ask, shares_library=main == self.backend)
 
     def device(self, devices: Sequence[Device], main: ModelFile) -> Device | None:
         """The device that is better given to it than to layers of `main`; needs llama.cpp."""
@@ -180,16 +180,16 @@ class Partner:
         self.file.close()
 
 
-def asked_partner(
+def open_draft_model(
     model: str | os.PathLike[str] | None,
     file: ModelFile,
     backend: str,
     sequences: int,
     overlap: str,
-) -> Partner | None:
+) -> DraftModel | None:
     """The model that drafts, when one was asked for."""
     if model is not None:
-        return Partner.open(model, file, backend=backend, sequences=sequences, overlap=overlap)
+        return DraftModel.open(model, file, backend=backend, sequences=sequences, overlap=overlap)
     if backend != "auto":
         raise OptionError(
             f"drafting on the {backend} backend was asked for, and no model to draft with; name "

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from edgespec.backends import registry as backends
 from edgespec.drafting.registry import drafter_names, make_drafter
 from edgespec.errors import BudgetError
-from edgespec.load import model_drafters
-from edgespec.load.draft_model import Partner, asked_partner
-from edgespec.load.first_layers import FirstLayers
-from edgespec.load.planning import Planning, matrix_kinds
+from edgespec.loading import model_drafters
+from edgespec.loading.draft_model import DraftModel, open_draft_model
+from edgespec.loading.first_layers import FirstLayers
+from edgespec.loading.planning import Planning, matrix_kinds
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.sizing import MODEL_DRAFTERS
 from edgespec.memory.watch import Watch
@@ -54,12 +54,12 @@ def plan(
     model_drafters.check_overlap(overlap, draft_model is not None, sequences)
     with ExitStack() as opened:
         file = opened.enter_context(open_model(resolve(model), foreign=True))
-        partner = asked_partner(draft_model, file, draft_backend, sequences, overlap)
-        if partner is not None:
-            opened.callback(partner.close)
+        drafting = open_draft_model(draft_model, file, draft_backend, sequences, overlap)
+        if drafting is not None:
+            opened.callback(drafting.close)
         return Planning(
             file, memory, backend, threads, context, max_nodes, names, kv_type, sequences, store,
-            partner, vram, workers, joins=drafters == "auto", compare=True,
+            drafting, vram, workers, joins=drafters == "auto", compare=True,
         ).plan()  # fmt: skip
 
 
@@ -104,17 +104,17 @@ def load(
     with _refusals(path), ExitStack() as opened:
         file = open_model(path, foreign=True)
         opened.callback(file.close)
-        partner = asked_partner(draft_model, file, draft_backend, sequences, overlap)
-        if partner is not None:
-            opened.callback(partner.close)
+        drafting = open_draft_model(draft_model, file, draft_backend, sequences, overlap)
+        if drafting is not None:
+            opened.callback(drafting.close)
         chosen = Planning(
             file, memory, backend, threads, context, max_nodes, names, kv_type, sequences, store,
-            partner, vram, workers, joins=drafters == "auto",
+            drafting, vram, workers, joins=drafters == "auto",
         ).plan()  # fmt: skip
         if chosen.mapped:
-            partner = FirstLayers.of(file)
+            drafting = FirstLayers.of(file)
             names = tuple(dict.fromkeys((*names, model_drafters.EARLY_EXIT)))
-        engine = _open(file, chosen, names, store, partner, progress)
+        engine = _open(file, chosen, names, store, drafting, progress)
         opened.pop_all()  # they are the engine's from here on
         return engine
 
@@ -136,12 +136,12 @@ def _open(
     chosen: Plan,
     names: tuple[str, ...],
     store: str | os.PathLike[str] | None,
-    partner: Partner | None,
+    draft_model: DraftModel | None,
     progress: Progress | None,
 ) -> Engine:
     # Imported here because they bring Numba, which planning does not need.
     from edgespec.engine.engine import Engine
-    from edgespec.load.warm_up import warm_up
+    from edgespec.loading.warm_up import warm_up
 
     def report(stage: str, done: int, total: int) -> None:
         if progress is not None:
@@ -151,11 +151,11 @@ def _open(
     release_free_memory()  # so that a first start's children do not come on top of it
     spare_bytes = chosen.budget_bytes - chosen.planned_bytes
     warm_up(chosen.backend, matrix_kinds(file, chosen.backend), spare_bytes, chosen.kv_type, names)
-    if partner is not None:
-        warm_up(partner.backend, partner.kinds, spare_bytes, drafters=names)
+    if draft_model is not None:
+        warm_up(draft_model.backend, draft_model.kinds, spare_bytes, drafters=names)
     release_free_memory()  # the compiler's peak must be over before the weights come
     report("kernels", 1, 1)
-    make_market = _market_maker(names, chosen, file, store, partner)
+    make_market = _market_maker(names, chosen, file, store, draft_model)
     watch = Watch(chosen, lambda: 0)  # there are no stores yet that could shrink
 
     def loaded(done: int, total: int) -> None:
@@ -163,12 +163,12 @@ def _open(
         report("load", done, total)
 
     target = backends.open_target(file, chosen, loaded)
-    if partner is not None:
-        partner.load(chosen, loaded)
+    if draft_model is not None:
+        draft_model.load(chosen, loaded)
     report("load", 1, 1)
     release_free_memory()
     try:
-        return Engine(file, chosen, target, make_market, progress, partner)
+        return Engine(file, chosen, target, make_market, progress, draft_model)
     except BaseException:
         target.close()
         raise
@@ -179,7 +179,7 @@ def _market_maker(
     chosen: Plan,
     file: ModelFile,
     store: str | os.PathLike[str] | None,
-    partner: Partner | None,
+    draft_model: DraftModel | None,
 ) -> Callable[[], Market]:
     """Makes the drafters asked for, each in what it was planned; none when there is no room for
     any. Called once for each text that may be written at a time.
@@ -198,7 +198,7 @@ def _market_maker(
 
     def make_one(name: str) -> Drafter:
         if name in MODEL_DRAFTERS:
-            return model_drafters.make(name, file, partner, chosen)
+            return model_drafters.make(name, file, draft_model, chosen)
         return make_drafter(name, sizes[name], **shared[name])
 
     return lambda: Market([make_one(name) for name in names], statistics)

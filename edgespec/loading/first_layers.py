@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Self
 
 from edgespec.backends import registry as backends
 from edgespec.errors import BudgetError
-from edgespec.load.draft_model import Partner
-from edgespec.load.model_drafters import EARLY_EXIT
+from edgespec.loading.draft_model import DraftModel
+from edgespec.loading.model_drafters import EARLY_EXIT
 from edgespec.memory.plan.external_engine import Ask
 from edgespec.memory.plan.placement import Device
 from edgespec.memory.plan.plan import Lever, Plan
 from edgespec.memory.plan.settings import Settings
-from edgespec.memory.plan.sizing import DraftModel
+from edgespec.memory.plan.sizing import DraftModelSizes
 from edgespec.models.file import ModelFile
 from edgespec.models.gguf.splitting import first_layers, layer_of
 from edgespec.system.resident_memory import count_once
@@ -32,7 +32,7 @@ BACKEND = "llamacpp"
 
 
 @dataclass(slots=True)
-class FirstLayers(Partner):
+class FirstLayers(DraftModel):
     """The first part of a model in two files; the file stays the whole model's."""
 
     layers: int = 0
@@ -46,13 +46,13 @@ class FirstLayers(Partner):
         return cls(file, BACKEND, None, "off", layers=layers) if layers else None
 
     @contextmanager
-    def sizing(self, main: str, devices: Sequence[Device] = ()) -> Iterator[DraftModel]:
+    def sizing(self, main: str, devices: Sequence[Device] = ()) -> Iterator[DraftModelSizes]:
         with backends.survey(BACKEND, self.file, layers=self.layers) as ask:
             spec = replace(self.file.spec, num_layers=self.layers)
             tensors = tuple(
                 info for info in self.file.tensors.values() if layer_of(info) < self.layers
             )
-            yield DraftModel(spec, tensors, ask, shares_library=main == BACKEND)
+            yield DraftModelSizes(spec, tensors, ask, shares_library=main == BACKEND)
 
     def overlap_reason(self, plan: Plan) -> str:
         return (
@@ -92,10 +92,10 @@ class FirstLayers(Partner):
 
 
 def first_layers_of(
-    file: ModelFile, partner: Partner | None, devices: Sequence[Device]
+    file: ModelFile, draft_model: DraftModel | None, devices: Sequence[Device]
 ) -> tuple[FirstLayers | None, str]:
     """The first layers that may draft for a model, or why there are none, as a clause."""
-    if partner is not None:
+    if draft_model is not None:
         return None, "a draft model too; one model drafts there, so leave one of them out"
     if devices:
         return None, "its layers are to lie on other devices; leave one of them out"
@@ -112,7 +112,7 @@ def with_first_layers(
     drafters: tuple[str, ...],
     first: FirstLayers,
     ask: Ask,
-    planned: Callable[[tuple[str, ...], Partner | None], Plan],
+    planned: Callable[[tuple[str, ...], DraftModel | None], Plan],
 ) -> Plan:
     """The plan with the first layers as a drafter, if they were asked for, or where mapped weights
     cost llama.cpp nothing and memory has room for both; else the plan without, and why.

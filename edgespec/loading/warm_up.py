@@ -1,9 +1,9 @@
 """Compile, or load from the cache, everything a reply needs, before any model is in memory.
 
 Compiling takes about ten seconds and leaves some 200 MiB behind that a process cannot give back. So
-a cold start compiles in child processes (`python -m edgespec.load.warm_up`), and then starts like
-any other: from the cache. One compiles the backend, and one for each drafter what decodes with it;
-two at a time where the memory budget has room for them.
+a cold start compiles in child processes (`python -m edgespec.loading.warm_up`), and then starts
+like any other: from the cache. One compiles the backend, and one for each drafter what decodes with
+it; two at a time where the memory budget has room for them.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _run_children(commands: Sequence[list[str]], *, at_once: bool) -> None:
             if len(running) == (2 if at_once else 1):
                 running.pop(0).wait()
             child = subprocess.Popen(
-                [sys.executable, "-m", "edgespec.load.warm_up", *arguments],
+                [sys.executable, "-m", "edgespec.loading.warm_up", *arguments],
                 env=environment,
                 stdin=nothing,
                 stdout=nothing,

@@ -11,10 +11,10 @@ from functools import partial
 from edgespec.backends import registry as backends
 from edgespec.backends.llamacpp.remote.devices import devices_for
 from edgespec.errors import BackendError, BudgetError
-from edgespec.load import model_drafters
-from edgespec.load.choose_backend import Selection
-from edgespec.load.draft_model import Partner
-from edgespec.load.first_layers import first_layers_of, with_first_layers
+from edgespec.loading import model_drafters
+from edgespec.loading.choose_backend import Selection
+from edgespec.loading.draft_model import DraftModel
+from edgespec.loading.first_layers import first_layers_of, with_first_layers
 from edgespec.memory.plan.budget import Budget
 from edgespec.memory.plan.calibration import KernelState, runtime
 from edgespec.memory.plan.external_engine import Ask
@@ -44,7 +44,7 @@ class Planning:
     kv_type: str
     sequences: int
     store: str | os.PathLike[str] | None
-    partner: Partner | None
+    draft_model: DraftModel | None
     vram: str | int
     workers: str | Sequence[str] | None
     joins: bool
@@ -66,8 +66,8 @@ class Planning:
             made = self._selected(())
             told = f"devices are left alone, which nobody asked for by name: {error}"
             made = replace(made, reasons=(*made.reasons, told))
-        if self.partner is not None:
-            self.partner.check_overlap(made)
+        if self.draft_model is not None:
+            self.draft_model.check_overlap(made)
         return replace(made, reasons=(*made.reasons, note)) if note else made
 
     def _find_adapter(self) -> str:
@@ -90,14 +90,14 @@ class Planning:
 
     def _with_device_to_draft(self, devices: Sequence[Device]) -> Plan | None:
         """The plan in which a device is the draft model's alone, where that is the better use."""
-        if self.partner is None:
+        if self.draft_model is None:
             return None
-        taken = self.partner.device(devices, self.file)
+        taken = self.draft_model.device(devices, self.file)
         if taken is None:
             return None
         with suppress(BudgetError):  # then layers are needed there
             made = self._selected([one for one in devices if one is not taken], [taken])
-            return made if self.partner.is_placed(made) else None
+            return made if self.draft_model.is_placed(made) else None
         return None
 
     def _selected(self, devices: Sequence[Device], to_draft: Sequence[Device] = ()) -> Plan:
@@ -114,7 +114,7 @@ class Planning:
 
     def _of(self, name: str, devices: Sequence[Device], to_draft: Sequence[Device]) -> Plan:
         """A backend's plan."""
-        first, apart = first_layers_of(self.file, self.partner, devices)
+        first, apart = first_layers_of(self.file, self.draft_model, devices)
         model_drafters.check(self.drafters, name, self.file, apart=apart)
         asked = model_drafters.EARLY_EXIT in self.drafters
         if name != "llamacpp" or not (asked or self.joins):
@@ -122,7 +122,7 @@ class Planning:
         with backends.survey(name, self.file, devices, mapped=asked and first is not None) as ask:
             planned = partial(self._made, name, ask)
             if first is None or ask is None:
-                return planned(self.drafters, self.partner, to_draft)
+                return planned(self.drafters, self.draft_model, to_draft)
             return with_first_layers(self.drafters, first, ask, planned)
 
     def _made(
@@ -130,12 +130,12 @@ class Planning:
         name: str,
         ask: Ask | None,
         drafters: tuple[str, ...],
-        partner: Partner | None,
+        draft_model: DraftModel | None,
         to_draft: Sequence[Device] = (),
     ) -> Plan:
         """A backend's plan with these drafters; `ask` is what its engine needs, if not ours."""
         kernels: KernelState = "cached" if self._is_ready(name) else "cold"
-        sizing = nullcontext() if partner is None else partner.sizing(name, to_draft)
+        sizing = nullcontext() if draft_model is None else draft_model.sizing(name, to_draft)
         with sizing as draft:
             made = Planner(runtime(self._now.process_resident_bytes, kernels), ask).plan(
                 self.file.spec,
@@ -153,7 +153,7 @@ class Planning:
                 draft_model=draft,
                 adapter=self.file.adapter.tensors.values() if self.file.adapter else (),
             )
-        told = () if partner is None else (partner.overlap_reason(made),)
+        told = () if draft_model is None else (draft_model.overlap_reason(made),)
         used = [part.name for part in (*made.devices, *made.draft_devices)]
         return replace(made, reasons=(*made.reasons, *told, *backends.notes(name, used)))
 
@@ -162,7 +162,7 @@ class Planning:
         apart = backends.compiled_apart(name, self.kv_type)
         kinds, drafters = matrix_kinds(self.file, name), self.drafters or BUILT_IN_DRAFTERS
         ready = kernels_are_cached(name, kinds, drafters, apart)
-        return ready and (self.partner is None or self.partner.is_ready)
+        return ready and (self.draft_model is None or self.draft_model.is_ready)
 
 
 def matrix_kinds(file: ModelFile, backend: str) -> frozenset[TensorType]:

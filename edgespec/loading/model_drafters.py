@@ -14,7 +14,7 @@ from edgespec.system.cores import cores
 
 if TYPE_CHECKING:
     from edgespec.drafting.base import Drafter
-    from edgespec.load.draft_model import Partner
+    from edgespec.loading.draft_model import DraftModel
 
 EARLY_EXIT, DRAFT_MODEL = MODEL_DRAFTERS
 EXIT_LAYER_KEY = "edgespec.early_exit.layer"
@@ -91,23 +91,27 @@ def check(names: Sequence[str], backend: str, file: ModelFile, *, apart: str = "
         )
 
 
-def make(name: str, file: ModelFile, partner: Partner | None, plan: Plan) -> Drafter:
+def make(name: str, file: ModelFile, draft_model: DraftModel | None, plan: Plan) -> Drafter:
     """A model drafter by its name."""
     vocab_size = file.spec.vocab_size
-    if name == EARLY_EXIT and plan.mapped and partner is not None:
+    if name == EARLY_EXIT and plan.mapped and draft_model is not None:
         from edgespec.drafting.model.small_model import FirstLayersDrafter
 
-        return FirstLayersDrafter(partner.sequence(), vocab_size)
-    if name == DRAFT_MODEL and partner is not None:
+        return FirstLayersDrafter(draft_model.sequence(), vocab_size)
+    if name == DRAFT_MODEL and draft_model is not None:
         from edgespec.control.overlap.overlapped_drafter import DraftAhead
         from edgespec.drafting.model.small_model import DraftModelDrafter
 
-        drafter = DraftModelDrafter(partner.sequence(), vocab_size, partner.ids)
-        if why := partner.cannot_overlap(plan):
+        drafter = DraftModelDrafter(draft_model.sequence(), vocab_size, draft_model.ids)
+        if why := draft_model.cannot_overlap(plan):
             return DraftAhead(drafter, "off", reason=why)
-        threads, draft_threads = partner.shared_cores(plan)
+        threads, draft_threads = draft_model.shared_cores(plan)
         return DraftAhead(
-            drafter, partner.overlap, threads=threads, draft_threads=draft_threads, cores=cores()
+            drafter,
+            draft_model.overlap,
+            threads=threads,
+            draft_threads=draft_threads,
+            cores=cores(),
         )
     from edgespec.drafting.model.early_exit import EarlyExitDrafter, Exit
 
