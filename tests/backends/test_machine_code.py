@@ -74,7 +74,7 @@ def test_no_cache_folder_costs_one_line(tmp_path: Path) -> None:
 
 
 NOTHING_EMITTED = """
-from edgespec.backends.native.kernels import emit
+from edgespec.backends.native.kernels.codegen import emit
 def done(self):
     raise AssertionError(f"{self.function.name} is emitted once more")
 emit.Emitter.done = done
