@@ -99,7 +99,7 @@ def main() -> None:
     asked = parser.parse_args()
     drafters = ",".join(DRAFTERS) if asked.drafters == "all" else asked.drafters
     with edgespec.load(asked.model, drafters=drafters, context=asked.context) as engine:
-        market = engine._session.market
+        market = engine.scheduler.slots[0].market
         print(
             f"a plain pass takes {1e3 * engine.cost_curve()[1]:.2f} ms, {asked.drafters} drafters"
         )

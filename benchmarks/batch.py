@@ -31,7 +31,7 @@ from benchmarks.equality import prompts
 from benchmarks.forgetting import forget
 from edgespec.drafting.tables.consensus import ConsensusDrafter
 from edgespec.engine.engine import Engine
-from edgespec.engine.request import Reply
+from edgespec.engine.reply import Reply
 
 PROMPTS = [
     "Tell me a short story about a dog.",
@@ -96,7 +96,7 @@ def _compare(
 
 
 def _pair(engine: Engine, sizes: list[int], rounds: int, tokens: int) -> None:
-    engine.lanes(engine.plan.sequences)
+    engine.scheduler.take_slots(engine.plan.sequences)
     for size in sizes:
         texts = list(islice(prompts(), 0, (32 + size) * 7, 7))
         ratios, accepted, written = [], 0, 0
@@ -135,7 +135,7 @@ def _pair(engine: Engine, sizes: list[int], rounds: int, tokens: int) -> None:
 
 def _write(engine: Engine, name: str, size: int, options: dict[str, Any]) -> list[Reply]:
     """Eight replies, so many at once; one at a time is `generate`."""
-    for session in engine.lanes(engine.plan.sequences):  # from nothing
+    for session in engine.scheduler.take_slots(engine.plan.sequences):  # from nothing
         session.sequence.truncate(0)
         session.ids.clear()
         for source in session.market._sources:

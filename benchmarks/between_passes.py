@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     asked = parser.parse_args()
     with edgespec.load(asked.model, backend=asked.backend) as engine:
-        target, times = engine._target, list[tuple[float, float]]()
+        target, times = engine.scheduler.target, list[tuple[float, float]]()
         forward = target.forward_batch
 
         def timed(*arguments: Any, **options: Any) -> Any:

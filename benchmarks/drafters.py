@@ -81,7 +81,7 @@ def outcome_of(
 def measure(name: str, context: int, nodes: int, cold: NDArray[np.int64]) -> dict[str, float]:
     """Median microseconds of each call of a step."""
     drafter = make_market(MARKETS[name]) if name in MARKETS else make(name, 2 * MIB)
-    controller = Controller(CostCurve(CURVE), nodes + 1)
+    controller, prospects = Controller(CostCurve(CURVE), nodes + 1), Prospects()
     text = text_of(context + 16 * STEPS)
     rng = np.random.default_rng(3)
     start = time.perf_counter()
@@ -94,11 +94,11 @@ def measure(name: str, context: int, nodes: int, cold: NDArray[np.int64]) -> dic
     accepted = drafted = 0
     for _ in range(STEPS):
         cold.sum()
-        controller.draft_room()
+        controller.draft_room(prospects, nodes)
         t0 = time.perf_counter()
         tree = drafter.propose(nodes)
         t1 = time.perf_counter()
-        controller.choose(tree, t1 - t0)
+        controller.choose([prospects], [tree], t1 - t0)
         t2 = time.perf_counter()
         outcome = outcome_of(tree, text[place : place + 16].tolist(), drafter, rng)
         cold.sum()

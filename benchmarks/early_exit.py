@@ -30,7 +30,7 @@ from edgespec.drafting.market.market import Market
 from edgespec.drafting.model.early_exit import EarlyExitDrafter
 from edgespec.drafting.registry import make_drafter
 from edgespec.engine.engine import Engine
-from edgespec.engine.request import Reply
+from edgespec.engine.reply import Reply
 from edgespec.memory.plan.footprint import ADAPTER_ITEM
 from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS
 
@@ -69,7 +69,7 @@ Way = tuple[Market, Controller, bool]
 
 def ways(engine: Engine, grid: bool) -> dict[str, Way]:
     """Ways of writing by name."""
-    own, controller = engine._session.market, engine._controller
+    own, controller = engine.scheduler.slots[0].market, engine.scheduler.controller
     found: dict[str, Way] = {
         "plain": (own, controller, False), "adaptive": (own, controller, True)
     }  # fmt: skip
@@ -81,7 +81,7 @@ def ways(engine: Engine, grid: bool) -> dict[str, Way]:
             drafter = Fixed([way_out], spec.vocab_size, adaptive._head_size, spec.num_layers)
             drafter.length = length
             market = Market([drafter])
-            market.attach(engine._target.own, controller.curve.table)
+            market.attach(engine.scheduler.target.own, controller.curve.table)
             name = f"exit {way_out.layer}{'a' * way_out.adapted}, {length}"
             found[name] = market, Eager(engine.plan.max_nodes), True
     return found
@@ -89,9 +89,9 @@ def ways(engine: Engine, grid: bool) -> dict[str, Way]:
 
 def market_ways(engine: Engine) -> dict[str, Way]:
     """Plain decoding, the default drafters, and these with early exits, which the engine has."""
-    own, controller = engine._session.market, engine._controller
+    own, controller = engine.scheduler.slots[0].market, engine.scheduler.controller
     few = Market([make_drafter(name, 2**20) for name in BUILT_IN_DRAFTERS])
-    few.attach(engine._target.own, controller.curve.table)
+    few.attach(engine.scheduler.target.own, controller.curve.table)
     curve = CostCurve(engine.cost_curve(), engine.plan.max_nodes)
     return {
         "plain": (own, controller, False),
@@ -103,7 +103,7 @@ def market_ways(engine: Engine) -> dict[str, Way]:
 def write(engine: Engine, way: Way, family: str, tokens: int, turn: int) -> list[Reply]:
     """All replies of a family in a round."""
     temperature, prompts = FAMILIES[family]
-    engine._session.market, engine._controller, speculation = way
+    engine.scheduler.slots[0].market, engine.scheduler.controller, speculation = way
     return [
         engine.generate(
             prompt.replace("{}", TOPICS[turn % len(TOPICS)]),
@@ -195,7 +195,7 @@ def main() -> None:
         head = f"{'':<18}{'plain/s':>8}{'drafted/s':>10}{'ratio':>9} (spread){'a step':>12}"
         head += "   best fixed, ratio, adaptive against it" if asked.grid else ""
         print(head + ("   n-grams   against them" if asked.market else ""))
-        drafter = engine._session.market._sources[-1].drafter
+        drafter = engine.scheduler.slots[0].market._sources[-1].drafter
         every = market_ways(engine) if asked.market else ways(engine, asked.grid)
         families = [family for family in FAMILIES if any(part in family for part in asked.families)]
         for line in rows(engine, families, asked.tokens, asked.rounds, every):

@@ -28,7 +28,7 @@ import edgespec
 from benchmarks.equality import Case, compared, prompts, report, verify_everything
 from edgespec.drafting.registry import DRAFTERS
 from edgespec.engine.engine import Engine
-from edgespec.engine.request import Reply
+from edgespec.engine.reply import Reply
 from edgespec.loading.model_drafters import EARLY_EXIT
 from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS
 

@@ -12,7 +12,7 @@ def forget(engine: Engine) -> None:
 
     In place, because new tables would cost page faults that only an engine's first reply pays.
     """
-    for session in engine.sessions:
+    for session in engine.scheduler.slots:
         session.market.feed_all()  # what a drafter that was not asked would read later
         for source in session.market._sources:
             drafter = source.drafter

@@ -29,7 +29,7 @@ from edgespec.control.overlap.choice import Choice
 from edgespec.control.overlap.overlapped_drafter import DraftAhead
 from edgespec.drafting.model import guesses
 from edgespec.engine.engine import Engine
-from edgespec.engine.request import Reply
+from edgespec.engine.reply import Reply
 from edgespec.system.size import MIB
 
 PROMPTS = (
@@ -73,7 +73,7 @@ def opened(asked: argparse.Namespace, model: str | None, draft: str) -> Iterator
 
 def drafter_of(engine: Engine) -> DraftAhead:
     """The engine's draft model."""
-    found = engine._session.market._sources[-1].drafter
+    found = engine.scheduler.slots[0].market._sources[-1].drafter
     assert isinstance(found, DraftAhead), "load with a draft model, for one text at a time"
     return found
 
@@ -128,7 +128,7 @@ def speeds(
             if turn:  # the first is to learn in
                 found[way].append(speed(last[way]))
         texts = {repr([reply.token_ids for reply in replies]) for replies in last.values()}
-        bit_exact = engine._target.capabilities.bit_exact_rows
+        bit_exact = engine.scheduler.target.capabilities.bit_exact_rows
         assert len(texts) == 1 or not bit_exact, "the replies differ"
     return found, last
 

@@ -48,7 +48,7 @@ def recorded(engine: Engine, tokens: int) -> list[Trace]:
 
 def measured(engine: Engine, plain_s: float) -> Profile:
     """The profile of two real models; `plain_s` are the seconds of a token of plain decoding."""
-    ahead, sequence = real.drafter_of(engine), engine._session.sequence
+    ahead, sequence = real.drafter_of(engine), engine.scheduler.slots[0].sequence
     drafter = ahead._pipeline.rest()
 
     def timed(forward: Callable[[TokenTree], Any], size: int) -> float:

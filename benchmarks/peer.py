@@ -49,7 +49,7 @@ class Ours:
         self.engine = edgespec.load(
             model, threads=threads, context=room, backend="native", max_nodes=max(SIZES)
         )
-        self.target = self.engine._target  # the one the engine decodes with
+        self.target = self.engine.scheduler.target  # the one the engine decodes with
 
     def forward(self, n: int, past: int) -> list[float]:
         self._fill(past)

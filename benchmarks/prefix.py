@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 import edgespec  # noqa: E402
 import edgespec.memory.kv.prompt_cache  # noqa: E402
 from edgespec.engine.engine import Engine  # noqa: E402
-from edgespec.engine.request import Reply  # noqa: E402
+from edgespec.engine.reply import Reply  # noqa: E402
 
 WORDS = (
     "the", "guide", "knows", "every", "station", "of", "the", "old", "line", "and", "tells", "how",
@@ -46,8 +46,8 @@ def text_of(engine: Engine, num_tokens: int) -> str:
 
 def write(engine: Engine, prompt: str, prefix: str | None) -> Reply:
     """A reply from an engine that holds no text."""
-    engine._idle.close()
-    engine._session.sequence.truncate(0)
+    engine.scheduler.idle.close()
+    engine.scheduler.slots[0].sequence.truncate(0)
     options = {"raw": True, "temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
     return engine.generate(prompt, prefix=prefix, **options)
 

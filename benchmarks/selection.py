@@ -79,7 +79,7 @@ def measure(rows: Floats, options: dict[str, Any], draws: int) -> list[float]:
 def measure_in_place(model: str, draws: int) -> None:
     """Print a model's T(1) and what drawing from its rows takes."""
     with edgespec.load(model, context=512) as engine:
-        target = engine._target  # the one the engine decodes with
+        target = engine.scheduler.target  # the one the engine decodes with
         vocab_size = target.spec.vocab_size
         target.prefill(np.arange(256, dtype=np.int32) % vocab_size)
         tree, recent = TokenTree.chain([7]), np.arange(64, dtype=np.int32) * 17 % vocab_size

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
 from benchmarks.forgetting import forget
-from edgespec.engine.request import Reply
+from edgespec.engine.reply import Reply
 
 PROMPTS = {
     "story, temperature 0.8": ("Tell me a short story about a dog.", 0.8, False),

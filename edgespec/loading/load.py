@@ -25,7 +25,8 @@ from edgespec.system.resident_memory import release_free_memory
 if TYPE_CHECKING:
     from edgespec.drafting.base import Drafter
     from edgespec.drafting.market.market import Market
-    from edgespec.engine.engine import Engine, Progress
+    from edgespec.engine.engine import Engine
+    from edgespec.engine.scheduler import Progress
 
 
 def plan(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from edgespec.errors import OptionError
 
 if TYPE_CHECKING:
-    from edgespec.engine.engine import Engine, Progress
+    from edgespec.engine.engine import Engine
+    from edgespec.engine.scheduler import Progress
     from edgespec.memory.plan.plan import Plan
 
 

@@ -14,9 +14,8 @@ from edgespec.terminal.talk import Talk, write_pieces
 from edgespec.terminal.text_io import notices, printable, stats_line
 
 if TYPE_CHECKING:  # they bring Numba, and planning measures what the process holds without it
-    from edgespec.engine.chat import ChatStream
     from edgespec.engine.engine import Engine
-    from edgespec.engine.reply_stream import ReplyStream
+    from edgespec.engine.stream import Stream
 
 
 def run_once(
@@ -95,9 +94,9 @@ def _stream(
     system: str | None,
     prefix: str | None,
     raw: bool,
-) -> Iterator[ReplyStream | ChatStream]:
+) -> Iterator[Stream]:
     """The reply's pieces, closed whatever happens; with a system message it is a chat's."""
-    stream: ReplyStream | ChatStream
+    stream: Stream
     if system is None:
         stream = engine.stream(prompt, raw=raw, prefix=prefix, **options.as_arguments())
     else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from edgespec.errors import EdgeSpecError, OptionError
 
 if TYPE_CHECKING:
-    from edgespec.engine.request import Reply, Stats
+    from edgespec.engine.reply import Reply, Stats
 
 _CONTROL = {code: "�" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 

@@ -110,7 +110,7 @@ def test_the_text_is_that_of_plain_decoding(tmp_path: Path, threads: int) -> Non
     model = make_model(tmp_path)
     give_adapter(model)
     with edgespec.load(model, drafters=DRAFTERS, threads=threads) as engine:
-        drafter = engine._session.market._sources[1].drafter
+        drafter = engine.scheduler.slots[0].market._sources[1].drafter
         assert isinstance(drafter, EarlyExitDrafter)
         assert {tuple(way) for way in drafter.exits} == {
             (1, False),
@@ -131,7 +131,7 @@ def test_logits_through_an_adapter_are_those_of_its_definition(tmp_path: Path) -
     with closing(open_adapter(give_adapter(model))) as adapter:
         matrix = adapter.rows(1, 0, DIM).astype(np.float32)
     with edgespec.load(model, drafters=DRAFTERS) as engine:
-        target, epsilon = engine._target, engine.file.spec.norm_epsilon
+        target, epsilon = engine.scheduler.target, engine.file.spec.norm_epsilon
         streams = np.random.default_rng(0).standard_normal((3, DIM)).astype(np.float32)
         through = target.head(streams, 1).copy()
         expected = target.head(normalised(streams, epsilon) @ matrix.T).copy()
@@ -154,7 +154,7 @@ def test_it_is_planned_to_the_byte(tmp_path: Path) -> None:
     plan = edgespec.plan(model, drafters=DRAFTERS)
     assert any("layer 2 25 -> 50 %" in reason for reason in plan.reasons)
     with edgespec.load(model, drafters=DRAFTERS) as engine:
-        allocated = engine._target.allocated_bytes()
+        allocated = engine.scheduler.target.allocated_bytes()
         assert allocated[ADAPTER_ITEM] == plan.footprint[ADAPTER_ITEM] > 2 * DIM * DIM
 
 

@@ -104,7 +104,7 @@ def test_memory_is_what_was_planned(gemma: Path) -> None:
     for kv_type in ("f16", "int8", "q4"):
         path = gemma if kv_type == "f16" else _wide_heads(gemma.parent)
         with edgespec.load(path, backend="llamacpp", threads=1, kv_type=kv_type) as engine:
-            held = engine._target.allocated_bytes()  # type: ignore[attr-defined]
+            held = engine.scheduler.target.allocated_bytes()  # type: ignore[attr-defined]
             assert held == pytest.approx(engine.plan.footprint.exact, abs=ROUNDING)
 
 
@@ -131,7 +131,7 @@ def test_more_memory_than_planned_is_an_error(gemma: Path) -> None:
 def test_recurrent_models_are_computed_again(mamba: Path) -> None:
     ids, after = tokens(30), tokens(1, 1)
     with edgespec.load(mamba, threads=1) as engine:
-        plan, target = engine.plan, engine._target
+        plan, target = engine.plan, engine.scheduler.target
         assert plan.max_nodes == 1
         assert not target.capabilities.trees
         assert any("recurrent state" in reason for reason in plan.reasons)
@@ -199,7 +199,7 @@ def test_recurrent_models_take_one_text_at_a_time(mamba: Path) -> None:
 @installed
 def test_several_texts_hold_what_was_planned(gemma: Path) -> None:
     with edgespec.load(gemma, threads=1, sequences=3) as engine:
-        held = engine._target.allocated_bytes()  # type: ignore[attr-defined]
+        held = engine.scheduler.target.allocated_bytes()  # type: ignore[attr-defined]
         assert held == pytest.approx(engine.plan.footprint.exact, abs=ROUNDING)
         prompts = ["the cat", "the hat", "the cat and the hat", "a"]
         replies = engine.generate_batch(prompts, max_tokens=12, temperature=0)

@@ -84,7 +84,7 @@ def test_a_split_model_writes_the_same_text_inside_every_budget(
             )
             assert reply.token_ids == expected.token_ids
         assert reply.stats.peak_memory_bytes <= engine.plan.budget_bytes
-        held = engine._target.device_bytes()  # type: ignore[attr-defined]
+        held = engine.scheduler.target.device_bytes()  # type: ignore[attr-defined]
         for part in parts:
             assert sum(held[part.name].values()) <= part.total_bytes + 3 * 16 * 1024
             offer = ask_free(engine, part.name)
@@ -95,7 +95,7 @@ def test_a_split_model_writes_the_same_text_inside_every_budget(
 
 def ask_free(engine: edgespec.Engine, name: str) -> int:
     """What a device of an open model says is free, through llama.cpp."""
-    target = engine._target
+    target = engine.scheduler.target
     assert isinstance(target, OffloadedTarget)
     free = reversed(target._model.devices.free_bytes())
     return dict(zip((part.name for part in engine.plan.devices), free, strict=True))[name]

@@ -12,7 +12,7 @@ import edgespec
 from benchmarks.equality import Case, same
 from edgespec.backends.base import Target, TokenTree
 from edgespec.engine.engine import Engine
-from edgespec.engine.request import Reply
+from edgespec.engine.reply import Reply
 from edgespec.errors import OptionError, UnsupportedModelError
 from edgespec.loading.draft_model import DraftModel, translation
 from edgespec.models.file import open_model
@@ -81,7 +81,7 @@ def same_or_tied(engine: Engine, plain: Reply, found: Reply, prompt: str = PROMP
     """Equal to the bit where rows are; else they part, if at all, where two tokens are as good."""
     if same(plain, found):
         return True
-    target: Target = engine._target
+    target: Target = engine.scheduler.target
     if target.capabilities.bit_exact_rows:
         return False
     pairs = list(zip(plain.token_ids, found.token_ids, strict=False))
@@ -126,7 +126,7 @@ def test_beside_others_and_with_noise(models: dict[str, Path], backend: str) -> 
         case = Case(PROMPT, 0.8, seed=3, max_tokens=40, ignore_eos=True)
         plain = case.plain(engine)
         found = case.speculative(engine, "drafter", None, plain)
-        assert same(plain, found) or not engine._target.capabilities.bit_exact_rows
+        assert same(plain, found) or not engine.scheduler.target.capabilities.bit_exact_rows
         assert found.stats.by_source["draft-model"]["drafted"] > 0
 
 
@@ -181,7 +181,7 @@ def test_its_memory_is_planned(models: dict[str, Path]) -> None:
         draft_model = engine._draft_model
         assert isinstance(draft_model, DraftModel)
         target = draft_model._target
-        for session in engine.lanes(2):
+        for session in engine.scheduler.take_slots(2):
             assert session.market.size_bytes <= engine.plan.drafter_bytes
         for text in (target.own, target.open_sequence()) if target._num_sequences < 2 else ():
             text.state.reserve(0, target.context_length)

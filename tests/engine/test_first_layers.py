@@ -145,25 +145,25 @@ def test_they_do_not_join_where_there_is_no_room(engine: Engine, prepared: Path)
 
 
 def test_a_long_prompt_is_read_when_the_reply_is_as_long(engine: Engine) -> None:
-    engine._target.truncate(0)
-    drafter = FirstLayersDrafter(engine._target.own, engine.file.spec.vocab_size)
+    engine.scheduler.target.truncate(0)
+    drafter = FirstLayersDrafter(engine.scheduler.target.own, engine.file.spec.vocab_size)
     prompt = [5 + number % 50 for number in range(READ_AT_ONCE + 40)]
     drafter.reset(prompt)
-    assert len(drafter.propose(4)) == 1 and engine._target.own.length == 0
+    assert len(drafter.propose(4)) == 1 and engine.scheduler.target.own.length == 0
     drafter.extend(prompt[:20])
     assert len(drafter.propose(4)) == 1
     for _ in range(2):
         drafter.extend(prompt[:20])
         tree = drafter.propose(4)
-    assert len(tree) > 1 and engine._target.own.length > len(prompt)
+    assert len(tree) > 1 and engine.scheduler.target.own.length > len(prompt)
     drafter.reset(prompt[:-1])  # mostly the same text: there is little to read
     assert len(drafter.propose(4)) > 1
-    engine._target.truncate(0)
+    engine.scheduler.target.truncate(0)
 
 
 def test_a_short_prompt_is_read_before_the_reply_if_that_was_of_use(engine: Engine) -> None:
-    engine._target.truncate(0)
-    own = engine._target.own
+    engine.scheduler.target.truncate(0)
+    own = engine.scheduler.target.own
     drafter = FirstLayersDrafter(own, engine.file.spec.vocab_size)
     drafter.reset([*range(10, 40)])
     assert own.length == 29
@@ -174,7 +174,7 @@ def test_a_short_prompt_is_read_before_the_reply_if_that_was_of_use(engine: Engi
     assert own.length == 29
     drafter.reset([7])
     assert len(drafter.propose(4)) > 1
-    engine._target.truncate(0)
+    engine.scheduler.target.truncate(0)
 
 
 def test_several_texts(prepared: Path) -> None:

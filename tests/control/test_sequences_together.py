@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.control.allotment import Allotment, Bid
-from edgespec.control.controller import MARGIN
+from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
+from edgespec.control.node_choice import MARGIN
+from edgespec.control.prospects import Prospects
 from edgespec.drafting.base import DraftTree, StepOutcome
 
 RIGHT, WRONG = 7, 8
@@ -81,10 +82,10 @@ def test_no_other_shares_promise_more(
     limits = [data.draw(st.integers(0, 4)) for _ in trees]
     draft_s = data.draw(st.sampled_from([0.0, 0.1]))
     curve = CostCurve(steepness, 16)
-    allotment = Allotment(curve, most)
-    allotment._account_s = 100.0
+    controller = Controller(curve, most)
+    controller._account_s = 100.0
     limited = [tree.take(1 + limit) for tree, limit in zip(trees, limits, strict=True)]
-    counts = allotment.choose([Bid() for _ in trees], limited, draft_s)
+    counts = controller.choose([Prospects() for _ in trees], limited, draft_s)
     assert sum(counts) + len(trees) <= most
     assert all(
         count <= min(len(tree) - 1, limit)
@@ -103,8 +104,8 @@ class Simulation:
 
     def __init__(self, curve: dict[int, float], hit_rates: Sequence[float], draft_s: float) -> None:
         self.curve = CostCurve(curve, 32)
-        self.allotment = Allotment(CostCurve(curve, 32), 32)
-        self.bids = [Bid() for _ in hit_rates]
+        self.controller = Controller(CostCurve(curve, 32), 32)
+        self.prospects = [Prospects() for _ in hit_rates]
         self.hit_rates, self.draft_s = hit_rates, draft_s
         self.rng = np.random.default_rng(3)
         self.clock, self.tokens = 0.0, 0
@@ -112,16 +113,15 @@ class Simulation:
 
     def step(self) -> None:
         trees, draft_s = [], 0.0
-        for bid, rate in zip(self.bids, self.hit_rates, strict=True):
-            room = 0 if bid.wait else self.allotment.draft_room(bid, 8, len(self.bids))
-            bid.wait = max(bid.wait - 1, 0)
+        for one, rate in zip(self.prospects, self.hit_rates, strict=True):
+            room = self.controller.draft_room(one, 8, len(self.prospects))
             tree = DraftTree.root(1)
             if room:
                 told = min(max(rate, 0.02), 0.98)  # calibrated
                 tree = DraftTree.chain(1, [RIGHT] * min(room, 8), [told] * min(room, 8), 1)
                 draft_s += self.draft_s
             trees.append(tree)
-        counts = self.allotment.choose(self.bids, trees, draft_s)
+        counts = self.controller.choose(self.prospects, trees, draft_s)
         outcomes = []
         for text, (tree, count) in enumerate(zip(trees, counts, strict=True)):
             hits = 0
@@ -134,13 +134,16 @@ class Simulation:
             self.tokens += len(new)
         self.verified += counts
         seconds = self.curve.seconds(len(trees) + sum(counts))
-        self.allotment.observe(self.bids, outcomes, seconds, draft_s)
+        if any(one.asked for one in self.prospects):
+            self.controller.observe(self.prospects, outcomes, seconds, draft_s)
+        else:
+            self.controller.rest(seconds, num_sequences=len(outcomes))
         self.clock += seconds + draft_s
 
     @property
     def speedup(self) -> float:
         """Against a plain pass for every token of each text."""
-        plain = self.curve.seconds(len(self.bids)) / len(self.bids)
+        plain = self.curve.seconds(len(self.prospects)) / len(self.prospects)
         return self.tokens * plain / self.clock
 
 
@@ -171,11 +174,11 @@ def test_drafting_that_is_costly_is_asked_where_it_is_right() -> None:
     asked = np.zeros(2, np.int64)
     for _ in range(1000):
         simulation.step()
-        asked += [bid.wait == 0 for bid in simulation.bids]
+        asked += [one.wait == 0 for one in simulation.prospects]
     assert asked[1] > 4 * asked[0]
     assert simulation.speedup > 1.2
 
 
 def test_a_pass_that_is_full_of_roots_drafts_nothing() -> None:
-    allotment = Allotment(CostCurve(FLAT, 16), 4)
-    assert [allotment.draft_room(Bid(), 8, texts) for texts in (3, 4)] == [1, 0]
+    controller = Controller(CostCurve(FLAT, 16), 4)
+    assert [controller.draft_room(Prospects(), 8, texts) for texts in (3, 4)] == [1, 0]
