@@ -121,6 +121,10 @@ def test_commands_of_a_page_exist(page: Path) -> None:
         elif program == "python" and arguments[0] == "-m":
             module = ROOT / arguments[1].replace(".", "/")
             assert arguments[1] == "pytest" or module.is_dir() or module.with_suffix(".py").exists()
+            if arguments[1].startswith("lab."):
+                usage = module.with_suffix(".py").read_text(encoding="utf-8")
+                part = [word for word in arguments[2:3] if word.islower() and word.isalpha()]
+                assert " ".join(["python -m", arguments[1], *part]) in usage, words
             paths = [word for word in arguments[2:] if word.startswith("tests/")]
             assert all((ROOT / path).exists() for path in paths), words
         elif program == "python":
