@@ -175,7 +175,7 @@ class Case:
 
     def plain(self, engine: Engine) -> Reply:
         """Without speculation, from an empty cache."""
-        engine._target.truncate(0)
+        engine._target.own.truncate(0)
         return self._write(engine, speculation=False)
 
     def speculative(self, engine: Engine, shape: str, chunk: int | None, expected: Reply) -> Reply:
@@ -192,7 +192,7 @@ class Case:
             knowing = Knowing(expected.token_ids, vocab_size, branches=branches, seed=self.seed)
             session.market = Market([knowing])
         target._chunk = chunk or target.prefill_chunk  # type: ignore[attr-defined]
-        target.truncate(0)
+        target.own.truncate(0)
         try:
             return self._write(engine, speculation=True)
         finally:

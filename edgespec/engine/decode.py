@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 
-from edgespec.backends.base import Logits, TokenTree
+from edgespec.backends.passes import Logits, Pass, TokenTree
 from edgespec.control.allotment import Allotment, Bid
 from edgespec.control.controller import Controller
 from edgespec.control.statistics import ReplyStats
@@ -108,13 +108,13 @@ def decode(run: Run, controller: Controller) -> Generator[list[int], None, None]
             idle = controller.wait and session.market.step < session.market.costly_at
             tree = session.root() if idle else _draft(run, controller)
             drafted = clock()
-            logits = target.forward_batch(((sequence, TokenTree(tree.tokens, tree.parents)),))
-            outcome, new = run.accept(tree, logits, target.maxima)
+            found = target.forward(((sequence, TokenTree(tree.tokens, tree.parents)),))
+            outcome, new = run.accept(tree, found.logits, found.maxima)
             # What drafting did of the pass' work is the pass' price.
-            saved_s = session.market.after_pass()
+            saved_s = session.market.after_pass(found.seconds_saved)
             verify_s, draft_s = clock() - drafted + saved_s, drafted - start - saved_s
             if run.request.speculation:
-                _learn(run, controller, outcome, new, logits, verify_s, draft_s)
+                _learn(run, controller, outcome, new, found.logits, verify_s, draft_s)
             plain_s = controller.curve.seconds(1)
             # A pass that was held up would have been with one node as well.
             held_up = verify_s / controller.curve.seconds(len(tree))
@@ -189,10 +189,12 @@ def decode_together(runs: Sequence[Run], allotment: Allotment) -> list[list[int]
         for tree, count in zip(trees, counts, strict=True)
     ]
     drafted = time.perf_counter()
-    rows = _forward(runs, trees)
+    found = _forward(runs, trees)
+    rows = _rows_of(found, trees)
     steps = [run.accept(tree, *own) for run, tree, own in zip(runs, trees, rows, strict=True)]
     verify_s = time.perf_counter() - drafted
-    in_pass_s = sum(market.after_pass(1.0 / len(runs)) for market in markets)
+    saved_each_s = found.seconds_saved / len(runs)
+    in_pass_s = sum(market.after_pass(saved_each_s) for market in markets)
     verify_s, draft_s = verify_s + in_pass_s, max(draft_s + saved_s - in_pass_s, 0.0)
     study_s, costly = 0.0, [NOTHING_COSTLY] * len(runs)
     for place, (run, (outcome, new), (logits, _)) in enumerate(zip(runs, steps, rows, strict=True)):
@@ -213,14 +215,19 @@ def decode_together(runs: Sequence[Run], allotment: Allotment) -> list[list[int]
     return [new for _, new in steps]
 
 
-def _forward(runs: Sequence[Run], trees: Sequence[DraftTree]) -> list[tuple[Logits, Logits | None]]:
-    """One pass over all trees: logits and, where there are any, maxima of each."""
+def _forward(runs: Sequence[Run], trees: Sequence[DraftTree]) -> Pass:
+    """One pass over all trees."""
     target = runs[0].session.sequence.target
     parts = [
         (run.session.sequence, TokenTree(tree.tokens, tree.parents))
         for run, tree in zip(runs, trees, strict=True)
     ]
-    logits, maxima = target.forward_batch(parts), target.maxima
+    return target.forward(parts)
+
+
+def _rows_of(found: Pass, trees: Sequence[DraftTree]) -> list[tuple[Logits, Logits | None]]:
+    """The logits and, where there are any, maxima of each tree."""
+    logits, maxima = found.logits, found.maxima
     rows, first = [], 0
     for tree in trees:
         own = slice(first, first + len(tree))

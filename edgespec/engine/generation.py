@@ -6,7 +6,7 @@ import time
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-from edgespec.backends.base import Progress
+from edgespec.backends.passes import Progress
 from edgespec.control.statistics import ReplyStats
 from edgespec.engine.context import Overflow, Stop
 from edgespec.engine.decode import Run
