@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.parity import TEXTS, matrix_types
 from edgespec.backends import registry as backends
-from edgespec.backends.passes import TokenTree
 from edgespec.backends.llamacpp import library
+from edgespec.backends.passes import TokenTree
 from edgespec.errors import EdgeSpecError
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.models.file import ModelFile, open_model

@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import edgespec
 from benchmarks.forgetting import forget
 from benchmarks.llama_server import PROMPTS
-from edgespec.backends.passes import TokenTree
 from edgespec.backends.llamacpp.target import LlamaTarget
+from edgespec.backends.passes import TokenTree
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.models.file import open_model
 from edgespec.models.gguf.splitting import first_layers

@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import llama_peer
 from edgespec.backends.base import Target
-from edgespec.backends.passes import Logits, TokenTree
 from edgespec.backends.native.target import NativeTarget
+from edgespec.backends.passes import Logits, TokenTree
 from edgespec.backends.reference import ReferenceTarget
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.models.file import ModelFile, open_model

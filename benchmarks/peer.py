@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import edgespec
 from benchmarks import peer_report
 from benchmarks.peer_report import DECODE_TOKENS, PREFILL_TOKENS, SIZES
-from edgespec.backends.passes import TokenTree
 from edgespec.backends.native.kernels.codegen import isa
+from edgespec.backends.passes import TokenTree
 from edgespec.system.child_process import PeerError
 from edgespec.system.hardware import snapshot
 from edgespec.tools.bench.curve import Work, pass_seconds, timed, tokens

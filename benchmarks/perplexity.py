@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import llama_peer
 from benchmarks.parity import matrix_types, open_target
 from edgespec.backends.base import Target
-from edgespec.backends.passes import TokenTree
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
+from edgespec.backends.passes import TokenTree
 from edgespec.models.file import ModelFile, open_model
 from edgespec.models.registry import resolve
 

@@ -131,7 +131,7 @@ def test_exit_logits_are_those_of_the_first_layers(model: str) -> None:
     with open_target("native", model) as target, open_target("reference", model) as short:
         short.spec = replace(short.spec, num_layers=1)
         target.own.prefill(tokens(5))
-        short.prefill(tokens(5))
+        short.own.prefill(tokens(5))
         expected = short.own.forward(TokenTree.chain(ids)).logits
         parents = list(range(-1, 5))
         whole = target.own.forward_until(1, ids[:4].tolist(), parents[:4], rows="all").logits.copy()

@@ -172,7 +172,7 @@ def test_prefill_in_one_pass_equals_decoding(model: str) -> None:
     """A pass of 300 tokens crosses a block of the KV arena and all tile sizes."""
     prompt, after = tokens(300), tokens(5, 1)
     with open_target("native", model, prefill_chunk=300) as whole:
-        whole.prefill(prompt)
+        whole.own.prefill(prompt)
         expected = score(whole, after)
     target = shared_target("native", model)
     target.own.truncate(0)
@@ -200,7 +200,7 @@ def test_threads_change_nothing(pair: tuple[str, str], threads: int) -> None:
     tree = TokenTree(tokens(9, 1), np.array([-1, 0, 1, 0, 3, 3, 5, 2, 0], np.int16))
     expected = []
     single = shared_target(*pair)
-    single.truncate(0)
+    single.own.truncate(0)
     tree = fitting(single, tree)
     with open_target(*pair, threads=threads) as many:
         for target in (single, many):
@@ -215,8 +215,8 @@ def test_instruction_sets_change_nothing(
     model: str, used: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = shared_target("native", model)
-    usual.truncate(0)
-    usual.prefill(tokens(20))
+    usual.own.truncate(0)
+    usual.own.prefill(tokens(20))
     expected = score(usual, tokens(9, 1))
     monkeypatch.setenv("EDGESPEC_ISA", used)
     with open_target("native", model) as target:
