@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.parity import TEXTS, matrix_types
 from edgespec.backends import registry as backends
-from edgespec.backends.base import TokenTree
 from edgespec.backends.llamacpp import library
+from edgespec.backends.passes import TokenTree
 from edgespec.errors import EdgeSpecError
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.models.file import ModelFile, open_model
@@ -55,12 +55,12 @@ def rows_of(file: ModelFile, backend: str, prompts: list[list[int]], tokens: int
     with backends.open_target(file, plan) as target:
         for prompt in prompts:
             ids = rng.integers(3, file.spec.vocab_size, NODES + tokens, dtype=np.int32)
-            target.truncate(0)
-            target.prefill(prompt)
-            found.append(target.forward(TokenTree(ids[:NODES], PARENTS)).copy())
+            target.own.truncate(0)
+            target.own.prefill(prompt)
+            found.append(target.own.forward(TokenTree(ids[:NODES], PARENTS)).logits.copy())
             for token in ids[NODES:]:
-                found.append(target.forward(TokenTree.chain([token])).copy())
-                target.commit([0])
+                found.append(target.own.forward(TokenTree.chain([token])).logits.copy())
+                target.own.commit([0])
     return np.concatenate(found)
 
 

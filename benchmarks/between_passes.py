@@ -30,7 +30,7 @@ def main() -> None:
     asked = parser.parse_args()
     with edgespec.load(asked.model, backend=asked.backend) as engine:
         target, times = engine.scheduler.target, list[tuple[float, float]]()
-        forward = target.forward_batch
+        forward = target.forward
 
         def timed(*arguments: Any, **options: Any) -> Any:
             begin = time.perf_counter()
@@ -38,7 +38,7 @@ def main() -> None:
             times.append((begin, time.perf_counter()))
             return logits
 
-        target.forward_batch = timed  # type: ignore[method-assign]
+        target.forward = timed  # type: ignore[method-assign]
         for turn in range(asked.rounds):
             times.clear()
             engine.generate(

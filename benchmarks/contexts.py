@@ -22,7 +22,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.parity import open_target
-from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.base import Target
+from edgespec.backends.passes import TokenTree
 from edgespec.memory.plan.native_sizes import KV_BLOCK, kv_bytes
 from edgespec.memory.plan.settings import KV_TYPES
 from edgespec.models.file import open_model
@@ -33,7 +34,7 @@ Times = dict[tuple[str, int], list[float]]
 
 def fill(target: Target, length: int) -> None:
     """Commit tokens up to this many."""
-    target.prefill(np.arange(target.length, length, dtype=np.int32) * 37 % 1000 + 10)
+    target.own.prefill(np.arange(target.own.length, length, dtype=np.int32) * 37 % 1000 + 10)
 
 
 def measure(targets: dict[str, Target], nodes: Sequence[int], rounds: int) -> Times:
@@ -43,7 +44,7 @@ def measure(targets: dict[str, Target], nodes: Sequence[int], rounds: int) -> Ti
         for n in nodes:
             for kind, target in targets.items():
                 start = time.perf_counter()
-                target.forward(TokenTree.chain(list(range(10, 10 + n))))
+                target.own.forward(TokenTree.chain(list(range(10, 10 + n))))
                 if turn:
                     found[kind, n].append(time.perf_counter() - start)
     return found

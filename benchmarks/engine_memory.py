@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
 import edgespec.memory
-from edgespec.backends.base import TokenTree
+from edgespec.backends.passes import TokenTree
 from edgespec.system.resident_memory import peak_resident_bytes, resident_bytes
 from edgespec.system.size import MIB
 
@@ -81,7 +81,7 @@ def branch(engine: edgespec.Engine) -> None:
     if not engine.scheduler.target.capabilities.trees:
         tree = TokenTree.chain(np.arange(width, dtype=np.int32))
     for session in engine.scheduler.slots:
-        engine.scheduler.target.forward_batch(((session.sequence, tree),))
+        engine.scheduler.target.forward(((session.sequence, tree),))
         session.sequence.commit([0])
 
 

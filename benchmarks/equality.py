@@ -185,7 +185,7 @@ class Case:
 
     def plain(self, engine: Engine) -> Reply:
         """Without speculation, from an empty cache."""
-        engine.scheduler.target.truncate(0)
+        engine.scheduler.target.own.truncate(0)
         return self._write(engine, speculation=False)
 
     def speculative(self, engine: Engine, shape: str, chunk: int | None, expected: Reply) -> Reply:
@@ -202,7 +202,7 @@ class Case:
             knowing = Knowing(expected.token_ids, vocab_size, branches=branches, seed=self.seed)
             slot.market = Market([knowing])
         target._chunk = chunk or target.prefill_chunk  # type: ignore[attr-defined]
-        target.truncate(0)
+        target.own.truncate(0)
         try:
             return self._write(engine, speculation=True)
         finally:

@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import edgespec
 from benchmarks.forgetting import forget
 from benchmarks.llama_server import PROMPTS
-from edgespec.backends.base import TokenTree
 from edgespec.backends.llamacpp.target import LlamaTarget
+from edgespec.backends.passes import TokenTree
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.models.file import open_model
 from edgespec.models.gguf.splitting import first_layers
@@ -50,7 +50,7 @@ def curves(path: Path, rounds: int, threads: int) -> None:
         }
         found: dict[str, dict[int, list[float]]] = {name: {} for name in targets}
         for target in targets.values():
-            target.prefill(np.arange(10, 74, dtype=np.int32))
+            target.own.prefill(np.arange(10, 74, dtype=np.int32))
         for _ in range(rounds):
             for name, target in targets.items():
                 for size in SIZES:
@@ -69,7 +69,7 @@ def _pass_ms(target: LlamaTarget, size: int) -> float:
     tree, seconds = TokenTree.chain(list(range(50, 50 + size))), []
     for _ in range(5):
         start = time.perf_counter()
-        target.forward(tree)
+        target.own.forward(tree)
         seconds.append(time.perf_counter() - start)
     return 1e3 * statistics.median(seconds)
 

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.parity import matrix_types, open_target
-from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.base import Target
+from edgespec.backends.passes import TokenTree
 from edgespec.memory.plan.settings import KV_TYPES
 from edgespec.models.file import ModelFile, open_model
 from edgespec.models.registry import resolve
@@ -45,11 +46,11 @@ def windows(file: ModelFile, text: str, length: int, num_tokens: int) -> list[li
 
 def score(target: Target, window: Sequence[int]) -> Iterator[tuple[Logits, Sequence[int]]]:
     """Logits f64 [n, vocab] of a window in parts, and the tokens that follow."""
-    target.truncate(0)
+    target.own.truncate(0)
     for first in range(0, len(window) - 1, _NODES):
         part = window[first : min(first + _NODES, len(window) - 1)]
-        logits = target.forward(TokenTree.chain(part)).astype(np.float64)
-        target.commit(range(len(part)))
+        logits = target.own.forward(TokenTree.chain(part)).logits.astype(np.float64)
+        target.own.commit(range(len(part)))
         yield logits, window[first + 1 : first + 1 + len(part)]
 
 

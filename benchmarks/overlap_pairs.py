@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import overlap as real
 from benchmarks.overlap_world import NODES, Profile, Trace, play
-from edgespec.backends.base import TokenTree
+from edgespec.backends.passes import TokenTree
 from edgespec.control.overlap.profile import measure
 from edgespec.drafting.model.small_model import MOST_NODES
 from edgespec.engine.engine import Engine
@@ -65,9 +65,9 @@ def measured(engine: Engine, plain_s: float) -> Profile:
         for size, seconds in many.items():
             part = (size - 1) % MOST_NODES + 1
             few[part].append(
-                timed(lambda tree: small.target.forward_batch(((small, tree),), rows="last"), part)
+                timed(lambda tree: small.target.forward(((small, tree),), rows="last"), part)
             )
-            seconds.append(timed(lambda tree: target.forward_batch(((sequence, tree),)), size))
+            seconds.append(timed(lambda tree: target.forward(((sequence, tree),)), size))
     passes, drafts = (
         {size: statistics.median(times) for size, times in found.items()} for found in (many, few)
     )

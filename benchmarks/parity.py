@@ -26,8 +26,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import llama_peer
-from edgespec.backends.base import Logits, Target, TokenTree
+from edgespec.backends.base import Target
 from edgespec.backends.native.target import NativeTarget
+from edgespec.backends.passes import Logits, TokenTree
 from edgespec.backends.reference import ReferenceTarget
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.models.file import ModelFile, open_model
@@ -136,8 +137,8 @@ def compare(
             runs = llama_peer.greedy(path, prompts, num_tokens, threads=threads)
             for prompt, run in zip(prompts, runs, strict=True):
                 for target in targets:
-                    target.truncate(0)
-                    target.prefill(prompt[:-1])
+                    target.own.truncate(0)
+                    target.own.prefill(prompt[:-1])
                 last = prompt[-1]
                 for token, theirs in run:
                     ours, *references = [_decode(target, last) for target in targets]
@@ -147,8 +148,8 @@ def compare(
 
 
 def _decode(target: Target, token: int) -> Logits:
-    logits = target.forward(TokenTree.chain([token]))[0]
-    target.commit([0])
+    logits = target.own.forward(TokenTree.chain([token])).logits[0]
+    target.own.commit([0])
     return logits
 
 

@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import edgespec
 from benchmarks import peer_report
 from benchmarks.peer_report import DECODE_TOKENS, PREFILL_TOKENS, SIZES
-from edgespec.backends.base import TokenTree
 from edgespec.backends.native.kernels.codegen import isa
+from edgespec.backends.passes import TokenTree
 from edgespec.system.child_process import PeerError
 from edgespec.system.hardware import snapshot
 from edgespec.tools.bench.curve import Work, pass_seconds, timed, tokens
@@ -57,14 +57,14 @@ class Ours:
 
     def prefill(self, n: int) -> list[float]:
         ids = self._tokens(n)
-        self.target.truncate(0)
+        self.target.own.truncate(0)
 
         def work() -> None:
-            self.target.prefill(ids[:-1])
-            self.target.forward(TokenTree.chain(ids[-1:]))
+            self.target.own.prefill(ids[:-1])
+            self.target.own.forward(TokenTree.chain(ids[-1:]))
 
         seconds = timed(work)
-        self.target.truncate(0)
+        self.target.own.truncate(0)
         return [seconds]
 
     def decode(self, n: int, past: int) -> list[float]:
@@ -73,9 +73,9 @@ class Ours:
 
     def _fill(self, past: int) -> None:
         """Have these positions in the cache, and no others."""
-        if self.target.length < past:
+        if self.target.own.length < past:
             self._generate(past, 1)
-        self.target.truncate(past)
+        self.target.own.truncate(past)
 
     def _generate(self, past: int, n: int) -> float:
         """Tokens a second of n greedy tokens, the first computed at position `past`."""

@@ -28,8 +28,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import llama_peer
 from benchmarks.parity import matrix_types, open_target
-from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.base import Target
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
+from edgespec.backends.passes import TokenTree
 from edgespec.models.file import ModelFile, open_model
 from edgespec.models.registry import resolve
 
@@ -114,13 +115,13 @@ def _losses(
 
 
 def _window_losses(target: Target, window: Sequence[int]) -> Losses:
-    target.truncate(0)
+    target.own.truncate(0)
     parts = []
     for start in range(0, len(window) - 1, _NODES):
         part = window[start : min(start + _NODES, len(window) - 1)]
-        logits = target.forward(TokenTree.chain(part))
+        logits = target.own.forward(TokenTree.chain(part)).logits
         parts.append(llama_peer.cross_entropy(logits, window[start + 1 : start + 1 + len(part)]))
-        target.commit(range(len(part)))
+        target.own.commit(range(len(part)))
     return np.concatenate(parts)
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
-from edgespec.backends.base import TILE, TokenTree
+from edgespec.backends.passes import TILE, TokenTree
 from edgespec.verification.match import Verifier
 from edgespec.verification.sampling import SamplingParams
 
@@ -81,17 +81,17 @@ def measure_in_place(model: str, draws: int) -> None:
     with edgespec.load(model, context=512) as engine:
         target = engine.scheduler.target  # the one the engine decodes with
         vocab_size = target.spec.vocab_size
-        target.prefill(np.arange(256, dtype=np.int32) % vocab_size)
+        target.own.prefill(np.arange(256, dtype=np.int32) % vocab_size)
         tree, recent = TokenTree.chain([7]), np.arange(64, dtype=np.int32) * 17 % vocab_size
         for name, options in SETTINGS.items():
             verifier = Verifier(vocab_size, SamplingParams(seed=1, **options), 1)
             passes, times = [], []
             for draw in range(draws):
                 start = time.perf_counter()
-                logits = target.forward(tree)
+                found = target.own.forward(tree)
                 passed = time.perf_counter()
                 verifier.verify(
-                    logits, tree.tokens, tree.parents, recent, 256 + draw, target.maxima
+                    found.logits, tree.tokens, tree.parents, recent, 256 + draw, found.maxima
                 )
                 times.append(1e6 * (time.perf_counter() - passed))
                 passes.append(1e3 * (passed - start))

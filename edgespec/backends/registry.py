@@ -11,7 +11,8 @@ from edgespec.errors import BackendError, OptionError, UnsupportedModelError
 from edgespec.memory.plan.settings import CHOSEN_KV_TYPES
 
 if TYPE_CHECKING:
-    from edgespec.backends.base import Progress, Target
+    from edgespec.backends.base import Target
+    from edgespec.backends.passes import Progress
     from edgespec.memory.plan.external_engine import Ask
     from edgespec.memory.plan.placement import Device
     from edgespec.memory.plan.plan import Plan

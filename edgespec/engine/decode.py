@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 
-from edgespec.backends.base import Logits, TokenTree
+from edgespec.backends.passes import Logits, TokenTree
 from edgespec.control.controller import Controller
 from edgespec.control.step_clock import StepClock
 from edgespec.drafting.base import DraftTree, StepOutcome, TopTokens
 from edgespec.drafting.market.account import NOTHING_COSTLY
 from edgespec.engine.generation import Generation
 from edgespec.verification.top import top_tokens
-
-Rows = tuple[Logits, Logits | None]
-"""Logits of one tree's nodes and, where the backend finds them, the maxima of their tiles."""
 
 
 def decode(
@@ -92,21 +89,21 @@ def verify(
     drafting spared the pass.
     """
     target = running[0].slot.sequence.target
-    logits = target.forward_batch(
+    found = target.forward(
         [
             (one.slot.sequence, TokenTree(tree.tokens, tree.parents))
             for one, tree in zip(running, trees, strict=True)
         ]
     )
-    maxima, first, rows = target.maxima, 0, []
+    logits, maxima, first, rows = found.logits, found.maxima, 0, []
     if len(trees) == 1:  # slices take longer than a short pass should wait
-        return [(trees[0], logits, maxima)], running[0].slot.market.after_pass()
+        return [(trees[0], logits, maxima)], running[0].slot.market.after_pass(found.seconds_saved)
     for tree in trees:
         own = slice(first, first + len(tree))
         rows.append((tree, logits[own], None if maxima is None else maxima[own]))
         first += len(tree)
-    share = 1.0 / len(running)
-    return rows, sum(one.slot.market.after_pass(share) for one in running)
+    share_s = found.seconds_saved / len(running)
+    return rows, sum(one.slot.market.after_pass(share_s) for one in running)
 
 
 def learn(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from edgespec.backends.base import Logits, Progress
+from edgespec.backends.passes import Logits, Progress
 from edgespec.control.statistics import ReplyStats
 from edgespec.drafting.base import DraftTree, StepOutcome
 from edgespec.engine.context import Overflow, Stop

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from edgespec.backends.base import Progress
+from edgespec.backends.passes import Progress
 from edgespec.backends.sequence import KvSequence
 from edgespec.control.prospects import Prospects
 from edgespec.drafting.base import DraftTree

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edgespec.backends.base import Progress, Target
+    from edgespec.backends.base import Target
+    from edgespec.backends.passes import Progress
     from edgespec.backends.sequence import KvSequence
 
 DRAFT_BACKENDS = ("native", "llamacpp", "onnx")

@@ -26,7 +26,7 @@ from edgespec.system.resident_memory import count_once
 from edgespec.system.size import format_size
 
 if TYPE_CHECKING:
-    from edgespec.backends.base import Progress
+    from edgespec.backends.passes import Progress
 
 BACKEND = "llamacpp"
 

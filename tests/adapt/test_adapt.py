@@ -137,13 +137,13 @@ def test_logits_through_an_adapter_are_those_of_its_definition(tmp_path: Path) -
         expected = target.head(normalised(streams, epsilon) @ matrix.T).copy()
         cosine = np.sum(through * expected, 1) / np.linalg.norm(through, axis=1)
         assert (cosine / np.linalg.norm(expected, axis=1)).min() > 0.9999
-        target.prefill(np.array([1, 5, 7], np.int32))
-        adapted = target.own.forward_until(1, [9], [-1], adapted=True).copy()
-        plain = target.own.deepen(1).copy()
+        target.own.prefill(np.array([1, 5, 7], np.int32))
+        adapted = target.own.forward_until(1, [9], [-1], adapted=True).logits.copy()
+        plain = target.own.deepen(1).logits.copy()
         assert not np.array_equal(adapted, plain)
-        np.testing.assert_array_equal(target.own.deepen(1, adapted=True), adapted)
-        target.truncate(3)
-        np.testing.assert_array_equal(target.own.forward_until(1, [9], [-1]), plain)
+        np.testing.assert_array_equal(target.own.deepen(1, adapted=True).logits, adapted)
+        target.own.truncate(3)
+        np.testing.assert_array_equal(target.own.forward_until(1, [9], [-1]).logits, plain)
 
 
 def test_it_is_planned_to_the_byte(tmp_path: Path) -> None:

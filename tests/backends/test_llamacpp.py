@@ -15,13 +15,13 @@ import pytest
 
 import edgespec
 from edgespec.backends import registry as backends
-from edgespec.backends.base import TokenTree
 from edgespec.backends.llamacpp import library, probe
 from edgespec.backends.llamacpp.memory_need import CELL_BYTES, scratch_bytes
 from edgespec.backends.llamacpp.model import Context, ContextSettings, Model, buffers, cache_bytes
 from edgespec.backends.llamacpp.pass_batch import Batch
 from edgespec.backends.llamacpp.probe import Verdict
 from edgespec.backends.llamacpp.survey import Survey
+from edgespec.backends.passes import TokenTree
 from edgespec.errors import (
     BackendError,
     BudgetError,
@@ -135,17 +135,17 @@ def test_recurrent_models_are_computed_again(mamba: Path) -> None:
         assert plan.max_nodes == 1
         assert not target.capabilities.trees
         assert any("recurrent state" in reason for reason in plan.reasons)
-        target.truncate(0)
-        target.prefill(ids[:20])
+        target.own.truncate(0)
+        target.own.prefill(ids[:20])
         expected = score(target, after)
-        kept = target.snapshot()
+        kept = target.own.snapshot()
         np.testing.assert_array_equal(score(target, after), expected)  # a pass without a commit
-        target.prefill(ids[20:])
-        target.truncate(20)
+        target.own.prefill(ids[20:])
+        target.own.truncate(20)
         np.testing.assert_array_equal(score(target, after), expected)
         decode(target, ids[:5])
-        target.restore(kept)
-        assert target.length == 20
+        target.own.restore(kept)
+        assert target.own.length == 20
         np.testing.assert_allclose(score(target, after), expected, rtol=0, atol=1e-4)
 
 
@@ -316,11 +316,11 @@ def test_a_pass_that_fails_leaves_the_target_usable(
 ) -> None:
     plan = replace(PLAN, backend="llamacpp")
     with open_model(gemma, foreign=True) as file, backends.open_target(file, plan) as target:
-        target.prefill(tokens(5))
+        target.own.prefill(tokens(5))
         expected = score(target, tokens(2, 1))
         batch = target._batch  # type: ignore[attr-defined]
         with monkeypatch.context() as patch:
             patch.setattr(batch, "run", lambda context: 1)
             with pytest.raises(BackendError, match=r"failed in a pass \(code 1\)"):
-                target.forward(TokenTree.chain([1, 2]))
+                target.own.forward(TokenTree.chain([1, 2]))
         np.testing.assert_array_equal(score(target, tokens(2, 1)), expected)

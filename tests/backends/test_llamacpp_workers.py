@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import edgespec
-from edgespec.backends.base import TokenTree
 from edgespec.backends.llamacpp import library
 from edgespec.backends.llamacpp.remote import front
 from edgespec.backends.llamacpp.remote.address import Address, check_listening, parse_workers
@@ -31,6 +30,7 @@ from edgespec.backends.llamacpp.remote.protocol import (
 from edgespec.backends.llamacpp.remote.server import RpcServer
 from edgespec.backends.llamacpp.remote.wire import Wire
 from edgespec.backends.llamacpp.target import LlamaTarget
+from edgespec.backends.passes import TokenTree
 from edgespec.errors import BackendError, BudgetError, OptionError
 from edgespec.models.file import open_model
 from edgespec.system.size import MIB
@@ -142,15 +142,19 @@ def test_trees_and_snapshots_work_over_workers(model: Path, pair: list[Worker]) 
         OffloadedTarget(file, plan) as target,
     ):
         for one in (local, target):
-            one.prefill(list(range(3, 40)))
-        assert np.allclose(target.forward(tree), local.forward(tree), atol=1e-3)
-        target.commit([0, 1])
-        local.commit([0, 1])
-        kept = target.snapshot()
-        target.truncate(3)
-        target.restore(kept)
+            one.own.prefill(list(range(3, 40)))
+        assert np.allclose(
+            target.own.forward(tree).logits, local.own.forward(tree).logits, atol=1e-3
+        )
+        target.own.commit([0, 1])
+        local.own.commit([0, 1])
+        kept = target.own.snapshot()
+        target.own.truncate(3)
+        target.own.restore(kept)
         chain = TokenTree.chain([7])
-        assert np.allclose(target.forward(chain), local.forward(chain), atol=1e-3)
+        assert np.allclose(
+            target.own.forward(chain).logits, local.own.forward(chain).logits, atol=1e-3
+        )
 
 
 @serving

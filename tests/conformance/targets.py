@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Progress, Target, TokenTree
+from edgespec.backends.base import Target
 from edgespec.backends.llamacpp import library
 from edgespec.backends.llamacpp.probe import probed
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.native.target import NativeTarget
 from edgespec.backends.onnx import runtime_library as onnx_library
+from edgespec.backends.passes import Progress, TokenTree
 from edgespec.backends.reference import ReferenceTarget
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.models.file import ModelFile, open_model
@@ -196,7 +197,7 @@ def fitting(target: Target, tree: TokenTree) -> TokenTree:
 
 def score(target: Target, ids: NDArray[np.int32]) -> NDArray[np.float32]:
     """Logits [n, vocab] of a chain in one pass, as a copy."""
-    return target.forward(TokenTree.chain(ids)).copy()
+    return target.own.forward(TokenTree.chain(ids)).logits.copy()
 
 
 def decode(target: Target, ids: NDArray[np.int32]) -> NDArray[np.float32]:
@@ -204,7 +205,7 @@ def decode(target: Target, ids: NDArray[np.int32]) -> NDArray[np.float32]:
     rows = []
     for token in ids:
         rows.append(score(target, np.array([token], np.int32))[0])
-        target.commit([0])
+        target.own.commit([0])
     return np.array(rows)
 
 

@@ -10,7 +10,7 @@ import pytest
 import edgespec
 from benchmarks.equality import Case, same
 from benchmarks.parity import QUANTISED_MARGIN
-from edgespec.backends.base import TokenTree
+from edgespec.backends.passes import TokenTree
 from edgespec.engine.engine import Engine
 from edgespec.engine.reply import Reply
 from tests.conformance.targets import exported, missing
@@ -59,10 +59,10 @@ def _gap(engine: Engine, case: Case, one: Reply, other: Reply) -> float:
     place = next(place for place, (left, right) in enumerate(pairs) if left != right)
     target = engine.scheduler.target
     ids = [*engine.encode(case.prompt), *one.token_ids[:place]]
-    target.truncate(0)
-    target.prefill(ids[:-1])
-    logits = target.forward(TokenTree.chain(ids[-1:]))[0]
+    target.own.truncate(0)
+    target.own.prefill(ids[:-1])
+    logits = target.own.forward(TokenTree.chain(ids[-1:])).logits[0]
     left, right = pairs[place]
     gap = abs(float(logits[left] - logits[right]))
-    target.truncate(0)
+    target.own.truncate(0)
     return gap

@@ -10,7 +10,8 @@ import pytest
 
 import edgespec
 from benchmarks.equality import Case, same
-from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.base import Target
+from edgespec.backends.passes import TokenTree
 from edgespec.engine.engine import Engine
 from edgespec.engine.reply import Reply
 from edgespec.errors import OptionError, UnsupportedModelError
@@ -87,10 +88,10 @@ def same_or_tied(engine: Engine, plain: Reply, found: Reply, prompt: str = PROMP
     pairs = list(zip(plain.token_ids, found.token_ids, strict=False))
     first = next(at for at, (one, other) in enumerate(pairs) if one != other)
     ids = [*engine.tokenizer.encode(prompt), *plain.token_ids[:first]]
-    target.truncate(0)
-    target.prefill(ids[:-1])
-    row = target.forward(TokenTree.chain(ids[-1:]))[0]
-    target.truncate(0)
+    target.own.truncate(0)
+    target.own.prefill(ids[:-1])
+    row = target.own.forward(TokenTree.chain(ids[-1:])).logits[0]
+    target.own.truncate(0)
     return bool(abs(row[pairs[first][0]] - row[pairs[first][1]]) < ROUNDED_MARGIN)
 
 

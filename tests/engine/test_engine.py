@@ -23,7 +23,7 @@ def write(engine: Engine, prompt: str = PROMPT, max_tokens: int = 24) -> list[in
 
 def whole(engine: Engine) -> None:
     """The target has committed all of the text but its last token."""
-    assert engine.scheduler.target.length == max(len(engine.scheduler.slots[0].ids) - 1, 0)
+    assert engine.scheduler.target.own.length == max(len(engine.scheduler.slots[0].ids) - 1, 0)
 
 
 def test_pieces_add_up_to_the_reply(engine: Engine) -> None:
@@ -138,7 +138,7 @@ def test_an_interrupt_inside_a_step_leaves_the_engine_whole(
     """Ctrl-C may come anywhere: here before, within and after the commit of each step."""
     expected = write(engine, max_tokens=96)
     target = engine.scheduler.target
-    for owner, name in ((target, "forward_batch"), (KvSequence, "commit")):
+    for owner, name in ((target, "forward"), (KvSequence, "commit")):
         for calls in (1, 2, 3):
             original, seen = getattr(owner, name), 0
 
@@ -163,7 +163,7 @@ def test_an_interrupt_of_the_prefill_leaves_the_engine_whole(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = write(engine, "word " * 100)
-    engine.scheduler.target.truncate(0)
+    engine.scheduler.target.own.truncate(0)
 
     def stop(stage: str, done: int, total: int) -> None:
         raise KeyboardInterrupt

@@ -145,7 +145,7 @@ def test_they_do_not_join_where_there_is_no_room(engine: Engine, prepared: Path)
 
 
 def test_a_long_prompt_is_read_when_the_reply_is_as_long(engine: Engine) -> None:
-    engine.scheduler.target.truncate(0)
+    engine.scheduler.target.own.truncate(0)
     drafter = FirstLayersDrafter(engine.scheduler.target.own, engine.file.spec.vocab_size)
     prompt = [5 + number % 50 for number in range(READ_AT_ONCE + 40)]
     drafter.reset(prompt)
@@ -158,11 +158,11 @@ def test_a_long_prompt_is_read_when_the_reply_is_as_long(engine: Engine) -> None
     assert len(tree) > 1 and engine.scheduler.target.own.length > len(prompt)
     drafter.reset(prompt[:-1])  # mostly the same text: there is little to read
     assert len(drafter.propose(4)) > 1
-    engine.scheduler.target.truncate(0)
+    engine.scheduler.target.own.truncate(0)
 
 
 def test_a_short_prompt_is_read_before_the_reply_if_that_was_of_use(engine: Engine) -> None:
-    engine.scheduler.target.truncate(0)
+    engine.scheduler.target.own.truncate(0)
     own = engine.scheduler.target.own
     drafter = FirstLayersDrafter(own, engine.file.spec.vocab_size)
     drafter.reset([*range(10, 40)])
@@ -174,7 +174,7 @@ def test_a_short_prompt_is_read_before_the_reply_if_that_was_of_use(engine: Engi
     assert own.length == 29
     drafter.reset([7])
     assert len(drafter.propose(4)) > 1
-    engine.scheduler.target.truncate(0)
+    engine.scheduler.target.own.truncate(0)
 
 
 def test_several_texts(prepared: Path) -> None:

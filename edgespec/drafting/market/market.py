@@ -83,7 +83,6 @@ class Market(Drafter):
         self._clock = clock
         self._prices: NDArray[np.float64] = np.zeros(0, np.float64)
         """Seconds of a pass by its nodes; none while nothing is known."""
-        self._sequence: KvSequence | None = None
         self._last = 0
         self._latest: list[int] = []
         """Tokens that some store may not have been fed."""
@@ -103,7 +102,7 @@ class Market(Drafter):
         return sum(source.drafter.saved_s for source in self._sources if source.asked)
 
     def attach(self, sequence: KvSequence, prices: NDArray[np.float64]) -> None:
-        self.token_s, self._prices, self._sequence = float(prices[0]), prices, sequence
+        self.token_s, self._prices = float(prices[0]), prices
         for source in self._sources:
             source.drafter.attach(sequence, prices)
 
@@ -158,11 +157,10 @@ class Market(Drafter):
         """Seconds that costly drafters took in this step so far."""
         return sum(source.spent_s for source in self._costly)
 
-    def after_pass(self, share: float = 1.0) -> float:
-        """Seconds that the pass over the proposal did not spend, because drafting did its work; of
-        what the pass itself was spared, a market has its `share`.
+    def after_pass(self, seconds_saved: float) -> float:
+        """Seconds that the pass over the proposal did not spend, because drafting did its work;
+        `seconds_saved` are those that the pass itself tells, or this market's share of them.
         """
-        seconds_saved = share * self._sequence.target.seconds_saved if self._sequence else 0.0
         if seconds_saved and self._costly:
             self._costly[0].spent_s -= seconds_saved
         return self.saved_s + seconds_saved

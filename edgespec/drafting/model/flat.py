@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgespec.backends.base import Logits
+from edgespec.backends.passes import Logits
 from edgespec.drafting.base import StepOutcome
 from edgespec.drafting.model.chains import learn_shadows
 from edgespec.drafting.model.model_drafter import LONGEST, ModelDrafter, with_maxima

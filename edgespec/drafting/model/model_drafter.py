@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import TILE, Logits
+from edgespec.backends.passes import TILE, Logits
 from edgespec.backends.sequence import KvSequence
 from edgespec.drafting.base import NO_PATH, Drafter, DraftTree, Path, StepOutcome
 from edgespec.drafting.model.chains import (

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends import registry as backends
-from edgespec.backends.base import TokenTree
 from edgespec.backends.native.limits import refusal
+from edgespec.backends.passes import TokenTree
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.models.file import ModelFile, open_model
 
@@ -64,6 +64,6 @@ def _rows(file: ModelFile, backend: str, ids: NDArray[np.int32]) -> NDArray[np.f
     with backends.open_target(file, plan) as target:
         for start in [0, *range(plan.max_nodes, len(ids))]:
             part = ids[start : start + (1 if start else plan.max_nodes)]
-            found.append(target.forward(TokenTree.chain(part)).astype(np.float64))
-            target.commit(range(len(part)))
+            found.append(target.own.forward(TokenTree.chain(part)).logits.astype(np.float64))
+            target.own.commit(range(len(part)))
     return np.concatenate(found)
