@@ -35,10 +35,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import edgespec
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.account import CostlyAccount, CostlyStep
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.model.model_drafter import ModelDrafter
+from edgespec.drafting.tree import DraftTree, StepOutcome
 from edgespec.engine.engine import Engine
 from edgespec.engine.request import Reply, Request
 from edgespec.memory.plan.settings import MOST_NODES

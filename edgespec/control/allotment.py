@@ -32,8 +32,8 @@ from edgespec.control.controller import (
     YARDSTICK_STEPS,
 )
 from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting.base import DraftTree, StepOutcome
 from edgespec.drafting.market.account import NOTHING_COSTLY, CostlyStep
+from edgespec.drafting.tree import DraftTree, StepOutcome
 
 
 @dataclass(slots=True)

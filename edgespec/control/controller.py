@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting.base import DraftTree, StepOutcome
 from edgespec.drafting.market.account import CostlyStep
+from edgespec.drafting.tree import DraftTree, StepOutcome
 from edgespec.system.jit import kernel
 
 ALLOWANCE = 0.0075

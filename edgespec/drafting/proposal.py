@@ -21,8 +21,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import DraftTree
 from edgespec.drafting.rates import learn
+from edgespec.drafting.tree import DraftTree
 from edgespec.system.jit import inner_kernel, kernel
 
 TOKEN, PARENT, KIND, STATE, MATCH = 0, 1, 2, 3, 4

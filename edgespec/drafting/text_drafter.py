@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import Drafter, DraftTree, Path, StepOutcome
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.proposal import MOST_NODES, Proposal
 from edgespec.drafting.rates import new_rates
 from edgespec.drafting.tables.followers import NOBODY
+from edgespec.drafting.tree import DraftTree, Path, StepOutcome
 from edgespec.errors import OptionError
 
 _PIECE = 512

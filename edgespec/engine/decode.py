@@ -10,8 +10,8 @@ from edgespec.backends.base import Logits, TokenTree
 from edgespec.control.allotment import Allotment, Bid
 from edgespec.control.controller import Controller
 from edgespec.control.statistics import ReplyStats
-from edgespec.drafting.base import DraftTree, StepOutcome, TopTokens
 from edgespec.drafting.market.account import NOTHING_COSTLY
+from edgespec.drafting.tree import DraftTree, StepOutcome, TopTokens
 from edgespec.engine.request import Request
 from edgespec.engine.slot import Session
 from edgespec.verification.match import Verifier

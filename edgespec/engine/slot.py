@@ -9,8 +9,8 @@ from typing import Protocol
 
 from edgespec.backends.base import Progress
 from edgespec.backends.sequence import KvSequence
-from edgespec.drafting.base import DraftTree
 from edgespec.drafting.market.market import Market
+from edgespec.drafting.tree import DraftTree
 from edgespec.engine.request import FinishReason
 
 

@@ -100,9 +100,9 @@ def warm_up_drafter(name: str) -> None:
     """Some steps of everything between two passes, on a text of few tokens."""
     from edgespec.control.controller import Controller
     from edgespec.control.cost_curve import CostCurve
-    from edgespec.drafting.base import StepOutcome, TopTokens
     from edgespec.drafting.market.market import Market
     from edgespec.drafting.registry import make_drafter
+    from edgespec.drafting.tree import StepOutcome, TopTokens
     from edgespec.memory.plan.sizing import MODEL_DRAFTERS
     from edgespec.verification.match import Verifier
     from edgespec.verification.sampling import SamplingParams

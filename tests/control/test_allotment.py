@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from edgespec.control.allotment import Allotment, Bid
 from edgespec.control.controller import MARGIN
 from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting.base import DraftTree, StepOutcome
+from edgespec.drafting.tree import DraftTree, StepOutcome
 
 RIGHT, WRONG = 7, 8
 FLAT = {1: 1.0, 4: 1.1, 8: 1.5, 16: 2.6}

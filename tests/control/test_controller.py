@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from edgespec.control.controller import START_PASSES, Controller, best_prefix
 from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.market import Market
+from edgespec.drafting.tree import DraftTree, StepOutcome
 
 FLAT = {1: 1.0, 4: 1.1, 8: 1.5, 16: 2.6}
 STEEP = {1: 1.0, 2: 1.8, 4: 2.8, 8: 5.0, 16: 10.0}

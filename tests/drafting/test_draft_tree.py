@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 
 from edgespec.backends.base import TokenTree
-from edgespec.drafting.base import DraftTree
+from edgespec.drafting.tree import DraftTree
 from tests.conformance.trees import token_trees
 
 

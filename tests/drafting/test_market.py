@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.acceptance import AcceptanceStatistics, record_tree
 from edgespec.drafting.market.market import Market
+from edgespec.drafting.tree import DraftTree, StepOutcome
 
 ROOT = 3
 Prefix = tuple[int, ...]

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_suffix import followers, longest_match
 
-from edgespec.drafting.base import DraftTree, StepOutcome
 from edgespec.drafting.text.automaton import LAST, NUM_EDGES, NUM_STATES, TARGET, find_edge
 from edgespec.drafting.text.suffix_automaton import MIN_BYTES, SuffixAutomatonDrafter
+from edgespec.drafting.tree import DraftTree, StepOutcome
 from edgespec.errors import OptionError
 
 texts = st.one_of(

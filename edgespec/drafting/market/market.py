@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import NO_PATH, Drafter, DraftTree, StepOutcome
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.acceptance import AcceptanceStatistics, record_tree
 from edgespec.drafting.market.account import NOTHING_COSTLY, CostlyAccount, CostlyStep
 from edgespec.drafting.market.merging import MergedTree
 from edgespec.drafting.market.source import Source, brought
 from edgespec.drafting.proposal import Proposal
+from edgespec.drafting.tree import NO_PATH, DraftTree, StepOutcome
 
 if TYPE_CHECKING:
     from edgespec.backends.sequence import KvSequence

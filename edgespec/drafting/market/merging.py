@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import DraftTree
 from edgespec.drafting.market.acceptance import posterior, record
+from edgespec.drafting.tree import DraftTree
 from edgespec.system.jit import inner_kernel, kernel
 
 AGREED = 0

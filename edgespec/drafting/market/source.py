@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgespec.drafting.base import NO_PATH, Drafter, DraftTree, Path
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.account import CostlyAccount
+from edgespec.drafting.tree import NO_PATH, DraftTree, Path
 
 
 @dataclass(slots=True)

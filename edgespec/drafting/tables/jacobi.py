@@ -13,10 +13,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import StepOutcome
 from edgespec.drafting.tables.counted import grow_from_counts, priors_by_order
 from edgespec.drafting.tables.followers import count, keys_at_node, keys_in_text, row_for
 from edgespec.drafting.tables.table_drafter import TableDrafter
+from edgespec.drafting.tree import StepOutcome
 from edgespec.system.jit import kernel
 
 _ORDERS = 3

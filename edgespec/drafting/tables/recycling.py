@@ -13,7 +13,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import StepOutcome
 from edgespec.drafting.proposal import (
     PARENT,
     PATH,
@@ -27,6 +26,7 @@ from edgespec.drafting.proposal import (
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.tables.followers import FIRST, find, keys_at_node, lengthen, row_for
 from edgespec.drafting.tables.table_drafter import TableDrafter
+from edgespec.drafting.tree import StepOutcome
 from edgespec.system.jit import inner_kernel, kernel
 
 RANKS = 8

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import StepOutcome
 from edgespec.drafting.proposal import (
     MATCH,
     PARENT,
@@ -35,6 +34,7 @@ from edgespec.drafting.proposal import (
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.tables.followers import FIRST, NOBODY, find, keys_at_node, row_for
 from edgespec.drafting.tables.table_drafter import TableDrafter
+from edgespec.drafting.tree import StepOutcome
 from edgespec.system.jit import inner_kernel, kernel
 from edgespec.verification.noise import gumbel, position_key, wrapping
 from edgespec.verification.sampling import SamplingParams

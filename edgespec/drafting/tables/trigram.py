@@ -17,7 +17,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import StepOutcome
 from edgespec.drafting.proposal import (
     PARENT,
     PATH,
@@ -42,6 +41,7 @@ from edgespec.drafting.tables.followers import (
     row_for,
 )
 from edgespec.drafting.tables.table_drafter import TableDrafter, new_rows
+from edgespec.drafting.tree import StepOutcome
 from edgespec.system.jit import inner_kernel, kernel
 
 _CANDIDATES = 4

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import DraftTree
 from edgespec.drafting.proposal import (
     PARENT,
     PATH,
@@ -30,6 +29,7 @@ from edgespec.drafting.tables.followers import SET_ROWS, count_text, find, keys_
 from edgespec.drafting.tables.table_drafter import TableDrafter, new_rows
 from edgespec.drafting.text.history import History
 from edgespec.drafting.text.store import COLUMNS, ORDERS, WAYS, Store
+from edgespec.drafting.tree import DraftTree
 from edgespec.system.jit import kernel
 
 _TRUST = (1.0, 0.95, 0.8, 0.6)

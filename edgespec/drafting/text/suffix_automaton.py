@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import Drafter, DraftTree, Path, StepOutcome
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.proposal import MOST_NODES, Proposal
 from edgespec.drafting.rates import new_rates
 from edgespec.drafting.text.automaton import (
@@ -35,6 +35,7 @@ from edgespec.drafting.text.automaton import (
 )
 from edgespec.drafting.text.continuations import propose_tree
 from edgespec.drafting.text.match_rates import PRIORS
+from edgespec.drafting.tree import DraftTree, Path, StepOutcome
 from edgespec.errors import OptionError
 
 _FIRST_CAPACITY = 1024
