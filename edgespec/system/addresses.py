@@ -2,8 +2,8 @@
 
 Numba takes a tenth of a microsecond or two for each array that Python hands to a kernel. A kernel
 that takes the address of a table of int64 words finds its arrays there, each described by a few
-words (its address, then its lengths), and the addresses of other kernels. All kernels that are called by
-address have one signature: three int64 in, one out; the first is a table's address.
+words (its address, then its lengths), and the addresses of other kernels. All kernels that are
+called by address have one signature, an `Entry`'s; the first number is a table's address.
 
 With the JIT off (NUMBA_DISABLE_JIT=1) plain Python stands in, so that kernels can be stepped
 through.
@@ -12,6 +12,7 @@ through.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -75,7 +76,10 @@ if config.DISABLE_JIT:
         return _ENTRIES[int(address)](table, one, other)
 
     def _array_at(kind: Any, address: int, shape: tuple[int, ...]) -> NDArray[Any]:
-        raw = ctypes.c_char * (int(np.prod(shape)) * np.dtype(kind).itemsize)
+        num_bytes = math.prod(shape) * np.dtype(kind).itemsize
+        if not num_bytes:
+            return np.zeros(shape, kind)
+        raw = ctypes.c_char * num_bytes
         return np.frombuffer(raw.from_address(int(address)), kind).reshape(shape)
 
     def _viewer(kind: Any, num_axes: int) -> Any:
