@@ -25,10 +25,13 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from edgespec.control import Controller, CostCurve
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome, TopTokens
+from edgespec.control.controller import Controller
+from edgespec.control.cost_curve import CostCurve
+from edgespec.control.prospects import Prospects
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.registry import DRAFTERS, drafter_names
+from edgespec.drafting.tree import DraftTree, StepOutcome, TopTokens
 from edgespec.system.size import MIB, format_size
 from edgespec.tools.replay.lanes import make, make_market
 

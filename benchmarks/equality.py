@@ -36,10 +36,11 @@ import edgespec
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
 from edgespec.control.prospects import Prospects
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.account import CostlyAccount, CostlyStep
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.model.model_drafter import ModelDrafter
+from edgespec.drafting.tree import DraftTree, StepOutcome
 from edgespec.engine.engine import Engine
 from edgespec.engine.reply import Reply
 from edgespec.engine.request import Request

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from edgespec.control.cost_curve import CostCurve
 from edgespec.control.node_choice import NodeChoice
 from edgespec.control.prospects import Prospects
-from edgespec.drafting.base import DraftTree, StepOutcome
 from edgespec.drafting.market.account import NOTHING_COSTLY, CostlyStep
+from edgespec.drafting.tree import DraftTree, StepOutcome
 
 ALLOWANCE = 0.0075
 """Part of the time spent that speculation may lose when drafts are verified."""

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import DraftTree
+from edgespec.drafting.tree import DraftTree
 from edgespec.system.jit import kernel
 
 MARGIN = 1.01

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgespec.drafting.base import DraftTree, StepOutcome
 from edgespec.drafting.market.account import CostlyStep
+from edgespec.drafting.tree import DraftTree, StepOutcome
 
 
 @dataclass(slots=True)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from edgespec.backends.passes import Logits, TokenTree
 from edgespec.control.controller import Controller
 from edgespec.control.step_clock import StepClock
-from edgespec.drafting.base import DraftTree, StepOutcome, TopTokens
 from edgespec.drafting.market.account import NOTHING_COSTLY
+from edgespec.drafting.tree import DraftTree, StepOutcome, TopTokens
 from edgespec.engine.generation import Generation
 from edgespec.verification.top import top_tokens
 
@@ -97,13 +97,24 @@ def verify(
     )
     logits, maxima, first, rows = found.logits, found.maxima, 0, []
     if len(trees) == 1:  # slices take longer than a short pass should wait
-        return [(trees[0], logits, maxima)], running[0].slot.market.after_pass(found.seconds_saved)
+        return [(trees[0], logits, maxima)], saved_by(running[0], found.seconds_saved)
     for tree in trees:
         own = slice(first, first + len(tree))
         rows.append((tree, logits[own], None if maxima is None else maxima[own]))
         first += len(tree)
     share_s = found.seconds_saved / len(running)
-    return rows, sum(one.slot.market.after_pass(share_s) for one in running)
+    return rows, sum(saved_by(one, share_s) for one in running)
+
+
+def saved_by(generation: Generation, in_pass_s: float) -> float:
+    """Seconds of the pass' work that a sequence's drafters did: what proposing told, and what the
+    pass itself found done.
+    """
+    market = generation.slot.market
+    if not market.costly_asked:
+        return in_pass_s
+    market.credit(in_pass_s)
+    return market.saved_s + in_pass_s
 
 
 def learn(

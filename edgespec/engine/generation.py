@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from edgespec.backends.passes import Logits, Progress
 from edgespec.control.statistics import ReplyStats
-from edgespec.drafting.base import DraftTree, StepOutcome
+from edgespec.drafting.tree import DraftTree, StepOutcome
 from edgespec.engine.context import Overflow, Stop
 from edgespec.engine.idle_sequences import KvTraffic
 from edgespec.engine.reply import FinishReason, Reply, Stats
@@ -196,9 +196,7 @@ class Generation:
     def end(self, plan: Plan, traffic: KvTraffic) -> None:
         """Fill in the numbers; the slot is free. One that never began has none to speak of."""
         slot, self._slot = self._slot, None
-        notes, overlap = ((), "") if slot is None else slot.market.told()
-        if not self.request.speculation:
-            notes, overlap = (), ""
+        market = slot.market if slot is not None and self.request.speculation else None
         computed = max(self._num_prompt - 1 - self._cached, 0)
         self.stats = Stats(
             prompt_tokens=self._num_prompt or len(self.request.prompt_ids),
@@ -217,8 +215,8 @@ class Generation:
             restored_tokens=traffic.restored_tokens,
             spilled_tokens=traffic.spilled_tokens,
             forgotten_tokens=traffic.forgotten_tokens,
-            notes=(*traffic.notes, *notes),
-            overlap=overlap,
+            notes=(*traffic.notes, *(market.notes if market else ())),
+            overlap=market.overlap if market else "",
             **self.counts.as_dict(),
         )
 

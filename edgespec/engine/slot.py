@@ -10,8 +10,8 @@ from typing import Protocol
 from edgespec.backends.passes import Progress
 from edgespec.backends.sequence import KvSequence
 from edgespec.control.prospects import Prospects
-from edgespec.drafting.base import DraftTree
 from edgespec.drafting.market.market import Market
+from edgespec.drafting.tree import DraftTree
 
 
 class CachedSequence(Protocol):

@@ -101,9 +101,9 @@ def warm_up_drafter(name: str) -> None:
     from edgespec.control.controller import Controller
     from edgespec.control.cost_curve import CostCurve
     from edgespec.control.prospects import Prospects
-    from edgespec.drafting.base import StepOutcome, TopTokens
     from edgespec.drafting.market.market import Market
     from edgespec.drafting.registry import make_drafter
+    from edgespec.drafting.tree import StepOutcome, TopTokens
     from edgespec.memory.plan.sizing import MODEL_DRAFTERS
     from edgespec.verification.match import Verifier
     from edgespec.verification.sampling import SamplingParams

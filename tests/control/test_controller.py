@@ -12,8 +12,9 @@ from edgespec.control.controller import START_PASSES, Controller
 from edgespec.control.cost_curve import CostCurve
 from edgespec.control.node_choice import NodeChoice
 from edgespec.control.prospects import Prospects
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.market import Market
+from edgespec.drafting.tree import DraftTree, StepOutcome
 
 FLAT = {1: 1.0, 4: 1.1, 8: 1.5, 16: 2.6}
 STEEP = {1: 1.0, 2: 1.8, 4: 2.8, 8: 5.0, 16: 10.0}

@@ -9,9 +9,9 @@ from scripted import ScriptedTarget, decode, plain
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
 from edgespec.control.prospects import Prospects
-from edgespec.drafting.base import DraftTree, StepOutcome
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.text.suffix_automaton import SuffixAutomatonDrafter
+from edgespec.drafting.tree import DraftTree, StepOutcome
 from edgespec.verification.match import Verifier
 from edgespec.verification.sampling import SamplingParams
 

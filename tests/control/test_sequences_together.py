@@ -14,7 +14,7 @@ from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
 from edgespec.control.node_choice import MARGIN
 from edgespec.control.prospects import Prospects
-from edgespec.drafting.base import DraftTree, StepOutcome
+from edgespec.drafting.tree import DraftTree, StepOutcome
 
 RIGHT, WRONG = 7, 8
 FLAT = {1: 1.0, 4: 1.1, 8: 1.5, 16: 2.6}

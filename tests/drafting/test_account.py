@@ -8,9 +8,10 @@ import pytest
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
 from edgespec.control.prospects import Prospects
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.account import ALLOWANCE, OPENING, START, CostlyAccount
 from edgespec.drafting.market.market import Market
+from edgespec.drafting.tree import DraftTree, StepOutcome
 
 
 def play(account: CostlyAccount, steps: int, chance: float, bill: float, seed: int = 0) -> float:

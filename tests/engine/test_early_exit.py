@@ -10,10 +10,10 @@ import pytest
 
 import edgespec
 from benchmarks.equality import Case, same
-from edgespec.drafting.base import DraftTree
 from edgespec.drafting.model.chains import MEAN
 from edgespec.drafting.model.early_exit import EarlyExitDrafter
 from edgespec.drafting.rates import RATE
+from edgespec.drafting.tree import DraftTree
 from edgespec.errors import OptionError
 from edgespec.loading.model_drafters import EXIT_LAYER_KEY, exit_layer
 from edgespec.memory.plan.settings import KV_TYPES

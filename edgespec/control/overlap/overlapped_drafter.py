@@ -25,9 +25,10 @@ from edgespec.backends.sequence import KvSequence, SequenceHost
 from edgespec.control.overlap.choice import Choice
 from edgespec.control.overlap.pipeline import Pipeline
 from edgespec.control.overlap.profile import measure
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.model.guesses import LEAST
 from edgespec.drafting.model.small_model import DraftModelDrafter
+from edgespec.drafting.tree import DraftTree, StepOutcome
 from edgespec.errors import BackendError
 from edgespec.system.cores import Cores, stay_on
 from edgespec.verification.sampling import SamplingParams

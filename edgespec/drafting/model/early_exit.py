@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 
 from edgespec.backends.passes import Logits
 from edgespec.backends.sequence import KvSequence
-from edgespec.drafting.base import DraftTree, Path, StepOutcome
 from edgespec.drafting.model.chains import MEAN, best_length, first_rates, learn_shadows
 from edgespec.drafting.model.model_drafter import LONGEST, ModelDrafter, with_maxima
 from edgespec.drafting.proposal import Proposal
 from edgespec.drafting.rates import RATE, new_rates
+from edgespec.drafting.tree import DraftTree, Path, StepOutcome
 
 FIRST_PROBES, PROBE_OFTEN, PROBE_EVERY = 8, 3, 24
 """Probes at first, in one of three rounds; and later in one of so many."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from edgespec.backends.passes import Logits
-from edgespec.drafting.base import StepOutcome
 from edgespec.drafting.model.chains import learn_shadows
 from edgespec.drafting.model.model_drafter import LONGEST, ModelDrafter, with_maxima
+from edgespec.drafting.tree import StepOutcome
 
 
 class FlatDrafter(ModelDrafter):

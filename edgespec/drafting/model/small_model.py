@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from edgespec.backends.passes import Logits, Pass, TokenTree
 from edgespec.backends.sequence import KvSequence, SequenceHost
-from edgespec.drafting.base import DraftTree
 from edgespec.drafting.model.model_drafter import LONGEST, Draw, ModelDrafter, with_maxima
+from edgespec.drafting.tree import DraftTree
 
 MOST_NODES = 8
 """Nodes of a pass of the small model: tokens it has to catch up with, the last one's logits asked
