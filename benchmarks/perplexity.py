@@ -30,7 +30,8 @@ from benchmarks import llama_peer
 from benchmarks.parity import matrix_types, open_target
 from edgespec.backends.base import Target, TokenTree
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
-from edgespec.models.file import ModelFile, open_model
+from edgespec.models.file import ModelFile
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 
 MARGIN = 0.001

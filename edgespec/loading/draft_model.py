@@ -14,7 +14,8 @@ from edgespec.errors import BackendError, OptionError, UnsupportedModelError
 from edgespec.memory.plan.placement import Device, device_to_draft
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.memory.plan.sizing import DRAFT_CHUNK, DRAFT_NODES, DraftModelSizes
-from edgespec.models.file import ModelFile, open_model
+from edgespec.models.file import ModelFile
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.models.spec import TensorType
 from edgespec.system.cores import cores
@@ -64,7 +65,7 @@ class DraftModel:
         if backend not in ("auto", *DRAFT_BACKENDS):
             known = ", ".join(("auto", *DRAFT_BACKENDS))
             raise OptionError(f"no backend for drafting is called {backend!r}; choose {known}")
-        file = open_model(resolve(model), foreign=True)
+        file = open_model(resolve(model), any_engine=True)
         try:
             chosen = _backend(backend, file)
             _check(chosen, file, sequences)

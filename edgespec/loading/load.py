@@ -18,7 +18,8 @@ from edgespec.loading.planning import Planning, matrix_kinds
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.sizing import MODEL_DRAFTERS
 from edgespec.memory.watch import Watch
-from edgespec.models.file import ModelFile, open_model
+from edgespec.models.file import ModelFile
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.system.resident_memory import release_free_memory
 
@@ -53,7 +54,7 @@ def plan(
     names = drafter_names(drafters, store, draft_model)
     model_drafters.check_overlap(overlap, draft_model is not None, sequences)
     with ExitStack() as opened:
-        file = opened.enter_context(open_model(resolve(model), foreign=True))
+        file = opened.enter_context(open_model(resolve(model), any_engine=True))
         drafting = open_draft_model(draft_model, file, draft_backend, sequences, overlap)
         if drafting is not None:
             opened.callback(drafting.close)
@@ -102,7 +103,7 @@ def load(
     model_drafters.check_overlap(overlap, draft_model is not None, sequences)
     path = resolve(model)
     with _refusals(path), ExitStack() as opened:
-        file = open_model(path, foreign=True)
+        file = open_model(path, any_engine=True)
         opened.callback(file.close)
         drafting = open_draft_model(draft_model, file, draft_backend, sequences, overlap)
         if drafting is not None:

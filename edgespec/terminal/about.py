@@ -11,7 +11,8 @@ import numpy as np
 
 from edgespec.errors import EdgeSpecError
 from edgespec.models.adapter import open_adapter, place_beside
-from edgespec.models.file import ModelFile, open_model
+from edgespec.models.file import ModelFile
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 
 _LONGEST_ARRAY = 8
@@ -22,7 +23,7 @@ def about(model: str | None, *, tensors: bool = False) -> dict[str, Any]:
 
     A tokenizer or template that cannot be used does not hide the rest: its place holds the error.
     """
-    with open_model(resolve(model), foreign=True) as file:
+    with open_model(resolve(model), any_engine=True) as file:
         spec = file.spec
         facts: dict[str, Any] = {
             "path": str(file.path),

@@ -64,7 +64,7 @@ def replay(
     Each drafter and the market of all of them guess along with what was written, and so does prompt
     lookup as others ship it. No model runs; nothing is kept.
     """
-    from edgespec.models.file import open_model
+    from edgespec.models.open_model import open_model
     from edgespec.models.registry import resolve
     from edgespec.terminal.progress import ProgressLine
     from edgespec.terminal.replay_plot import ReplayPlotter

@@ -46,7 +46,7 @@ def build(
     Files that are not UTF-8 text, hidden files and links are left out.
     """
     from edgespec.drafting.text.store_builder import build_store
-    from edgespec.models.file import open_model
+    from edgespec.models.open_model import open_model
     from edgespec.models.registry import resolve
     from edgespec.system.size import format_size, parse_size
     from edgespec.terminal.progress import ProgressLine

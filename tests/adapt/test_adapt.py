@@ -15,7 +15,7 @@ from edgespec.drafting.model.early_exit import EarlyExitDrafter
 from edgespec.errors import AdaptError, BudgetError, ModelFileError, OptionError
 from edgespec.memory.plan.footprint import ADAPTER_ITEM
 from edgespec.models.adapter import Fit, open_adapter, place_beside, write_adapter
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from edgespec.terminal.about import about
 from edgespec.tools.adapt.adapt import adapt
 from edgespec.tools.adapt.ridge import Sums, normalised

@@ -248,6 +248,8 @@ def test_folder_of_kernels_changes_with_the_place(
     """Numba keeps the code of each place apart, so being compiled is told apart too."""
     keys = set()
     for place in ("one", "other"):
-        monkeypatch.setattr(disk_cache, "__file__", str(tmp_path / place / "system" / "disk_cache.py"))
+        monkeypatch.setattr(
+            disk_cache, "__file__", str(tmp_path / place / "system" / "disk_cache.py")
+        )
         keys.add(disk_cache.code_key.__wrapped__())
     assert len(keys) == 2

@@ -15,7 +15,7 @@ from edgespec.engine.engine import Engine
 from edgespec.engine.request import Reply
 from edgespec.errors import OptionError, UnsupportedModelError
 from edgespec.loading.draft_model import DraftModel, translation
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from edgespec.tools.export.export import export
 from tests.conformance.targets import ROUNDED_MARGIN, missing
 from tests.models.build import CHATML, write_gguf
@@ -151,12 +151,12 @@ def test_vocabularies_of_other_formats(models: dict[str, Path], bundled_model: P
     spm = write_gguf(models["large"].parent / "spm.gguf", type="Q8_0", layers=1)
     made = export(spm, spm.with_suffix(""), check=False)
     for gguf, onnx in ((spm, made.path), (models["small"], models["small-onnx"])):
-        with open_model(gguf) as main, open_model(onnx, foreign=True) as draft:
+        with open_model(gguf) as main, open_model(onnx, any_engine=True) as draft:
             assert translation(main, draft) is None
             assert translation(draft, main) is None
     with (
         open_model(bundled_model) as main,
-        open_model(made.path, foreign=True) as draft,
+        open_model(made.path, any_engine=True) as draft,
         pytest.raises(OptionError, match="lacks"),
     ):
         translation(main, draft)

@@ -17,7 +17,7 @@ from edgespec.drafting.rates import RATE
 from edgespec.errors import OptionError
 from edgespec.loading.model_drafters import EXIT_LAYER_KEY, exit_layer
 from edgespec.memory.plan.settings import KV_TYPES
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from tests.models.build import CHATML, write_gguf
 
 PROMPT = "the cat and the hat and the cat and the"

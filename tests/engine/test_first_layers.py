@@ -17,9 +17,9 @@ from edgespec.engine.engine import Engine
 from edgespec.errors import OptionError
 from edgespec.loading.first_layers import with_their_levers
 from edgespec.memory.plan.plan import Lever
-from edgespec.models.file import open_model
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.splitting import first_layers, split_model
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.system import resident_memory
 from edgespec.system.resident_memory import resident_bytes
@@ -62,7 +62,7 @@ def test_the_plan_says_so(engine: Engine, prepared: Path) -> None:
     plan = engine.plan
     assert plan.mapped and plan.backend == "llamacpp"
     assert any("first 2 of 5 layers" in reason for reason in plan.reasons)
-    with open_model(prepared, foreign=True) as file:
+    with open_model(prepared, any_engine=True) as file:
         whole = sum(info.size_bytes for info in file.tensors.values())
     assert plan.footprint["weights"] == whole
     plain = edgespec.plan(prepared, drafters="suffix-automaton,trigram", threads=1, context=512)

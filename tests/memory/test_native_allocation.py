@@ -10,7 +10,7 @@ import pytest
 from edgespec.memory.plan.budget import Budget
 from edgespec.memory.plan.planner import Planner
 from edgespec.memory.plan.settings import KV_TYPES
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from tests.memory.machines import LAPTOP, READY, cores
 from tests.models.build import write_gguf
 

@@ -26,7 +26,8 @@ from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.planner import Planner
 from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS
 from edgespec.models.adapter import Fit, place_beside, write_adapter
-from edgespec.models.file import ModelFile, open_model
+from edgespec.models.file import ModelFile
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.models.spec import TensorType
 from edgespec.system.disk_cache import kernels_are_cached
