@@ -63,7 +63,7 @@ def print_plan(plan: Plan, model: str | None) -> None:
         console.print()
         console.print(Text("backends: tokens/s expected, plain; ms of a pass over 1 and 8 nodes"))
         console.print(_candidates(plan))
-    if plan.levers:
+    if plan.alternatives:
         console.print()
         console.print(Text("what else could be asked for, and what the plan would take then"))
         console.print(_levers(plan))
@@ -91,7 +91,7 @@ def _candidates(plan: Plan) -> Table:
 
 def _levers(plan: Plan) -> Table:
     table = _grid({}, {}, {"justify": "right"}, {"justify": "right"}, {"style": "dim"})
-    for lever in plan.levers:
+    for lever in plan.alternatives:
         sign = "+" if lever.change_bytes > 0 else ""
         change = f"{sign}{format_size(lever.change_bytes)}" if lever.change_bytes else "the same"
         fits = "" if lever.total_bytes <= plan.budget_bytes else "more than the budget"

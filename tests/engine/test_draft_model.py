@@ -222,7 +222,7 @@ def test_who_cannot_draft_is_refused(models: dict[str, Path], tmp_path: Path) ->
     wide = write_gguf(tmp_path / "wide.gguf", type="Q3_K", dim=256, ffn=256, vocab=300)
     with pytest.raises(
         UnsupportedModelError,
-        match="cannot draft: .*(--draft-backend llamacpp|llama-cpp-python is not installed)",
+        match="cannot be a draft model: .*(--draft-backend llamacpp|llama-cpp-python is not installed)",
     ):
         edgespec.plan(models["large"], draft_model=wide, draft_backend="native")
     with pytest.raises(OptionError, match="name it: --draft-model FILE"):
@@ -238,7 +238,7 @@ def test_an_export_that_cannot_draft_is_refused(models: dict[str, Path]) -> None
     small = models["small-onnx"]
     with pytest.raises(UnsupportedModelError, match="leave --draft-backend native out"):
         edgespec.plan(models["large"], draft_model=small, draft_backend="native")
-    with pytest.raises(OptionError, match="onnx backend computes one"):
+    with pytest.raises(OptionError, match="onnx backend runs one"):
         edgespec.plan(models["large"], draft_model=small, sequences=2)
     with pytest.raises(OptionError, match="lacks"):
         edgespec.plan(models["other"], draft_model=small)

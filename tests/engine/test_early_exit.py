@@ -101,7 +101,7 @@ def test_where_to_leave(tmp_path: Path, bundled_model: Path) -> None:
 def test_who_cannot_says_so(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="reference backend cannot leave a pass early"):
         edgespec.plan(make(tmp_path, "llama"), backend="reference", drafters="early-exit")
-    with pytest.raises(OptionError, match="this model has one layer"):
+    with pytest.raises(OptionError, match="this model has only one layer"):
         edgespec.plan(make(tmp_path, "llama", layers=1), drafters="early-exit")
 
 
