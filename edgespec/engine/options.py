@@ -66,7 +66,7 @@ class ReplyOptions:
     on_overflow: Annotated[
         str,
         Option(
-            "What to do when the context is full: stop, drop the oldest turns, or slide on.",
+            "When the context is full: stop, drop the oldest turns, or keep a sliding window.",
             metavar="stop|drop-turns|sliding",
         ),
     ] = "stop"

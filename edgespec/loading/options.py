@@ -66,7 +66,10 @@ class LoadOptions:
     ] = None
     drafters: Annotated[
         str | Sequence[str],
-        Option("Drafters that guess ahead: auto, none or names.", metavar="auto|none|LIST"),
+        Option(
+            "Drafters to use: auto, none or a list such as suffix-automaton,ngram.",
+            metavar="auto|none|LIST",
+        ),
     ] = "auto"
     store: Annotated[
         str | os.PathLike[str] | None,

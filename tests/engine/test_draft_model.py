@@ -225,11 +225,11 @@ def test_who_cannot_draft_is_refused(models: dict[str, Path], tmp_path: Path) ->
         match="cannot be a draft model: .*(--draft-backend llamacpp|llama-cpp-python is not installed)",
     ):
         edgespec.plan(models["large"], draft_model=wide, draft_backend="native")
-    with pytest.raises(OptionError, match="name it: --draft-model FILE"):
+    with pytest.raises(OptionError, match="add --draft-model FILE"):
         edgespec.plan(models["large"], draft_backend="onnx")
     with pytest.raises(OptionError, match="choose auto, native, llamacpp, onnx"):
         edgespec.plan(models["large"], draft_model=models["small"], draft_backend="reference")
-    with pytest.raises(UnsupportedModelError, match="cannot draft: .*edgespec export"):
+    with pytest.raises(UnsupportedModelError, match="cannot be a draft model: .*edgespec export"):
         edgespec.plan(models["large"], draft_model=models["small"], draft_backend="onnx")
 
 

@@ -18,7 +18,7 @@ from edgespec.models.registry import resolve
 _LONGEST_ARRAY = 8
 
 
-def about(model: str | None, *, tensors: bool = False) -> dict[str, Any]:
+def facts_of(model: str | None, *, tensors: bool = False) -> dict[str, Any]:
     """The facts of a file for `edgespec show --json`; None is the bundled model.
 
     A tokenizer or template that cannot be used does not hide the rest: its place holds the error.
@@ -106,7 +106,7 @@ def _template(file: ModelFile) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """A metadata value for JSON; a long array is told by its length."""
+    """A metadata value for JSON; of a long array only its length."""
     if isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, np.generic):
