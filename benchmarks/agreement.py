@@ -28,7 +28,8 @@ from edgespec.backends.llamacpp import library
 from edgespec.backends.passes import TokenTree
 from edgespec.errors import EdgeSpecError
 from edgespec.memory.plan.plan import Footprint, Plan
-from edgespec.models.file import ModelFile, open_model
+from edgespec.models.file import ModelFile
+from edgespec.models.open_model import open_model
 from edgespec.tools.export.export import export
 
 NODES = 8
@@ -70,7 +71,7 @@ def _rows(file: ModelFile, backend: str, prompts: list[list[int]], tokens: int) 
         return rows_of(file, backend, prompts, tokens)
     with TemporaryDirectory(prefix="edgespec-agreement-") as folder:
         made = export(file.path, folder, check=False)
-        with open_model(made.path, foreign=True) as exported:
+        with open_model(made.path, any_engine=True) as exported:
             return rows_of(exported, backend, prompts, tokens)
 
 

@@ -26,7 +26,7 @@ from edgespec.backends.base import Target
 from edgespec.backends.passes import TokenTree
 from edgespec.memory.plan.native_sizes import KV_BLOCK, kv_bytes
 from edgespec.memory.plan.settings import KV_TYPES
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from edgespec.tools.bench.machine import Machine
 
 Times = dict[tuple[str, int], list[float]]

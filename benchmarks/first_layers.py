@@ -29,8 +29,8 @@ from benchmarks.llama_server import PROMPTS
 from edgespec.backends.llamacpp.target import LlamaTarget
 from edgespec.backends.passes import TokenTree
 from edgespec.memory.plan.plan import Footprint, Plan
-from edgespec.models.file import open_model
 from edgespec.models.gguf.splitting import first_layers
+from edgespec.models.open_model import open_model
 from edgespec.system import resident_memory
 from edgespec.system.size import MIB
 
@@ -42,7 +42,7 @@ N_GRAMS = "suffix-automaton,trigram"
 def curves(path: Path, rounds: int, threads: int) -> None:
     """Print what passes take."""
     plan = Plan("llamacpp", "", CONTEXT, "f16", 16, 256, threads, 0, 1 << 40, Footprint(()))
-    with open_model(path, foreign=True) as file:
+    with open_model(path, any_engine=True) as file:
         targets = {
             "by default": LlamaTarget(file, plan),
             "mapped": LlamaTarget(file, plan, mapped=True),

@@ -26,7 +26,8 @@ from benchmarks.parity import matrix_types, open_target
 from edgespec.backends.base import Target
 from edgespec.backends.passes import TokenTree
 from edgespec.memory.plan.settings import KV_TYPES
-from edgespec.models.file import ModelFile, open_model
+from edgespec.models.file import ModelFile
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 
 _NODES = 64

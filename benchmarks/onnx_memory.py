@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import edgespec
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.system.resident_memory import peak_resident_bytes
 from edgespec.system.size import GIB, MIB

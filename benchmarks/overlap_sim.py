@@ -28,7 +28,7 @@ from benchmarks.overlap_pairs import validate
 from benchmarks.overlap_world import OPTIONS, Profile, Trace, play
 from edgespec.drafting.model.chains import NUM_MARGINS, first_rates
 from edgespec.drafting.model.model_drafter import Draw
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16)

@@ -31,7 +31,8 @@ from edgespec.backends.native.target import NativeTarget
 from edgespec.backends.passes import Logits, TokenTree
 from edgespec.backends.reference import ReferenceTarget
 from edgespec.memory.plan.plan import Footprint, Plan
-from edgespec.models.file import ModelFile, open_model
+from edgespec.models.file import ModelFile
+from edgespec.models.open_model import open_model
 
 BACKENDS = {"native": NativeTarget, "reference": ReferenceTarget}
 FLOAT_MARGIN, QUANTISED_MARGIN = 1e-3, 0.05

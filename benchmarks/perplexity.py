@@ -31,7 +31,8 @@ from benchmarks.parity import matrix_types, open_target
 from edgespec.backends.base import Target
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.passes import TokenTree
-from edgespec.models.file import ModelFile, open_model
+from edgespec.models.file import ModelFile
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 
 MARGIN = 0.001

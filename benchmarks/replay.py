@@ -18,7 +18,7 @@ from baselines import NgramModDrafter, NgramSimpleDrafter
 
 from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.market import Market
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.tools.replay.lanes import choose_drafters, make, make_market
 from edgespec.tools.replay.prompt_lookup import NUM_TOKENS, PromptLookupDrafter

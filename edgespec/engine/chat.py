@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 from edgespec.engine.context import NUM_SINKS, Overflow, Sliding, policy
+from edgespec.engine.options import ReplyOptions
 from edgespec.engine.reply import Reply
 from edgespec.engine.stream import Stream
 from edgespec.errors import TemplateError
 from edgespec.models.file import ModelFile
+from edgespec.system.option_fields import takes
 
-Write = Callable[[Sequence[int], Overflow, Hashable, dict[str, Any]], Stream]
+Write = Callable[[Sequence[int], Overflow, Hashable, ReplyOptions], Stream]
 """Begins a reply to token ids, in the sequence of an owner."""
 
 
@@ -56,24 +58,29 @@ class Chat:
         self._end = weakref.finalize(self, forget, self._owner)
         self._end.atexit = False
 
-    def send(self, text: str, **options: Any) -> Reply:
-        """Add a turn and return the whole reply; options as for `Engine.generate`."""
-        stream = self.stream(text, **options)
+    @takes(ReplyOptions)
+    def send(self, text: str, options: ReplyOptions) -> Reply:
+        """Add a turn and return the whole reply."""
+        stream = self._stream(text, options)
         for _ in stream:
             pass
         return stream.reply
 
-    def stream(self, text: str, *, on_overflow: str | Overflow = "stop", **options: Any) -> Stream:
-        """Add a turn and yield the reply piece by piece; options as for `Engine.stream`.
+    @takes(ReplyOptions)
+    def stream(self, text: str, options: ReplyOptions) -> Stream:
+        """Add a turn and yield the reply piece by piece.
 
         When the context is full, `on_overflow` "drop-turns" drops the oldest turns whole, and
         "sliding" keeps the system message (or the first tokens) and the latest tokens.
         """
+        return self._stream(text, options)
+
+    def _stream(self, text: str, options: ReplyOptions) -> Stream:
         turns = [*self.messages, {"role": "user", "content": text}]
         rendered = Rendered(turns, self.render(turns))
         ids = self._encode(rendered.text)
-        overflow = self._policy(on_overflow, rendered)
-        options = {"prefix": self._prefix, **options}
+        overflow = self._policy(options.on_overflow, rendered)
+        options = replace(options, prefix=options.prefix or self._prefix)
         stream = self._write(ids, overflow, self._owner, options)
         return Stream(_remembering(stream, self, rendered), stream.generation)
 
@@ -88,7 +95,7 @@ class Chat:
         ids: list[int] = self._tokenizer.encode(rendered, parse_special=True)
         return ids
 
-    def _policy(self, name: str | Overflow, rendered: Rendered) -> Overflow:
+    def _policy(self, name: str, rendered: Rendered) -> Overflow:
         if name == "drop-turns":
             return DropTurns(self, rendered)
         if name == "sliding":

@@ -15,8 +15,9 @@ from edgespec.engine.batch import Batch, BatchStream, requests
 from edgespec.engine.chat import Chat
 from edgespec.engine.context import Overflow, policy
 from edgespec.engine.generation import Generation, check_prompt
+from edgespec.engine.options import ReplyOptions
 from edgespec.engine.reply import Reply
-from edgespec.engine.request import DEFAULT_MAX_TOKENS, Request
+from edgespec.engine.request import Request
 from edgespec.engine.scheduler import Progress, Scheduler
 from edgespec.engine.stream import Stream
 from edgespec.engine.voting import Vote, first_finished, majority
@@ -25,8 +26,8 @@ from edgespec.memory.kv import prompt_cache
 from edgespec.memory.kv.kv_file import KvHeader
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
+from edgespec.system.option_fields import takes
 from edgespec.system.resident_memory import release_free_memory
-from edgespec.verification.sampling import SamplingParams, random_seed
 
 if TYPE_CHECKING:
     from edgespec.backends.base import Target
@@ -72,28 +73,33 @@ class Engine:
         """Seconds of one forward pass by number of nodes, as measured on this machine."""
         return dict(self._curve)
 
-    def generate(self, prompt: str | Sequence[int], **options: Any) -> Reply:
-        """Write the whole reply to a prompt; see `stream` for the options."""
-        stream = self.stream(prompt, **options)
+    @takes(ReplyOptions)
+    def generate(self, prompt: str | Sequence[int], options: ReplyOptions) -> Reply:
+        """Write the whole reply to a prompt; see `stream`."""
+        stream = self._stream(prompt, options)
         for _ in stream:
             pass
         return stream.reply
 
-    def stream(
-        self,
-        prompt: str | Sequence[int],
-        *,
-        on_overflow: str | Overflow = "stop",
-        **options: Any,
-    ) -> Stream:
+    @takes(ReplyOptions)
+    def stream(self, prompt: str | Sequence[int], options: ReplyOptions) -> Stream:
         """Yield the reply piece by piece; afterwards `.reply` is the whole.
 
-        When the context is full, `on_overflow` says what happens: "stop", or "sliding" keeps the
-        first tokens and the latest; in a chat, "drop-turns" drops the oldest turns. Other options
-        and errors are those of `request`; ContextOverflowError when the prompt does not fit and
-        nothing may be dropped, BudgetError when the process comes to hold more than its budget.
+        A text prompt becomes one user turn of the model's chat template, unless `raw` is set or the
+        model has none; token ids are taken as they are. When the context is full, `on_overflow`
+        says what happens: "stop", or "sliding" keeps the first tokens and the latest; in a chat,
+        "drop-turns" drops the oldest turns. `accept="typical"` is lossy: drafts that the model
+        finds likely enough stay, and the text is another than without them. Raises OptionError for
+        values that mean nothing, KvFileError for a prefix that there is not, ContextOverflowError
+        when the prompt does not fit and nothing may be dropped, BudgetError when the process comes
+        to hold more than its budget.
         """
-        return self._written(Generation(self.request(prompt, **options), policy(on_overflow)))
+        return self._stream(prompt, options)
+
+    def _stream(self, prompt: str | Sequence[int], options: ReplyOptions) -> Stream:
+        return self._written(
+            Generation(self._request(prompt, options), policy(options.on_overflow))
+        )
 
     def _written(self, generation: Generation) -> Stream:
         return Stream(_pieces(self.scheduler, generation), generation)
@@ -110,27 +116,26 @@ class Engine:
             pass
         return stream.replies
 
+    @takes(ReplyOptions)
     def stream_batch(
         self,
         prompts: Prompts,
+        options: ReplyOptions,
         *,
         n: int = 1,
-        seed: int | None = None,
         seeds: Sequence[int] | None = None,
         max_batch: int | None = None,
-        on_overflow: str = "stop",
-        **options: Any,
     ) -> BatchStream:
         """Yield (index, piece) of several replies as they come; afterwards `.replies` has them all.
 
         `n` replies to each prompt, the j-th drawn with `seeds[j]`, or with `seed + j`; at most
-        `max_batch` at once. `on_overflow` "sliding" keeps the first tokens and the latest of a
-        sequence that fills its context. A prompt may be a `Request`, which brings its own options.
-        Other options are `request`'s. Raises OptionError for values that mean nothing and for more
-        at once than planned, ContextOverflowError when a prompt does not fit.
+        `max_batch` at once. A prompt may be a `Request`, which brings its own options. Raises as
+        `stream` does, and OptionError for more at once than planned.
         """
-        asked = requests(lambda prompt: self.request(prompt, **options), prompts, n, seed, seeds)
-        written = [Generation(request, policy(on_overflow)) for request in asked]
+        asked = requests(
+            lambda prompt: self._request(prompt, options), prompts, n, options.seed, seeds
+        )
+        written = [Generation(request, policy(options.on_overflow)) for request in asked]
         most = self.scheduler.check_batch(max_batch)
         for one in written:
             one.fit(self.plan, self.file.spec.context_length)
@@ -161,48 +166,17 @@ class Engine:
         """
         return majority(self.stream_batch([prompt], n=n, **options), key)
 
-    def request(
-        self,
-        prompt: str | Sequence[int],
-        *,
-        max_tokens: int = DEFAULT_MAX_TOKENS,
-        temperature: float = 0.8,
-        top_k: int = 40,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        repetition_penalty: float = 1.0,
-        seed: int | None = None,
-        speculation: bool = True,
-        max_nodes: int | None = None,
-        ignore_eos: bool = False,
-        accept: str = "exact",
-        raw: bool = False,
-        prefix: str | None = None,
-    ) -> Request:
-        """A reply to be written, checked.
+    @takes(ReplyOptions)
+    def request(self, prompt: str | Sequence[int], options: ReplyOptions) -> Request:
+        """A reply to be written, checked; raises as `stream` does."""
+        return self._request(prompt, options)
 
-        A text prompt becomes one user turn of the model's chat template, unless `raw` is set or the
-        model has none; token ids are taken as they are. `prefix` is the name of a saved prefix that
-        comes before a text prompt (`save_prefix`), and that token ids may begin with.
-        `accept="typical"` is lossy: drafts that the model finds likely enough stay, and the text is
-        another than without them. Raises OptionError for values that mean nothing, KvFileError for
-        a prefix that there is not.
-        """
-        sampling = SamplingParams(
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repetition_penalty=repetition_penalty,
-            seed=random_seed() if seed is None else seed,
-        )
+    def _request(self, prompt: str | Sequence[int], options: ReplyOptions) -> Request:
         if isinstance(prompt, str):
-            ids = self.encode(prompt, raw=raw, prefix=prefix)
+            ids = self.encode(prompt, raw=options.raw, prefix=options.prefix)
         else:
             ids = list(prompt)
-        return Request(
-            tuple(ids), sampling, max_tokens, speculation, max_nodes, ignore_eos, accept, prefix
-        )
+        return Request.of(ids, options)
 
     def encode(self, prompt: str, *, raw: bool = False, prefix: str | None = None) -> list[int]:
         """Token ids of a prompt, in the model's chat template unless `raw` is set, after a saved
@@ -222,12 +196,12 @@ class Engine:
         return Chat(self.file, self._turn, self.scheduler.forget, system, prefix)
 
     def _turn(
-        self, ids: Sequence[int], overflow: Overflow, owner: Hashable, options: dict[str, Any]
+        self, ids: Sequence[int], overflow: Overflow, owner: Hashable, options: ReplyOptions
     ) -> Stream:
         """A reply that goes on with the sequence of an owner, such as a chat, until it is
         forgotten.
         """
-        return self._written(Generation(self.request(ids, **options), overflow, owner))
+        return self._written(Generation(Request.of(ids, options), overflow, owner))
 
     def save_prefix(self, name: str, text: str, *, raw: bool = False) -> prompt_cache.Prefix:
         """Compute a system message, or with `raw` the beginning of a text, and save it with its

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
+from edgespec.engine.options import ReplyOptions
 from edgespec.errors import OptionError
-from edgespec.verification.sampling import SamplingParams
+from edgespec.verification.sampling import SamplingParams, random_seed
 
 DEFAULT_MAX_TOKENS = 512
 
@@ -28,6 +31,28 @@ class Request:
     """One of ACCEPT_RULES."""
     prefix: str | None = None
     """Name of a saved prefix that the prompt begins with, and whose keys and values are used."""
+
+    @classmethod
+    def of(cls, prompt_ids: Sequence[int], options: ReplyOptions) -> Self:
+        """The request that options ask for; raises OptionError for values that mean nothing."""
+        sampling = SamplingParams(
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            min_p=options.min_p,
+            repetition_penalty=options.repetition_penalty,
+            seed=random_seed() if options.seed is None else options.seed,
+        )
+        return cls(
+            tuple(prompt_ids),
+            sampling,
+            options.max_tokens,
+            options.speculation,
+            options.max_nodes,
+            options.ignore_eos,
+            options.accept,
+            options.prefix,
+        )
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:

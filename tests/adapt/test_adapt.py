@@ -15,8 +15,8 @@ from edgespec.drafting.model.early_exit import EarlyExitDrafter
 from edgespec.errors import AdaptError, BudgetError, ModelFileError, OptionError
 from edgespec.memory.plan.footprint import ADAPTER_ITEM
 from edgespec.models.adapter import Fit, open_adapter, place_beside, write_adapter
-from edgespec.models.file import open_model
-from edgespec.terminal.about import about
+from edgespec.models.open_model import open_model
+from edgespec.terminal.model_facts import facts_of
 from edgespec.tools.adapt.adapt import adapt
 from edgespec.tools.adapt.ridge import Sums, normalised
 from edgespec.tools.adapt.texts import windows
@@ -83,7 +83,7 @@ def test_fitting_a_file_of_texts(tmp_path: Path) -> None:
     with closing(open_adapter(report.path)) as adapter:
         assert adapter.layers == tuple(fit.layer for fit in report.fits if fit.pays)
         assert adapter.num_tokens == report.judged_tokens
-    facts = about(str(model))["adapter"]
+    facts = facts_of(str(model))["adapter"]
     assert [fit["layer"] for fit in facts["exits"]] == [1, 2]
 
 
@@ -164,7 +164,7 @@ def test_another_models_adapter_is_left_alone(tmp_path: Path) -> None:
     place_beside(model).write_bytes(give_adapter(other).read_bytes())
     plan = edgespec.plan(model, drafters=DRAFTERS)
     assert any("fitted to another model" in reason for reason in plan.reasons)
-    assert "another model" in about(str(model))["adapter"]["error"]
+    assert "another model" in facts_of(str(model))["adapter"]["error"]
 
 
 def test_damaged_files_are_refused_in_a_sentence(tmp_path: Path) -> None:

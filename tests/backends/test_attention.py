@@ -22,7 +22,7 @@ from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.attention.grouped_query import describe_tree
 from edgespec.backends.passes import TokenTree
 from edgespec.memory.plan.settings import KV_TYPES
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from tests.backends.attending import Attending, exact, kept
 from tests.conformance.targets import cosines, open_target, tokens
 from tests.conformance.trees import parents, path_to, token_trees

@@ -29,7 +29,7 @@ from edgespec.errors import (
     OptionError,
     UnsupportedModelError,
 )
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from edgespec.system.resident_memory import resident_bytes
 from edgespec.system.size import MIB
 from tests.conformance.targets import PLAN, decode, missing, score, tokens
@@ -72,13 +72,13 @@ def test_another_architecture_is_run_by_llamacpp(gemma: Path) -> None:
 @pytest.mark.usefixtures("absent")
 def test_what_is_missing_is_told_only_where_it_would_help(gemma: Path, tmp_path: Path) -> None:
     native = write_gguf(tmp_path / "m.gguf")
-    with open_model(native, foreign=True) as file:
+    with open_model(native, any_engine=True) as file:
         found = backends.offer("auto", file)
         assert found.names == ("native",)
         assert "pip install 'edgespec[llamacpp]'" in found.refused["llamacpp"]
         with pytest.raises(BackendError, match=r"pip install 'edgespec\[llamacpp\]'"):
             backends.offer("llamacpp", file)
-    with open_model(gemma, foreign=True) as file:
+    with open_model(gemma, any_engine=True) as file:
         for name in ("auto", "native", "reference"):
             with pytest.raises(UnsupportedModelError, match=r"'gemma'.*may run it.*pip install"):
                 backends.offer(name, file)
@@ -93,7 +93,7 @@ def test_old_versions_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @installed
 def test_odd_widths_go_to_llamacpp(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "odd.gguf", dim=72, heads=4, ffn=96)
-    with open_model(path, foreign=True) as file:
+    with open_model(path, any_engine=True) as file:
         assert backends.offer("auto", file).names == ("llamacpp",)
         with pytest.raises(UnsupportedModelError, match=r"72 wide.*--backend llamacpp"):
             backends.offer("native", file)
@@ -121,7 +121,7 @@ def test_more_memory_than_planned_is_an_error(gemma: Path) -> None:
     )
     footprint = replace(plan.footprint, items=items)
     tight = replace(plan, footprint=footprint, budget_bytes=footprint.total_bytes)
-    with open_model(gemma, foreign=True) as file:
+    with open_model(gemma, any_engine=True) as file:
         with pytest.raises(BudgetError, match="more than was planned .*KV cache"):
             backends.open_target(file, tight)
         backends.open_target(file, plan).close()
@@ -152,7 +152,7 @@ def test_recurrent_models_are_computed_again(mamba: Path) -> None:
 @installed
 def test_recurrent_models_refuse_drafts(mamba: Path) -> None:
     with (
-        open_model(mamba, foreign=True) as file,
+        open_model(mamba, any_engine=True) as file,
         pytest.raises(BackendError, match=r"recurrent state.*--no-speculation"),
     ):
         backends.open_target(file, replace(PLAN, backend="llamacpp", max_nodes=4))
@@ -190,7 +190,7 @@ def test_recurrent_models_take_one_text_at_a_time(mamba: Path) -> None:
     with pytest.raises(OptionError, match="one text at a time.*sequences=1"):
         edgespec.load(mamba, sequences=2)
     with (
-        open_model(mamba, foreign=True) as file,
+        open_model(mamba, any_engine=True) as file,
         pytest.raises(BackendError, match="one text at a time.*sequences=1"),
     ):
         backends.open_target(file, replace(PLAN, backend="llamacpp", max_nodes=2, sequences=2))
@@ -315,7 +315,7 @@ def test_a_pass_that_fails_leaves_the_target_usable(
     gemma: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = replace(PLAN, backend="llamacpp")
-    with open_model(gemma, foreign=True) as file, backends.open_target(file, plan) as target:
+    with open_model(gemma, any_engine=True) as file, backends.open_target(file, plan) as target:
         target.own.prefill(tokens(5))
         expected = score(target, tokens(2, 1))
         batch = target._batch  # type: ignore[attr-defined]

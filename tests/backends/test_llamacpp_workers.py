@@ -32,7 +32,7 @@ from edgespec.backends.llamacpp.remote.wire import Wire
 from edgespec.backends.llamacpp.target import LlamaTarget
 from edgespec.backends.passes import TokenTree
 from edgespec.errors import BackendError, BudgetError, OptionError
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from edgespec.system.size import MIB
 from tests.backends.workers import (
     WHY,

@@ -25,8 +25,8 @@ from edgespec.backends.onnx import runtime_library
 from edgespec.backends.onnx.session_memory import OPENING_BYTES, Weights
 from edgespec.backends.passes import TokenTree
 from edgespec.errors import BackendError, EdgeSpecError, ModelFileError, UnsupportedModelError
-from edgespec.models.file import open_model
 from edgespec.models.onnx.graph_file import read_graph
+from edgespec.models.open_model import open_model
 from edgespec.tools.export.export import DATA, GRAPH, export
 from tests.conformance.targets import (
     PLAN,
@@ -48,7 +48,7 @@ BRANCHES = TokenTree(tokens(6, 1), np.array([-1, 0, 0, 1, 2, 2], np.int16))
 
 
 def open_onnx(path: Path, **changes: Any) -> Target:
-    with open_model(path, foreign=True) as file:
+    with open_model(path, any_engine=True) as file:
         return backends.open_target(file, replace(PLAN, backend="onnx", **changes))
 
 
@@ -422,7 +422,7 @@ def test_a_weight_counts_by_what_reads_it(tmp_path: Path) -> None:
 
 def test_planned_as_allocated(folder: Path) -> None:
     made = edgespec.plan(folder, context=512, threads=1, max_nodes=8)
-    with open_model(folder, foreign=True) as file, backends.open_target(file, made) as target:
+    with open_model(folder, any_engine=True) as file, backends.open_target(file, made) as target:
         held = target.allocated_bytes()  # type: ignore[attr-defined]
         assert held["KV cache"] == made.footprint["KV cache"]
         assert held["masks"] < made.footprint["activations"] + made.footprint["logits"]

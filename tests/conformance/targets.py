@@ -22,7 +22,8 @@ from edgespec.backends.onnx import runtime_library as onnx_library
 from edgespec.backends.passes import Progress, TokenTree
 from edgespec.backends.reference import ReferenceTarget
 from edgespec.memory.plan.plan import Footprint, Plan
-from edgespec.models.file import ModelFile, open_model
+from edgespec.models.file import ModelFile
+from edgespec.models.open_model import open_model
 from tests.models.build import write_gguf
 
 
@@ -56,7 +57,7 @@ def _onnx_growing(file: ModelFile, plan: Plan, progress: Progress | None = None)
 def _openexported(path: Path, plan: Plan, progress: Progress | None) -> Target:
     from edgespec.backends.onnx.target import OnnxTarget
 
-    with open_model(path, foreign=True) as exported:
+    with open_model(path, any_engine=True) as exported:
         return OnnxTarget(exported, replace(plan, backend="onnx"), progress)
 
 

@@ -20,7 +20,7 @@ from edgespec.backends.passes import TokenTree
 from edgespec.errors import BackendError, ContextOverflowError, UnsupportedModelError
 from edgespec.memory.plan.native_sizes import KV_BLOCK, kv_bytes
 from edgespec.memory.plan.settings import KV_TYPES
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from tests.conformance.targets import (
     BACKENDS,
     FEW_MODELS,

@@ -19,7 +19,7 @@ from edgespec.backends.reference import ReferenceTarget
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, ContextOverflowError
 from edgespec.memory.plan.native_sizes import KV_BLOCK
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from tests.conformance.targets import (
     BATCHING,
     BATCHING_MODELS,

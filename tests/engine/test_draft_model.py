@@ -16,7 +16,7 @@ from edgespec.engine.engine import Engine
 from edgespec.engine.reply import Reply
 from edgespec.errors import OptionError, UnsupportedModelError
 from edgespec.loading.draft_model import DraftModel, translation
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from edgespec.tools.export.export import export
 from tests.conformance.targets import ROUNDED_MARGIN, missing
 from tests.models.build import CHATML, write_gguf
@@ -152,12 +152,12 @@ def test_vocabularies_of_other_formats(models: dict[str, Path], bundled_model: P
     spm = write_gguf(models["large"].parent / "spm.gguf", type="Q8_0", layers=1)
     made = export(spm, spm.with_suffix(""), check=False)
     for gguf, onnx in ((spm, made.path), (models["small"], models["small-onnx"])):
-        with open_model(gguf) as main, open_model(onnx, foreign=True) as draft:
+        with open_model(gguf) as main, open_model(onnx, any_engine=True) as draft:
             assert translation(main, draft) is None
             assert translation(draft, main) is None
     with (
         open_model(bundled_model) as main,
-        open_model(made.path, foreign=True) as draft,
+        open_model(made.path, any_engine=True) as draft,
         pytest.raises(OptionError, match="lacks"),
     ):
         translation(main, draft)
@@ -223,14 +223,14 @@ def test_who_cannot_draft_is_refused(models: dict[str, Path], tmp_path: Path) ->
     wide = write_gguf(tmp_path / "wide.gguf", type="Q3_K", dim=256, ffn=256, vocab=300)
     with pytest.raises(
         UnsupportedModelError,
-        match="cannot draft: .*(--draft-backend llamacpp|llama-cpp-python is not installed)",
+        match="cannot be a draft model: .*(--draft-backend llamacpp|llama-cpp-python is not installed)",
     ):
         edgespec.plan(models["large"], draft_model=wide, draft_backend="native")
-    with pytest.raises(OptionError, match="name it: --draft-model FILE"):
+    with pytest.raises(OptionError, match="add --draft-model FILE"):
         edgespec.plan(models["large"], draft_backend="onnx")
     with pytest.raises(OptionError, match="choose auto, native, llamacpp, onnx"):
         edgespec.plan(models["large"], draft_model=models["small"], draft_backend="reference")
-    with pytest.raises(UnsupportedModelError, match="cannot draft: .*edgespec export"):
+    with pytest.raises(UnsupportedModelError, match="cannot be a draft model: .*edgespec export"):
         edgespec.plan(models["large"], draft_model=models["small"], draft_backend="onnx")
 
 
@@ -239,7 +239,7 @@ def test_an_export_that_cannot_draft_is_refused(models: dict[str, Path]) -> None
     small = models["small-onnx"]
     with pytest.raises(UnsupportedModelError, match="leave --draft-backend native out"):
         edgespec.plan(models["large"], draft_model=small, draft_backend="native")
-    with pytest.raises(OptionError, match="onnx backend computes one"):
+    with pytest.raises(OptionError, match="onnx backend runs one"):
         edgespec.plan(models["large"], draft_model=small, sequences=2)
     with pytest.raises(OptionError, match="lacks"):
         edgespec.plan(models["other"], draft_model=small)

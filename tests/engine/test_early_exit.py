@@ -17,7 +17,7 @@ from edgespec.drafting.tree import DraftTree
 from edgespec.errors import OptionError
 from edgespec.loading.model_drafters import EXIT_LAYER_KEY, exit_layer
 from edgespec.memory.plan.settings import KV_TYPES
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from tests.models.build import CHATML, write_gguf
 
 PROMPT = "the cat and the hat and the cat and the"
@@ -101,7 +101,7 @@ def test_where_to_leave(tmp_path: Path, bundled_model: Path) -> None:
 def test_who_cannot_says_so(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="reference backend cannot leave a pass early"):
         edgespec.plan(make(tmp_path, "llama"), backend="reference", drafters="early-exit")
-    with pytest.raises(OptionError, match="this model has one layer"):
+    with pytest.raises(OptionError, match="this model has only one layer"):
         edgespec.plan(make(tmp_path, "llama", layers=1), drafters="early-exit")
 
 

@@ -15,11 +15,11 @@ from benchmarks.equality import Case
 from edgespec.drafting.model.small_model import READ_AT_ONCE, FirstLayersDrafter
 from edgespec.engine.engine import Engine
 from edgespec.errors import OptionError
-from edgespec.loading.first_layers import with_their_levers
-from edgespec.memory.plan.plan import Lever
-from edgespec.models.file import open_model
+from edgespec.loading.first_layers import their_alternatives
+from edgespec.memory.plan.plan import Alternative
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.splitting import first_layers, split_model
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.system import resident_memory
 from edgespec.system.resident_memory import resident_bytes
@@ -62,7 +62,7 @@ def test_the_plan_says_so(engine: Engine, prepared: Path) -> None:
     plan = engine.plan
     assert plan.mapped and plan.backend == "llamacpp"
     assert any("first 2 of 5 layers" in reason for reason in plan.reasons)
-    with open_model(prepared, foreign=True) as file:
+    with open_model(prepared, any_engine=True) as file:
         whole = sum(info.size_bytes for info in file.tensors.values())
     assert plan.footprint["weights"] == whole
     plain = edgespec.plan(prepared, drafters="suffix-automaton,trigram", threads=1, context=512)
@@ -128,12 +128,15 @@ def test_they_join_where_mapped_weights_cost_nothing(
 def test_without_speculation_they_would_not_be_there(engine: Engine) -> None:
     made = replace(
         engine.plan,
-        levers=(Lever("context", "--context 256", 90, -10), Lever("nodes", NONE, 98, -2)),
+        alternatives=(
+            Alternative("context", "--context 256", 90, -10),
+            Alternative("nodes", NONE, 98, -2),
+        ),
     )
-    plain = replace(made, levers=(Lever("nodes", NONE, 73, -1), *made.levers[:1]))
-    context, nodes = with_their_levers(plain, made)
-    assert context == made.levers[0]
-    assert nodes == Lever("nodes", NONE, 73, 73 - made.planned_bytes)
+    plain = replace(made, alternatives=(Alternative("nodes", NONE, 73, -1), *made.alternatives[:1]))
+    context, nodes = their_alternatives(plain, made)
+    assert context == made.alternatives[0]
+    assert nodes == Alternative("nodes", NONE, 73, 73 - made.planned_bytes)
 
 
 def test_they_do_not_join_where_there_is_no_room(engine: Engine, prepared: Path) -> None:

@@ -16,7 +16,7 @@ from edgespec import BackendError, ContextOverflowError, KvFileError, OptionErro
 from edgespec.engine.engine import Engine
 from edgespec.memory.kv import prompt_cache
 from edgespec.memory.plan.settings import KV_TYPES
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from tests.cli_runs import edgespec as command
 from tests.models.build import CHATML, write_gguf
 

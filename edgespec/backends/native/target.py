@@ -30,6 +30,7 @@ from edgespec.memory.kv.arena import BlockTable, KvArena
 from edgespec.memory.plan.footprint import ADAPTER_ITEM
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.settings import MOST_NODES
+from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
 from edgespec.system.disk_cache import code_key
 
@@ -51,7 +52,13 @@ class NativeTarget(Target):
         name="native", bit_exact_rows=True, trees=True, sequences=True, early_exit=True
     )
 
-    def __init__(self, file: ModelFile, plan: Plan, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        file: ModelFile,
+        plan: Plan,
+        progress: Progress | None = None,
+        adapter: Adapter | None = None,
+    ) -> None:
         spec = file.spec
         why_not = refusal(spec, file.tensors.values())
         if why_not:
@@ -81,7 +88,7 @@ class NativeTarget(Target):
         )
         self._nodes = NodeTables(self._chunk, plan.max_nodes, plan.sequences)
         self._early = EarlyStates(plan.max_nodes, spec.dim)
-        self._adapters = Adapters(spec.dim, file.adapter)
+        self._adapters = Adapters(spec.dim, adapter)
         self._tiles: dict[int, NDArray[np.int64]] = {}
         self._tiles_entered = 0
         """The number of nodes whose functions the table holds."""

@@ -123,7 +123,7 @@ class OpenModel:
         from edgespec.backends import registry as backends
         from edgespec.loading.load import plan
         from edgespec.loading.warm_up import warm_up
-        from edgespec.models.file import open_model
+        from edgespec.models.open_model import open_model
         from edgespec.models.registry import resolve
 
         self.plan = plan(

@@ -11,18 +11,19 @@ import numpy as np
 
 from edgespec.errors import EdgeSpecError
 from edgespec.models.adapter import open_adapter, place_beside
-from edgespec.models.file import ModelFile, open_model
+from edgespec.models.file import ModelFile
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 
 _LONGEST_ARRAY = 8
 
 
-def about(model: str | None, *, tensors: bool = False) -> dict[str, Any]:
+def facts_of(model: str | None, *, tensors: bool = False) -> dict[str, Any]:
     """The facts of a file for `edgespec show --json`; None is the bundled model.
 
     A tokenizer or template that cannot be used does not hide the rest: its place holds the error.
     """
-    with open_model(resolve(model), foreign=True) as file:
+    with open_model(resolve(model), any_engine=True) as file:
         spec = file.spec
         facts: dict[str, Any] = {
             "path": str(file.path),
@@ -105,7 +106,7 @@ def _template(file: ModelFile) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """A metadata value for JSON; a long array is told by its length."""
+    """A metadata value for JSON; of a long array only its length."""
     if isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, np.generic):

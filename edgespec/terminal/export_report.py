@@ -8,7 +8,7 @@ from edgespec.system.size import format_size
 from edgespec.tools.export.export import export
 
 LEAST = 0.999
-"""A cosine of logits below this is worth a word."""
+"""A cosine of logits below this is worth a note."""
 
 
 def export_model(
@@ -30,15 +30,13 @@ def export_model(
     print(f"{made.path}: {layers}, context {made.context_length} tokens, {size}")
     found = made.agreement
     if found is None:
-        print(
-            "not compared with the model, because onnxruntime is missing: pip install onnxruntime"
-        )
+        print("not compared with the model: onnxruntime is not installed (pip install onnxruntime)")
         return made.as_dict()
-    low = "; more --bits keep more of it" if found.worst < LEAST else ""
+    low = "; more --bits would bring it closer" if found.worst < LEAST else ""
     print(
-        f"compared with the {found.backend} backend: cosine of logits {found.worst:.5f} at worst, "
-        f"{found.mean:.5f} on average, the same best token in {found.same_best} of "
-        f"{found.rows}{low}"
+        f"compared with the {found.backend} backend: cosine similarity of logits "
+        f"{found.worst:.5f} at worst, {found.mean:.5f} on average; same best token in "
+        f"{found.same_best} of {found.rows} rows{low}"
     )
-    print(f"run it: edgespec run --model {out}")
+    print(f"run it with: edgespec run --model {out}")
     return made.as_dict()

@@ -5,46 +5,77 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from edgespec.engine.options import ReplyOptions
 from edgespec.errors import EdgeSpecError, OptionError
-from edgespec.terminal.text_io import decode, notices, printable, stats_line
+from edgespec.loading.options import LoadOptions
+from edgespec.system.option_fields import changed, options_of
+from edgespec.terminal.opened_engine import opened_engine
+from edgespec.terminal.progress import ProgressLine
+from edgespec.terminal.text_io import decode, notices, printable, stats_line, write_pieces
 
 if TYPE_CHECKING:
     from edgespec.engine.chat import Chat
-    from edgespec.terminal.options import ReplyOptions
-    from edgespec.terminal.progress import ProgressLine
 
 _QUOTES = '"""'
 _HELP = """\
-/clear            forget the conversation
-/set NAME VALUE   one of {names}
-/stats            show or hide the numbers after each reply
-/help             this
-/bye              leave; so does Ctrl-D
-\"\"\"               begin and end a message of several lines
-Ctrl-C            stop the reply; at the prompt, leave"""
-_SETTINGS: dict[str, Callable[[str], Any]] = {
-    "temperature": float,
-    "top-k": int,
-    "top-p": float,
-    "min-p": float,
-    "repetition-penalty": float,
-    "max-tokens": int,
-    "seed": int,
-    "accept": str,
-    "on-overflow": str,
-}
+/clear            start a new conversation
+/set NAME VALUE   change an option: {names}
+/stats            show or hide statistics after each reply
+/help             show this help
+/bye              quit (or press Ctrl-D)
+\"\"\"               start and end a message of several lines
+Ctrl-C            stop the reply; at the prompt, quit"""
+_KINDS = (int, float, str)
+
+
+def hold_chat(
+    first: str | None,
+    load: LoadOptions,
+    reply: ReplyOptions,
+    *,
+    system: str | None,
+    as_json: bool,
+) -> bool:
+    """Talk until the user leaves or the pipe ends; False when a turn of a pipe failed."""
+    with opened_engine(load, reply) as (engine, progress):
+        chat = engine.chat(system, prefix=reply.prefix)
+        screen = ChatScreen(chat, replace(reply, prefix=None), progress, as_json)
+        if not sys.stdin.isatty():
+            screen.piped(first)
+            return not screen.failed
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401 - gives input() its keys and history
+        plan = engine.plan
+        name = printable(engine.file.spec.name or engine.file.path.name)
+        print(
+            f"{name} · {plan.quantisation} · context {plan.context_length} tokens · "
+            "/help for help, /bye to quit",
+            file=sys.stderr,
+        )
+        screen.interactive(first)
+    return True
+
+
+def settable() -> dict[str, Callable[[str], Any]]:
+    """What `/set` changes, by its name, and what reads a value: options of a reply with a value."""
+    found = {}
+    for name, (_, type_, option) in options_of(ReplyOptions).items():
+        kind = (get_args(type_) or (type_,))[0]
+        if option.shell and kind in _KINDS and name != "prefix":
+            found[option.long(name).removeprefix("--")] = kind
+    return found
 
 
 @dataclass(slots=True)
-class Talk:
+class ChatScreen:
     """One conversation, written to stdout; what goes wrong in a turn leaves it as it was."""
 
     chat: Chat
-    options: ReplyOptions
+    reply: ReplyOptions
     progress: ProgressLine
     as_json: bool = False
     show_stats: bool = False
@@ -80,7 +111,7 @@ class Talk:
     def turn(self, text: str) -> None:
         """Write the reply to one message; Ctrl-C stops it, and what was written stays."""
         try:
-            stream = self.chat.stream(text, **self.options.as_arguments())
+            stream = self.chat.stream(text, **changed(self.reply))
             try:
                 if self.as_json:
                     for _ in stream:
@@ -91,23 +122,23 @@ class Talk:
                 self.progress.clear()
                 stream.close()
                 raise
-            reply = stream.reply
+            made = stream.reply
         except EdgeSpecError as error:
             self.complain(error)
             return
         if self.as_json:
             fields = {
-                "text": reply.text,
-                "token_ids": reply.token_ids,
-                "finish_reason": reply.finish_reason,
-                "stats": reply.stats.as_dict(),
+                "text": made.text,
+                "token_ids": made.token_ids,
+                "finish_reason": made.finish_reason,
+                "stats": made.stats.as_dict(),
             }
             print(json.dumps(fields, ensure_ascii=False), flush=True)
             return
-        for notice in notices(reply):
+        for notice in notices(made):
             print(notice, file=sys.stderr, flush=True)
         if self.show_stats:
-            print(stats_line(reply.stats), file=sys.stderr, flush=True)
+            print(stats_line(made.stats), file=sys.stderr, flush=True)
 
     def complain(self, error: EdgeSpecError) -> None:
         """Say what went wrong with a turn; the conversation goes on."""
@@ -121,49 +152,36 @@ class Talk:
         if name in ("/bye", "/exit", "/quit"):
             return False
         if name in ("/help", "/?"):
-            print(_HELP.format(names=", ".join(_SETTINGS)))
+            print(_HELP.format(names=", ".join(settable())))
         elif name in ("/clear", "/reset"):
             self.chat.reset()
-            print("The conversation starts over.")
+            print("Started a new conversation.")
         elif name == "/stats":
             self.show_stats = not self.show_stats
-            print(f"Numbers after each reply: {'on' if self.show_stats else 'off'}.")
+            print(f"Statistics are {'on' if self.show_stats else 'off'}.")
         elif name == "/set":
             self._set(words)
         else:
-            print(f"There is no command {printable(name)}; /help lists them.")
+            print(f"Unknown command {printable(name)}; type /help for a list.")
         return True
 
     def _set(self, words: list[str]) -> None:
-        if len(words) != 2 or words[0] not in _SETTINGS:
-            print(f"/set takes a name and a value; names: {', '.join(_SETTINGS)}.")
+        known = settable()
+        if len(words) != 2 or words[0] not in known:
+            print(f"/set takes a name and a value; the names are {', '.join(known)}.")
             return
         name, value = words
         try:
-            changes = {name.replace("-", "_"): _SETTINGS[name](value)}
-            changed = replace(self.options, **changes)
-            changed.check()
+            changes = {name.replace("-", "_"): known[name](value)}
+            reply = replace(self.reply, **changes)
+            reply.check()
         except ValueError:
             print(f"{printable(value)} is not a number.")
         except OptionError as error:
             print(f"{error}.")
         else:
-            self.options = changed
-            print(f"{name} is {value}.")
-
-
-def write_pieces(pieces: Iterator[str]) -> None:
-    """Print a reply as it comes and end it with a line end, also when it is cut short."""
-    clean = printable if sys.stdout.isatty() else str
-    last = ""
-    try:
-        for last in pieces:
-            sys.stdout.write(clean(last))
-            sys.stdout.flush()
-    finally:
-        if last and not last.endswith("\n"):
-            sys.stdout.write("\n")
-            sys.stdout.flush()
+            self.reply = reply
+            print(f"Set {name} to {value}.")
 
 
 def _typed() -> str | None:

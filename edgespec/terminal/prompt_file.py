@@ -1,4 +1,7 @@
-"""Replies to a file of prompts: lines in, lines out in the same order; what is there is kept."""
+"""`edgespec batch`: a file of prompts in, a line for each reply out, in the same order.
+
+Lines that the output holds already are kept.
+"""
 
 from __future__ import annotations
 
@@ -6,63 +9,69 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
+from edgespec.engine.options import ReplyOptions
 from edgespec.errors import OptionError
-from edgespec.terminal.options import LoadOptions, ReplyOptions
+from edgespec.loading.options import LoadOptions
+from edgespec.system.option_fields import changed, options_of
+from edgespec.terminal.opened_engine import opened_engine
 from edgespec.terminal.progress import ProgressLine
 from edgespec.tools.answer_file import Answer, Line, answers
 
-OPTIONS = (
-    "max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed",
-    "ignore_eos", "accept", "raw",
-)  # fmt: skip
-"""What a line may have besides its prompt, and an id that comes back with the reply."""
+_OF_ALL = ("speculation", "max_nodes", "on_overflow", "prefix")
+OPTIONS = tuple(name for name in options_of(ReplyOptions) if name not in _OF_ALL)
+"""What a line may set for its own reply."""
 
 
 def run_batch(
     path: str,
     out: str | None,
     load: LoadOptions,
-    options: ReplyOptions,
+    reply: ReplyOptions,
     *,
-    raw: bool,
     ray: str | None = None,
 ) -> bool:
     """Answer all lines that `out` does not hold yet; False when some could not be answered.
 
     On the nodes of the Ray cluster at the address `ray`, or here if that is None.
     """
-    options.check()
+    reply.check()
     lines = read_lines(path)
-    defaults = options.as_arguments() | {"raw": raw}
-    with _output(out, lines) as (target, num_done), ProgressLine() as progress:
+    with _output(out, lines) as (target, num_done):
         left = lines[num_done:]
         if not left:
             return True
-        if ray is None:
-            with load.load(progress) as engine:
-                return _write(left, answers(engine, left, defaults), target, progress)
-        from edgespec.tools.cluster.cluster import cluster_answers
+        if ray is not None:
+            return _write_with_ray(ray, left, load, reply, target)
+        with opened_engine(load, reply) as (engine, progress):
+            return _write(left, answers(engine, left, changed(reply)), target, progress)
 
-        for line in left:  # a node could only leave for it
-            _check_options(line, options)
+
+def _write_with_ray(
+    ray: str, lines: list[Line], load: LoadOptions, reply: ReplyOptions, target: IO[str]
+) -> bool:
+    from edgespec.tools.cluster.cluster import cluster_answers
+
+    for line in lines:  # a node could only leave for it
+        _check_options(line, reply)
+    load = load if reply.speculation else load.without_drafts()
+    with ProgressLine() as progress:
 
         def note(said: str) -> None:
             progress.clear()
             print(f"edgespec: {said}", file=sys.stderr)
 
         progress("cluster", 0, 1)
-        found = cluster_answers(ray, left, asdict(load), defaults, note)
-        return _write(left, found, target, progress)
+        found = cluster_answers(ray, lines, changed(load), changed(reply), note)
+        return _write(lines, found, target, progress)
 
 
-def _check_options(line: Line, options: ReplyOptions) -> None:
-    own = {name: value for name, value in line.options.items() if name != "raw"}
+def _check_options(line: Line, reply: ReplyOptions) -> None:
     try:
-        replace(options, **own).check()
+        replace(reply, **line.options).check()
     except (OptionError, TypeError) as error:
         raise OptionError(f"line {line.number}: {error}") from None
 
@@ -87,7 +96,9 @@ def _write(
         progress("batch", num_found, len(lines))
     if num_failed:
         progress.clear()
-        print(f"edgespec: {num_failed} of {len(lines)} prompts have no reply", file=sys.stderr)
+        print(
+            f"edgespec: {num_failed} of {len(lines)} prompts could not be answered", file=sys.stderr
+        )
     return not num_failed
 
 
@@ -105,15 +116,15 @@ def _line(number: int, text: bytes) -> Line:
         values = json.loads(text)
     except ValueError as error:
         raise OptionError(
-            f'line {number} is not JSON ({error}); every line is like {{"prompt": "..."}}'
+            f'line {number} is not JSON ({error}); a line looks like {{"prompt": "..."}}'
         ) from None
     if not isinstance(values, dict) or not isinstance(values.get("prompt"), str):
-        raise OptionError(f'line {number} has no prompt; every line is like {{"prompt": "..."}}')
+        raise OptionError(f'line {number} has no prompt; a line looks like {{"prompt": "..."}}')
     unknown = sorted(set(values) - {"prompt", "id", *OPTIONS})
     if unknown:
         raise OptionError(
-            f"line {number} has {', '.join(unknown)}, which means nothing; besides prompt and id "
-            f"there are {', '.join(OPTIONS)}"
+            f"line {number} has unknown fields: {', '.join(unknown)}; besides prompt and id, "
+            f"a line may have {', '.join(OPTIONS)}"
         )
     given = {name: values[name] for name in OPTIONS if name in values}
     return Line(number, values["prompt"], given, values.get("id"))
@@ -153,5 +164,5 @@ def _check_done(out: str, text: bytes, lines: list[Line], num_done: int) -> None
     if num_done >= len(lines) or found != lines[num_done].head:
         raise OptionError(
             f"line {num_done + 1} of {out} is not the reply to line {num_done + 1} of the prompts; "
-            "name another --out, or remove it"
+            "give another --out, or delete that file"
         )

@@ -35,17 +35,17 @@ def adapt_model(
     if quiet:
         return made.as_dict()
     print(
-        f"{printable(str(made.path))}: {format_size(made.size_bytes)}, from {made.tokens} tokens "
-        f"in {made.seconds:.0f} s, peak {format_size(made.peak_memory_bytes)} of a budget of "
-        f"{format_size(made.budget_bytes)}"
+        f"{printable(str(made.path))}: {format_size(made.size_bytes)}, fitted to {made.tokens} "
+        f"tokens in {made.seconds:.0f} s, peak memory {format_size(made.peak_memory_bytes)} of a "
+        f"budget of {format_size(made.budget_bytes)}"
     )
-    print(f"next tokens that exits foretell, of {made.judged_tokens} kept apart:")
+    print(f"tokens that each exit predicts, of {made.judged_tokens} held out:")
     for fit in made.fits:
-        verdict = "" if fit.pays else "   does not pay, left out"
+        verdict = "" if fit.pays else "   no gain, left out"
         print(
             f"  after layer {fit.layer:<3} {100 * fit.before:5.1f} % -> {100 * fit.after:5.1f} %"
             f"{verdict}"
         )
     if made.pays:
-        print("the drafter early-exit uses it: --drafters suffix-automaton,trigram,early-exit")
+        print("use it with --drafters suffix-automaton,trigram,early-exit")
     return made.as_dict()
