@@ -12,8 +12,8 @@ import typer
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from edgespec.cli import app
-from edgespec.engine.options import ReplyOptions
-from edgespec.loading.options import LoadOptions
+from edgespec.engine.reply_options import ReplyOptions
+from edgespec.loading.load_options import LoadOptions
 from edgespec.system.option_fields import options_of
 
 PATH = Path(__file__).parent / "cli.md"

@@ -13,9 +13,9 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from edgespec.engine.options import ReplyOptions
+from edgespec.engine.reply_options import ReplyOptions
 from edgespec.errors import EdgeSpecError, OptionError
-from edgespec.loading.options import LoadOptions
+from edgespec.loading.load_options import LoadOptions
 from edgespec.terminal.commands import datastores, measure, model_files, prefixes
 from edgespec.terminal.parameters import (
     Json,

@@ -11,7 +11,7 @@ import pytest
 
 import edgespec
 from edgespec.engine.engine import Engine
-from edgespec.engine.options import ReplyOptions
+from edgespec.engine.reply_options import ReplyOptions
 from edgespec.errors import EdgeSpecError, OptionError
 from edgespec.terminal.chat_screen import ChatScreen
 from edgespec.terminal.grid import bar

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from edgespec.engine.context import NUM_SINKS, Overflow, Sliding, policy
-from edgespec.engine.options import ReplyOptions
 from edgespec.engine.reply import Reply
-from edgespec.engine.stream import Stream
+from edgespec.engine.reply_options import ReplyOptions
+from edgespec.engine.reply_stream import Stream
 from edgespec.errors import TemplateError
 from edgespec.models.file import ModelFile
 from edgespec.system.option_fields import takes

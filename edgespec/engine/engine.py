@@ -15,11 +15,11 @@ from edgespec.engine.batch import Batch, BatchStream, requests
 from edgespec.engine.chat import Chat
 from edgespec.engine.context import Overflow, policy
 from edgespec.engine.generation import Generation, check_prompt
-from edgespec.engine.options import ReplyOptions
 from edgespec.engine.reply import Reply
+from edgespec.engine.reply_options import ReplyOptions
+from edgespec.engine.reply_stream import Stream
 from edgespec.engine.request import Request
 from edgespec.engine.scheduler import Progress, Scheduler
-from edgespec.engine.stream import Stream
 from edgespec.engine.voting import Vote, first_finished, majority
 from edgespec.errors import BackendError, OptionError
 from edgespec.memory.kv import prompt_cache
@@ -132,6 +132,16 @@ class Engine:
         `max_batch` at once. A prompt may be a `Request`, which brings its own options. Raises as
         `stream` does, and OptionError for more at once than planned.
         """
+        return self._batch(prompts, options, n, seeds, max_batch)
+
+    def _batch(
+        self,
+        prompts: Prompts,
+        options: ReplyOptions,
+        n: int,
+        seeds: Sequence[int] | None,
+        max_batch: int | None,
+    ) -> BatchStream:
         asked = requests(
             lambda prompt: self._request(prompt, options), prompts, n, options.seed, seeds
         )
@@ -142,29 +152,41 @@ class Engine:
         batch = Batch(written, most)
         return BatchStream(batch, self.scheduler.run(batch), self.scheduler.end)
 
-    def first_finished(self, prompt: str | Sequence[int], n: int, **options: Any) -> Reply:
+    @takes(ReplyOptions)
+    def first_finished(
+        self,
+        prompt: str | Sequence[int],
+        n: int,
+        options: ReplyOptions,
+        *,
+        seeds: Sequence[int] | None = None,
+        max_batch: int | None = None,
+    ) -> Reply:
         """Write n replies at once until the first ends, and return it; the rest is never written.
 
         First is the one that takes the fewest tokens, the earlier seed among equals, whatever
-        speculation made faster. Options are those of `stream_batch`.
+        speculation made faster. Seeds and errors are as for `stream_batch`.
         """
-        return first_finished(self.stream_batch([prompt], n=n, **options))
+        return first_finished(self._batch([prompt], options, n, seeds, max_batch))
 
+    @takes(ReplyOptions)
     def majority(
         self,
         prompt: str | Sequence[int],
         n: int,
+        options: ReplyOptions,
         *,
         key: Callable[[str], Hashable] = str.strip,
-        **options: Any,
+        seeds: Sequence[int] | None = None,
+        max_batch: int | None = None,
     ) -> Vote:
         """Let n replies vote: `key` takes a reply's text to its answer, and None abstains.
 
-        Ends as soon as those still being written cannot change the result. Options are those of
-        `stream_batch`. Source: "Self-Consistency Improves Chain of Thought Reasoning in Language
-        Models".
+        Ends as soon as those still being written cannot change the result. Seeds and errors are as
+        for `stream_batch`. Source: "Self-Consistency Improves Chain of Thought Reasoning in
+        Language Models".
         """
-        return majority(self.stream_batch([prompt], n=n, **options), key)
+        return majority(self._batch([prompt], options, n, seeds, max_batch), key)
 
     @takes(ReplyOptions)
     def request(self, prompt: str | Sequence[int], options: ReplyOptions) -> Request:

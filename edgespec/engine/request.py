@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from edgespec.engine.options import ReplyOptions
+from edgespec.engine.context import check_policy
+from edgespec.engine.reply_options import ReplyOptions
 from edgespec.errors import OptionError
 from edgespec.verification.sampling import SamplingParams, random_seed
 
@@ -74,3 +75,9 @@ class Request:
     def lossy(self) -> bool:
         """Whether speculation may change the text: only if asked for, and not when greedy."""
         return self.accept == "typical" and self.speculation and not self.sampling.greedy
+
+
+def check_options(options: ReplyOptions) -> None:
+    """Raise OptionError for a value that means nothing."""
+    Request.of((), options)
+    check_policy(options.on_overflow)

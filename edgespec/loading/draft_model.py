@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from edgespec.backends import registry as backends
 from edgespec.control.estimated_curve import read_bytes
 from edgespec.errors import BackendError, OptionError, UnsupportedModelError
-from edgespec.loading.options import LoadOptions
+from edgespec.loading.load_options import LoadOptions
 from edgespec.memory.plan.placement import Device, device_to_draft
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.memory.plan.sizing import DRAFT_CHUNK, DRAFT_NODES, DraftModelSizes

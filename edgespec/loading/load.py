@@ -13,8 +13,8 @@ from edgespec.errors import BudgetError
 from edgespec.loading import model_drafters
 from edgespec.loading.draft_model import DraftModel, check_overlap, open_draft_model
 from edgespec.loading.first_layers import FirstLayers
+from edgespec.loading.load_options import LoadOptions
 from edgespec.loading.make_market import market_maker
-from edgespec.loading.options import LoadOptions
 from edgespec.loading.planning import Planning, matrix_kinds
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.watch import Watch

@@ -14,7 +14,7 @@ from edgespec.loading import model_drafters
 from edgespec.loading.choose_backend import Selection
 from edgespec.loading.draft_model import DraftModel
 from edgespec.loading.first_layers import first_layers_of, with_first_layers
-from edgespec.loading.options import LoadOptions
+from edgespec.loading.load_options import LoadOptions
 from edgespec.memory.plan.budget import Budget
 from edgespec.memory.plan.calibration import KernelState, runtime
 from edgespec.memory.plan.external_engine import Ask

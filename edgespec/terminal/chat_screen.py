@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
-from edgespec.engine.options import ReplyOptions
+from edgespec.engine.reply_options import ReplyOptions
+from edgespec.engine.request import check_options
 from edgespec.errors import EdgeSpecError, OptionError
-from edgespec.loading.options import LoadOptions
+from edgespec.loading.load_options import LoadOptions
 from edgespec.system.option_fields import changed, options_of
 from edgespec.terminal.opened_engine import opened_engine
 from edgespec.terminal.progress import ProgressLine
@@ -174,7 +175,7 @@ class ChatScreen:
         try:
             changes = {name.replace("-", "_"): known[name](value)}
             reply = replace(self.reply, **changes)
-            reply.check()
+            check_options(reply)
         except ValueError:
             print(f"{printable(value)} is not a number.")
         except OptionError as error:

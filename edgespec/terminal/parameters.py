@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar, get_args
 import typer
 
 from edgespec.errors import OptionError
-from edgespec.loading.options import LoadOptions
+from edgespec.loading.load_options import LoadOptions
 from edgespec.system.option_fields import options_of
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])

@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from edgespec.engine.options import ReplyOptions
+from edgespec.engine.reply_options import ReplyOptions
+from edgespec.engine.request import check_options
 from edgespec.errors import OptionError
-from edgespec.loading.options import LoadOptions
+from edgespec.loading.load_options import LoadOptions
 from edgespec.system.option_fields import changed, options_of
 from edgespec.terminal.opened_engine import opened_engine
 from edgespec.terminal.progress import ProgressLine
@@ -38,7 +39,7 @@ def run_batch(
 
     On the nodes of the Ray cluster at the address `ray`, or here if that is None.
     """
-    reply.check()
+    check_options(reply)
     lines = read_lines(path)
     with _output(out, lines) as (target, num_done):
         left = lines[num_done:]
@@ -71,7 +72,7 @@ def _write_with_ray(
 
 def _check_options(line: Line, reply: ReplyOptions) -> None:
     try:
-        replace(reply, **line.options).check()
+        check_options(replace(reply, **line.options))
     except (OptionError, TypeError) as error:
         raise OptionError(f"line {line.number}: {error}") from None
 

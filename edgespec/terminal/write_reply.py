@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgespec.engine.options import ReplyOptions
-from edgespec.loading.options import LoadOptions
+from edgespec.engine.reply_options import ReplyOptions
+from edgespec.loading.load_options import LoadOptions
 from edgespec.system.option_fields import changed
 from edgespec.terminal.opened_engine import opened_engine
 from edgespec.terminal.text_io import notices, stats_line, write_pieces
 
 if TYPE_CHECKING:  # they bring Numba, and planning measures what the process holds without it
     from edgespec.engine.engine import Engine
-    from edgespec.engine.stream import Stream
+    from edgespec.engine.reply_stream import Stream
 
 
 def write_reply(

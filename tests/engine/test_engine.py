@@ -11,7 +11,7 @@ import edgespec
 from edgespec import ContextOverflowError, EdgeSpecError, OptionError, Stats
 from edgespec.backends.sequence import KvSequence
 from edgespec.engine.engine import Engine
-from edgespec.engine.stream import Stream
+from edgespec.engine.reply_stream import Stream
 
 PROMPT = "the cat and the hat"
 

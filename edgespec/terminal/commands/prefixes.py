@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from edgespec.engine.options import ReplyOptions
-from edgespec.loading.options import LoadOptions
+from edgespec.engine.reply_options import ReplyOptions
+from edgespec.loading.load_options import LoadOptions
 from edgespec.terminal.parameters import Json, Memory, Model, parameter
 from edgespec.terminal.text_io import print_json, printable, read_prompt
 

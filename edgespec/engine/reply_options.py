@@ -75,11 +75,3 @@ class ReplyOptions:
         str | None,
         Option("Start with the system message saved by `edgespec prefix save`.", metavar="NAME"),
     ] = None
-
-    def check(self) -> None:
-        """Raise OptionError for a value that means nothing."""
-        from edgespec.engine.context import check_policy
-        from edgespec.engine.request import Request
-
-        Request.of((), self)
-        check_policy(self.on_overflow)
