@@ -61,7 +61,7 @@ def test_commands(
 ) -> None:
     typing(
         monkeypatch, "hello", "/stats", "again", "/clear", "/set temperature 0", "/set seed x",
-        "/set top-p 7", "/set", "/help", "/nonsense",
+        "/set top-p 7", "/set", "/set x", "/help", "/nonsense",
     )  # fmt: skip
     talk.interactive(None)
     out, err = capsys.readouterr()

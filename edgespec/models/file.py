@@ -152,6 +152,6 @@ class ModelFile:
             return self.tensors[name]
         except KeyError:
             raise ModelFileError(
-                f"cannot read tensor {name!r} of {self.path}: there is none of that name; "
+                f"cannot read tensor {name!r} of {self.path}: there is no such tensor; "
                 "`edgespec show --tensors` lists them"
             ) from None

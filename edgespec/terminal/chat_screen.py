@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _QUOTES = '"""'
 _HELP = """\
 /clear            start a new conversation
-/set NAME VALUE   change an option: {names}
+/set NAME VALUE   change an option; /set alone lists them
 /stats            show or hide statistics after each reply
 /help             show this help
 /bye              quit (or press Ctrl-D)
@@ -153,7 +153,7 @@ class ChatScreen:
         if name in ("/bye", "/exit", "/quit"):
             return False
         if name in ("/help", "/?"):
-            print(_HELP.format(names=", ".join(settable())))
+            print(_HELP)
         elif name in ("/clear", "/reset"):
             self.chat.reset()
             print("Started a new conversation.")
@@ -168,6 +168,10 @@ class ChatScreen:
 
     def _set(self, words: list[str]) -> None:
         known = settable()
+        if not words:
+            for name in known:
+                print(f"{name:<18} {getattr(self.reply, name.replace('-', '_'))}")
+            return
         if len(words) != 2 or words[0] not in known:
             print(f"/set takes a name and a value; the names are {', '.join(known)}.")
             return

@@ -177,7 +177,7 @@ def _llamacpp() -> Finding:
         "version": None if why else library.version(),
     }
     if why:
-        return Finding(name, f"{why}; runs what the native backend cannot", value)
+        return Finding(name, f"{why} (optional, runs what the native backend cannot)", value)
     found = probe.probed()
     value |= asdict(found)
     text = f"{library.PACKAGE} {library.version()}"
@@ -201,7 +201,7 @@ def _onnx() -> Finding:
         "writer": writer,
     }
     if why:
-        return Finding(name, f"{why}; needed for ONNX models", value)
+        return Finding(name, f"{why} (optional, for ONNX models)", value)
     writes = f"onnx {writer} exports models" if writer else "onnx, to export, is not installed"
     return Finding(name, f"{runtime_library.PACKAGE} {runtime_library.version()}; {writes}", value)
 
@@ -223,12 +223,12 @@ def _devices() -> Finding:
     except EdgeSpecError as error:
         return Finding("devices", str(error), value, "note", "update the driver")
     value["devices"] = [asdict(device) for device in found]
-    told = ", ".join(
+    names = ", ".join(
         f"{one.kind} {one.name} ({one.description}, {format_size(one.free_bytes)} of "
         f"{format_size(one.total_bytes)} free)"
         for one in found
     )
-    return Finding("devices", f"llama.cpp: {told}; ONNX Runtime: {providers}", value)
+    return Finding("devices", f"llama.cpp: {names}; ONNX Runtime: {providers}", value)
 
 
 def _workers() -> Finding:
@@ -243,7 +243,7 @@ def _workers() -> Finding:
 def _extras() -> Iterator[Finding]:
     for extra, package in _EXTRAS.items():
         version = _version(package)
-        text = f"{package} {version}" if version else f"{package} is not installed"
+        text = f"{package} {version}" if version else f"{package} is not installed (optional)"
         yield Finding(f"extra {extra}", f"{text} (used by `edgespec bench` only)", version)
 
 

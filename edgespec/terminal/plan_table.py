@@ -74,6 +74,7 @@ def _candidates(plan: Plan) -> Table:
 
 def _alternatives(plan: Plan) -> Table:
     table = grid({}, {}, {"justify": "right"}, {"justify": "right"}, {"style": "dim"})
+    table.add_row("", "", Text("memory", "dim"), Text("change", "dim"), "")
     for one in plan.alternatives:
         sign = "+" if one.change_bytes > 0 else ""
         change = f"{sign}{format_size(one.change_bytes)}" if one.change_bytes else "no change"

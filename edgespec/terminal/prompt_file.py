@@ -97,9 +97,7 @@ def _write(
         progress("batch", num_found, len(lines))
     if num_failed:
         progress.clear()
-        print(
-            f"edgespec: {num_failed} of {len(lines)} prompts could not be answered", file=sys.stderr
-        )
+        print(f"edgespec: {num_failed} of {len(lines)} prompts were not answered", file=sys.stderr)
     return not num_failed
 
 

@@ -223,7 +223,7 @@ def test_who_cannot_draft_is_refused(models: dict[str, Path], tmp_path: Path) ->
     wide = write_gguf(tmp_path / "wide.gguf", type="Q3_K", dim=256, ffn=256, vocab=300)
     with pytest.raises(
         UnsupportedModelError,
-        match="cannot be a draft model: .*(--draft-backend llamacpp|llama-cpp-python is not installed)",
+        match="be a draft model: .*(--draft-backend llamacpp|llama-cpp-python is not installed)",
     ):
         edgespec.plan(models["large"], draft_model=wide, draft_backend="native")
     with pytest.raises(OptionError, match="add --draft-model FILE"):

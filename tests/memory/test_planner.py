@@ -228,7 +228,7 @@ def test_what_changing_a_setting_would_give_is_what_the_planner_says() -> None:
     found = {one.option or one.name: one for one in made.alternatives}
     assert set(found) == {
         "--context 2048", "--context 8192", "--kv-type int8", "--kv-type q4",
-        "--no-speculation", "--threads 1", "--backend reference", "prefill passes of 32",
+        "--no-speculation", "--threads 1", "--backend reference", "prefill chunk of 32",
     }  # fmt: skip
     assert all(made.planned_bytes + x.change_bytes == x.total_bytes for x in made.alternatives)
     smaller = plan("1GiB", which=BIG, context=4096, kv_type="int8")

@@ -34,9 +34,9 @@ def _settings(sizing: Sizing, chosen: Settings) -> Iterator[tuple[str, str, int]
             if other != chosen.kv_type:
                 yield change("KV type", f"--kv-type {other}", kv_type=other)
     if chosen.max_nodes > chosen.sequences:
-        yield change("nodes", "--no-speculation", max_nodes=chosen.sequences, drafter_bytes=0)
+        yield change("speculation", "--no-speculation", max_nodes=chosen.sequences, drafter_bytes=0)
     if chosen.prefill_chunk > SMALLEST_CHUNK:
-        name = f"prefill passes of {SMALLEST_CHUNK}"
+        name = f"prefill chunk of {SMALLEST_CHUNK}"
         yield change(name, "", prefill_chunk=SMALLEST_CHUNK)
     if chosen.threads > 1:
         yield change("threads", "--threads 1", threads=1)

@@ -60,7 +60,7 @@ class Tokenizer(abc.ABC):
 
     @property
     def add_bos(self) -> bool:
-        """Whether `encode` puts the beginning-of-text token first unless told otherwise."""
+        """Whether `encode` puts the beginning-of-text token first by default."""
         return self._add_bos
 
     def encode(

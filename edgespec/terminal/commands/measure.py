@@ -62,7 +62,7 @@ def kernels(
 
     named = one_model(model_argument, model)
     options = KernelOptions.parse(named, threads, context, nodes, rounds, peers)
-    plotter = None if plot is None else Plotter(plot)  # what it lacks is told before minutes pass
+    plotter = None if plot is None else Plotter(plot)  # what it lacks is said before minutes pass
     with ProgressLine() as progress:
         report = measure(options, progress)
     if plotter is not None:

@@ -74,6 +74,8 @@ def list_all(as_json: Json = False) -> None:
     if as_json:
         print_json([prefix.as_dict() for prefix in found])
         return
+    if not found:
+        print("edgespec: no prefixes are saved; see `edgespec prefix save --help`", file=sys.stderr)
     for prefix in found:
         start = printable(" ".join(prefix.text.split())[:40])
         size = format_size(prefix.size_bytes)
