@@ -88,7 +88,7 @@ def test_the_command_line_page_is_up_to_date() -> None:
 def test_what_a_page_points_to_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
-    paths = re.findall(r"`((?:edgespec|tests|benchmarks|docs)/[\w./-]+)`", text)
+    paths = re.findall(r"`((?:edgespec|tests|lab|docs)/[\w./-]+)`", text)
     missing = [link for link in links if not (page.parent / link).exists()]
     missing += [path for path in paths if not (ROOT / path).exists()]
     assert missing == []

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import edgespec
-from benchmarks.equality import Case, same
-from benchmarks.parity import QUANTISED_MARGIN
 from edgespec.backends.base import TokenTree
 from edgespec.engine.engine import Engine
 from edgespec.engine.request import Reply
 from tests.conformance.targets import exported, missing
+from tests.support.equality import Case, same
+from tests.support.parity import QUANTISED_MARGIN
 
 PROMPTS = (
     "Tell me a short story about a dog.",

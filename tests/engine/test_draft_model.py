@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import edgespec
-from benchmarks.equality import Case, same
 from edgespec.backends.base import Target, TokenTree
 from edgespec.engine.engine import Engine
 from edgespec.engine.request import Reply
@@ -20,6 +19,7 @@ from edgespec.tools.export.export import export
 from tests.conformance.targets import ROUNDED_MARGIN, missing
 from tests.models.build import CHATML, write_gguf
 from tests.models.vocabularies import bpe_vocabulary
+from tests.support.equality import Case, same
 
 PROMPT = "the cat and the hat and the cat and the"
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import edgespec
-from benchmarks.equality import Case, same
 from edgespec.drafting.base import DraftTree
 from edgespec.drafting.model.chains import MEAN
 from edgespec.drafting.model.early_exit import EarlyExitDrafter
@@ -19,6 +18,7 @@ from edgespec.loading.model_drafters import EXIT_LAYER_KEY, exit_layer
 from edgespec.memory.plan.settings import KV_TYPES
 from edgespec.models.file import open_model
 from tests.models.build import CHATML, write_gguf
+from tests.support.equality import Case, same
 
 PROMPT = "the cat and the hat and the cat and the"
 MODELS: dict[str, dict[str, Any]] = {

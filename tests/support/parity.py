@@ -1,36 +1,26 @@
 """Greedy decoding compared token by token and logit by logit with llama.cpp on the same file.
 
-    python benchmarks/parity.py MODEL... [--quantise Q8_0,Q4_0,Q4_K,Q6_K] [--exact]
-
 Both decode the same prompts; after every token the peer's choice is fed to both, so one early
 difference does not spoil the rest. A different choice is a near tie when one of the engines scores
-the two tokens within the margin; anything else is counted as different and listed; "worst gap" is
-the largest gap between two different choices in either engine. With quantised weights both engines
-also round activations, each in its own way: `--exact` adds how far each is, on average, from exact
-arithmetic, which is what the reference backend does. Exit code 1: a choice differed beyond the
-margin, or the worst cosine with the peer is below its limit, unless we are about as near to exact
-arithmetic as the peer is.
+the two tokens within the margin; anything else is counted as different and listed. With quantised
+weights both engines also round activations, each in its own way, so both may be held against exact
+arithmetic, which is what the reference backend does.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from benchmarks import llama_peer
 from edgespec.backends.base import Logits, Target, TokenTree
 from edgespec.backends.native.target import NativeTarget
 from edgespec.backends.reference import ReferenceTarget
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.models.file import ModelFile, open_model
+from tests.support import llama_peer
 
 BACKENDS = {"native": NativeTarget, "reference": ReferenceTarget}
 FLOAT_MARGIN, QUANTISED_MARGIN = 1e-3, 0.05
@@ -220,58 +210,3 @@ def open_target(
     )
     target: Target = BACKENDS[backend](file, plan)
     return target
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL")
-    parser.add_argument("--quantise", default="", help="also compare these types, by commas")
-    parser.add_argument("--backend", choices=BACKENDS, default="native")
-    parser.add_argument("--prompts", type=int, default=len(TEXTS))
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--exact", action="store_true", help="also compare with exact arithmetic")
-    options = parser.parse_args()
-    settings = {
-        "backend": options.backend,
-        "num_prompts": options.prompts,
-        "num_tokens": options.tokens,
-        "threads": options.threads,
-        "exact": options.exact,
-    }
-    print(f"{options.backend} against llama-cpp-python {llama_peer.version()}, greedy, f16 KV")
-    print("".join(f"{name:>{width}}" for name, width in _COLUMNS.items()))
-    good = True
-    for path in options.models:
-        if not path.exists():
-            parser.error(f"{path} does not exist")
-        good &= _report(compare(path, **settings), options.exact)
-        with tempfile.TemporaryDirectory() as folder:
-            for kind in filter(None, options.quantise.split(",")):
-                copy = Path(folder) / f"{path.stem}-{kind}.gguf"
-                llama_peer.quantise(path, copy, kind)
-                good &= _report(compare(copy, **settings), options.exact)
-    print("all within the margin" if good else "differs beyond the margin")
-    return 0 if good else 1
-
-
-_COLUMNS = dict.fromkeys(
-    ("model", "types", "prompts", "tokens", "equal", "near ties", "different", "worst gap"), 11
-) | {"model": 30, "types": 22, "cosine": 11, "mean": 11, "ours-exact": 12, "peer-exact": 12}
-
-
-def _report(found: Parity, exact: bool) -> bool:
-    cells = [found.name, found.types, found.num_prompts, found.num_tokens, found.num_equal]
-    cells += [found.num_ties, found.num_different, f"{found.worst_gap:.4f}"]
-    cells += [f"{found.worst_cosine:.7f}", f"{found.mean(found.cosine_sum):.7f}"]
-    sums = (found.ours_to_exact_sum, found.peer_to_exact_sum)
-    cells += [f"{found.mean(total):.7f}" if exact else "" for total in sums]
-    widths = zip(cells, _COLUMNS.values(), strict=True)
-    print("".join(f"{cell:>{width}}" for cell, width in widths), flush=True)
-    for line in found.differences:
-        print(line, flush=True)
-    return found.good
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,38 +1,20 @@
-"""Is the text the same with speculation on and off? Counts every case in which it is not.
+"""One reply written in many ways, which must all be equal: without speculation, and with it.
 
-    python benchmarks/equality.py [MODEL] [--prompts 200] [--tokens 48] [--out equality.jsonl]
-
-For each prompt, temperature 0, 0.7 and 1.2 and two seeds, one reply is written without speculation
-on one thread; then the same reply with speculation on one and two threads, drafted three ways, the
-prompt prefilled whole and in chunks of 7 tokens. All drafts are verified, paying or not:
-
-    drafter  what the engine's own drafter proposes
-    chain    the reply itself with wrong tokens strewn in, as a chain
-    tree     the same with branches
-
-The last two know the reply, so that long drafts are accepted and cut short at every place. Token
-ids, text and the reason for ending must be equal. Results go to a file as they come; a run that was
-stopped goes on where it was. Exit code 1: a mismatch.
+Drafts come from the engine's own drafters, or from one that knows the reply and strews wrong tokens
+in, as a chain or with branches, so that long drafts are accepted and cut short at every place. All
+are verified, paying or not.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, product
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import edgespec
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
@@ -43,8 +25,6 @@ from edgespec.engine.engine import Engine
 from edgespec.engine.request import Reply, Request
 from edgespec.memory.plan.settings import MOST_NODES
 
-TEMPERATURES = (0.0, 0.7, 1.2)
-SEEDS = (1, 2)
 SHAPES = ("drafter", "chain", "tree")
 SMALL_CHUNK = 7
 TASKS = (
@@ -226,83 +206,3 @@ def prompts() -> Iterator[str]:
     """300 prompts: stories, lists, JSON, repetition."""
     for subject, task in product(SUBJECTS, TASKS):
         yield task.replace("{}", subject)
-
-
-def cases(num_prompts: int, max_tokens: int) -> Iterator[Case]:
-    """Every prompt at every temperature and seed; every other prompt runs past the reply's end."""
-    for number, prompt in enumerate(islice(prompts(), num_prompts)):
-        for temperature, seed in product(TEMPERATURES, SEEDS):
-            yield Case(prompt, temperature, seed, max_tokens, ignore_eos=bool(number % 2))
-
-
-def check(case: Case, engines: dict[int, Engine]) -> dict[str, Any]:
-    """Compare all ways of writing one reply: way -> whether it was equal and its numbers."""
-    expected = case.plain(engines[1])
-    ways: dict[str, dict[str, Any]] = {}
-    for threads, engine in engines.items():
-        if threads != 1:
-            ways[f"plain/{threads}/whole"] = compared(expected, case.plain(engine))
-        for shape, chunk in product(SHAPES, (None, SMALL_CHUNK)):
-            reply = case.speculative(engine, shape, chunk, expected)
-            ways[f"{shape}/{threads}/{'whole' if chunk is None else 'chunks'}"] = compared(
-                expected, reply
-            )
-    return ways
-
-
-def compared(expected: Reply, reply: Reply) -> dict[str, Any]:
-    """Whether a reply is the expected one, and its numbers."""
-    stats = reply.stats
-    tokens = {"tokens": stats.output_tokens, "steps": stats.steps}
-    found: dict[str, Any] = {"equal": same(expected, reply), **tokens}
-    if not found["equal"]:
-        found |= {"expected": expected.token_ids, "found": reply.token_ids}
-    return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("model", nargs="?")
-    parser.add_argument("--prompts", type=int, default=200)
-    parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument("--out", type=Path, default=Path("equality.jsonl"))
-    options = parser.parse_args()
-    done: dict[str, Any] = {}
-    if options.out.exists():
-        for line in options.out.read_text(encoding="utf-8").splitlines():
-            record = json.loads(line)
-            done[record["case"]] = record["ways"]
-    engines = {threads: edgespec.load(options.model, threads=threads) for threads in (1, 2)}
-    wanted = {
-        repr((str(options.model), case)): case for case in cases(options.prompts, options.tokens)
-    }
-    with options.out.open("a", encoding="utf-8") as out:
-        for number, (key, case) in enumerate(wanted.items(), 1):
-            if key not in done:
-                done[key] = check(case, engines)
-                out.write(json.dumps({"case": key, "ways": done[key]}) + "\n")
-                out.flush()
-            if sys.stderr.isatty():
-                print(f"\r{number} of {len(wanted)} replies", end="", file=sys.stderr)
-    for engine in engines.values():
-        engine.close()
-    sys.exit(1 if report([done[key] for key in wanted]) else 0)
-
-
-def report(found: Sequence[dict[str, Any]]) -> int:
-    """Print a line for each way and the total; returns the number of mismatches."""
-    totals: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    for ways in found:
-        for way, row in ways.items():
-            for place, value in enumerate((1, not row["equal"], row["tokens"], row["steps"])):
-                totals[way][place] += value
-    print(f"{'drafts / threads / prefill':<28}{'replies':>8}{'mismatches':>12}{'tokens/step':>13}")
-    for way, (replies, wrong, tokens, steps) in totals.items():
-        print(f"{way:<28}{replies:>8}{wrong:>12}{tokens / max(steps, 1):>13.2f}")
-    wrong, total = (sum(row[i] for row in totals.values()) for i in (1, 0))
-    print(f"replies={len(found)} mismatches={wrong}/{total}")
-    return wrong
-
-
-if __name__ == "__main__":
-    main()

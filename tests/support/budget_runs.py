@@ -1,19 +1,12 @@
-"""Is the memory budget kept? Chats of ten turns that outgrow their context, a process each.
-
-    python benchmarks/budget.py MODEL... [--steps 1,1.1,1.25,1.5,2] [--context N,...] [--out FILE]
-                                [--backend NAME] [--cold] [--cgroup]
+"""Runs inside a memory budget: chats of ten turns that outgrow their context, a process each.
 
 Every run loads a model, talks for ten turns that hold 1.6 contexts, and tells the most it was
 resident in: VmHWM, or more if the process and its children held more at one time (sampled). Budgets
-go from the smallest, in whole MiB, that a plan is made for; with --context the plan must keep that
-context (0 lets it choose). --cold gives every run an empty cache folder, so that it compiles.
---cgroup runs each in a control group whose limit is the budget. --out keeps finished runs, one JSON
-object a line, and a second call goes on from there. Exit code 1: a run went over its budget.
+go from the smallest, in whole MiB, that a plan is made for.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -24,23 +17,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import edgespec
 import edgespec.memory
-from benchmarks.limits import ControlGroup
 from edgespec.system.resident_memory import peak_resident_bytes
-from edgespec.system.size import MIB, format_size
+from edgespec.system.size import MIB
+from tests.support.control_group import ControlGroup
 
+ROOT = Path(__file__).parents[2]
 TURNS = 10
 REPLY_TOKENS = 10
 CONTEXTS = 1.6
 """Of text, in all turns together."""
-_KEYS = ("model", "backend", "context_asked", "step", "cold", "cgroup")
-_COLUMNS = (
-    ("budget", 11), ("planned", 11), ("peak", 11), ("peak/budget", 11), ("planned/peak", 12),
-    ("context", 8), ("KV", 5), ("nodes", 5), ("dropped", 8), ("tok/s", 7),
-)  # fmt: skip
 
 
 def smallest_budget(model: str, backend: str, context: int | None) -> int:
@@ -122,8 +109,10 @@ def child(
 
     A run's answer has the most that the process and its children were seen to hold together.
     """
-    environment = {**os.environ, **({"EDGESPEC_CACHE": cache} if cache else {})}
-    command = [sys.executable, __file__, "--task", task, model, *map(str, arguments)]
+    environment = (
+        os.environ | {"PYTHONPATH": str(ROOT)} | ({"EDGESPEC_CACHE": cache} if cache else {})
+    )
+    command = [sys.executable, "-m", __spec__.name, task, model, *map(str, arguments)]
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -195,70 +184,5 @@ def measure(
             yield row | {"budget_bytes": budget} | found
 
 
-def line(row: dict[str, Any]) -> str:
-    name = f"{row['model']:<26} {row['step']:>4}x"
-    if "error" in row:
-        return f"{name} {row['error']}"
-    peak, planned, budget = row["peak_bytes"], row["planned_bytes"], row["budget_bytes"]
-    group = ""
-    if row["cgroup"]:
-        group = (
-            f" charged {format_size(row['most_charged_bytes'])}, killed {row['kills']}, "
-            f"swapped {format_size(row['swapped_bytes'])}"
-        )
-    return (
-        f"{name} {format_size(budget):>11} {format_size(planned):>11} {format_size(peak):>11} "
-        f"{peak / budget:>11.3f} {planned / peak:>12.3f} {row['context']:>8} {row['kv_type']:>5} "
-        f"{row['max_nodes']:>5} {row['dropped_tokens']:>8} {row['tokens_per_second']:>7.1f} "
-        f"{'kept' if peak <= budget else 'BROKEN'}{group}"
-    )
-
-
-def main() -> None:
-    if sys.argv[1:2] == ["--task"]:
-        _serve(sys.argv[2], sys.argv[3], sys.argv[4:])
-        return
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("models", nargs="+")
-    parser.add_argument("--steps", default="1,1.1,1.25,1.5,2")
-    parser.add_argument("--context", default="0", help="0 lets the plan choose")
-    parser.add_argument("--backend", default="auto")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--cold", action="store_true")
-    parser.add_argument("--cgroup", action="store_true")
-    options = parser.parse_args()
-    steps = [float(step) for step in options.steps.split(",")]
-    known = _finished(options.out)
-    found = []
-    print(f"{'model':<26} {'step':>5} {' '.join(f'{name:>{width}}' for name, width in _COLUMNS)}")
-    for context in map(int, options.context.split(",")):
-        for model in options.models:
-            place = (Path(model).name, options.backend, context)
-            kept = [known.get((*place, step, options.cold, options.cgroup)) for step in steps]
-            rows = measure(
-                model, options.backend, steps, context, cold=options.cold, cgroup=options.cgroup
-            )
-            for row in rows if None in kept else kept:
-                found.append(row)
-                print(line(row), flush=True)
-                if options.out and None in kept:
-                    with options.out.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(row) + "\n")
-    broken = sum(row.get("peak_bytes", 0) > row.get("budget_bytes", 0) for row in found)
-    failed = sum("error" in row for row in found)
-    ratios = [row["planned_bytes"] / row["peak_bytes"] for row in found if "error" not in row]
-    within = sum(0.95 <= ratio <= 1.05 for ratio in ratios)
-    print(f"runs={len(found)} over budget={broken} failed={failed} plan within 5 %={within}")
-    sys.exit(1 if broken or failed else 0)
-
-
-def _finished(out: Path | None) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Runs of an earlier call, by what tells them apart."""
-    if out is None or not out.exists():
-        return {}
-    rows = [json.loads(text) for text in out.read_text(encoding="utf-8").splitlines()]
-    return {tuple(row[key] for key in _KEYS): row for row in rows if "error" not in row}
-
-
 if __name__ == "__main__":
-    main()
+    _serve(sys.argv[1], sys.argv[2], sys.argv[3:])
