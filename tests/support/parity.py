@@ -15,12 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from edgespec.backends.base import Logits, Target, TokenTree
+from edgespec.backends.base import Logits
 from edgespec.backends.native.target import NativeTarget
 from edgespec.backends.reference import ReferenceTarget
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.models.file import ModelFile, open_model
 from tests.support import llama_peer
+from tests.support.passes import Passes
 
 BACKENDS = {"native": NativeTarget, "reference": ReferenceTarget}
 FLOAT_MARGIN, QUANTISED_MARGIN = 1e-3, 0.05
@@ -120,13 +121,13 @@ def compare(
         context = max(map(len, prompts)) + num_tokens
         backends = [backend, "reference"] if exact else [backend]
         with ExitStack() as stack:
-            opened = [open_target(file, name, context, threads) for name in backends]
+            opened = [open_passes(file, name, context, threads) for name in backends]
             targets = [stack.enter_context(target) for target in opened]
             result = Parity(path.name, types, len(prompts))
             runs = llama_peer.greedy(path, prompts, num_tokens, threads=threads)
             for prompt, run in zip(prompts, runs, strict=True):
                 for target in targets:
-                    target.truncate(0)
+                    target.truncate()
                     target.prefill(prompt[:-1])
                 last = prompt[-1]
                 for token, theirs in run:
@@ -136,9 +137,9 @@ def compare(
     return result
 
 
-def _decode(target: Target, token: int) -> Logits:
-    logits = target.forward(TokenTree.chain([token]))[0]
-    target.commit([0])
+def _decode(target: Passes, token: int) -> Logits:
+    logits = target.score([token])[0]
+    target.commit(1)
     return logits
 
 
@@ -187,14 +188,14 @@ def matrix_types(file: ModelFile) -> str:
     return "+".join(sorted(sizes, key=lambda name: -sizes[name]))
 
 
-def open_target(
+def open_passes(
     file: ModelFile,
     backend: str,
     context: int,
     threads: int,
     max_nodes: int = 4,
     kv_type: str = "f16",
-) -> Target:
+) -> Passes:
     """A model in a backend of that name, with no budget."""
     plan = Plan(
         backend=backend,
@@ -208,5 +209,4 @@ def open_target(
         budget_bytes=0,
         footprint=Footprint(()),
     )
-    target: Target = BACKENDS[backend](file, plan)
-    return target
+    return Passes(BACKENDS[backend](file, plan))

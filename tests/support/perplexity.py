@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Target, TokenTree
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.models.file import ModelFile, open_model
 from tests.support import llama_peer
-from tests.support.parity import matrix_types, open_target
+from tests.support.parity import matrix_types, open_passes
+from tests.support.passes import Passes
 
 MARGIN = 0.001
 WINDOW_TOKENS = 512
@@ -96,16 +96,16 @@ def cut(file: ModelFile, text: Sequence[str], num_tokens: int) -> list[list[int]
 def _losses(
     file: ModelFile, backend: str, windows: Sequence[Sequence[int]], threads: int
 ) -> Losses:
-    with open_target(file, backend, len(windows[0]), threads, _NODES) as target:
+    with open_passes(file, backend, len(windows[0]), threads, _NODES) as target:
         return np.stack([_window_losses(target, window) for window in windows])
 
 
-def _window_losses(target: Target, window: Sequence[int]) -> Losses:
-    target.truncate(0)
+def _window_losses(target: Passes, window: Sequence[int]) -> Losses:
+    target.truncate()
     parts = []
     for start in range(0, len(window) - 1, _NODES):
         part = window[start : min(start + _NODES, len(window) - 1)]
-        logits = target.forward(TokenTree.chain(part))
+        logits = target.score(part)
         parts.append(llama_peer.cross_entropy(logits, window[start + 1 : start + 1 + len(part)]))
-        target.commit(range(len(part)))
+        target.commit(len(part))
     return np.concatenate(parts)
