@@ -1,6 +1,6 @@
 """Does the bundled model follow the instructions it was trained on? Counted on held-out records.
 
-    python benchmarks/bundled_model.py CORPUS_FOLDER [MODEL] [--each 40] [--samples FILE]
+    python -m lab.bundled_model CORPUS_FOLDER [MODEL] [--each 40] [--samples FILE]
 
 For each family of tasks, records that no training saw (drawn by the recipe's own hash) are asked
 greedily in the model's chat template. A reply is scored against its record's answer, and, for what
@@ -12,26 +12,24 @@ out). --samples writes the replies to 50 prompts, whole, as Markdown.
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import json
 import math
 import re
 import statistics
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import edgespec
+from lab.harness import MODEL, Asked, Row, Rows, Script, option
 from training.data import is_held_out, read_source, record_key, share_of
 from training.mix import SOURCES
 
 REPLY_TOKENS = 128
+script = Script(__doc__)
 STORY_PROMPTS = (
     "Tell me a short story about a dog.",
     "Tell me a story about a brave little mouse.",
@@ -132,7 +130,7 @@ def sign_test(wins: int, losses: int) -> float:
     return sum(math.comb(tosses, count) for count in range(wins, tosses + 1)) / 2**tosses
 
 
-def judge(family: Family, records: list[dict[str, Any]], texts: list[str]) -> str:
+def judge(family: Family, records: list[dict[str, Any]], texts: list[str]) -> Row:
     """One line of the table."""
     answers = [record["response"] for record in records]
     own, chance = [], []
@@ -142,10 +140,14 @@ def judge(family: Family, records: list[dict[str, Any]], texts: list[str]) -> st
         chance.append(statistics.mean(scores))
     wins = sum(a > b for a, b in zip(own, chance, strict=True))
     losses = sum(a < b for a, b in zip(own, chance, strict=True))
-    return (
-        f"{family.name:<24}{len(texts):>8}{statistics.mean(own):>9.2f}"
-        f"{statistics.mean(chance):>9.2f}{wins:>14}{sign_test(wins, losses):>12.1e}"
-    )
+    return {
+        "family": family.name,
+        "records": len(texts),
+        "score": statistics.mean(own),
+        "chance": statistics.mean(chance),
+        "above chance": wins,
+        "p": sign_test(wins, losses),
+    }
 
 
 def sample_page(engine: edgespec.Engine, prompts: list[str]) -> str:
@@ -162,23 +164,23 @@ def sample_page(engine: edgespec.Engine, prompts: list[str]) -> str:
     return "\n".join(parts)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("corpus", type=Path)
-    parser.add_argument("model", nargs="?")
-    parser.add_argument("--each", type=int, default=40)
-    parser.add_argument("--samples", type=Path)
-    options = parser.parse_args()
-    with edgespec.load(options.model) as engine:
-        print(f"{'family':<24}{'records':>8}{'score':>9}{'chance':>9}{'above chance':>14}{'p':>12}")
-        asked = [*STORY_PROMPTS, *CHAT_PROMPTS]
+@script.command(
+    option("corpus", type=Path),
+    MODEL,
+    option("--each", type=int, default=40, help="records of each family"),
+    option("--samples", type=Path, help="write replies to 50 prompts here, as Markdown"),
+)
+def bundled_model(asked: Asked) -> Rows:
+    """Score replies to held-out records."""
+    with edgespec.load(asked.model) as engine:
+        prompts = [*STORY_PROMPTS, *CHAT_PROMPTS]
         for family in FAMILIES:
-            records = held_out(options.corpus, family, options.each)
-            print(judge(family, records, list(replies(engine, records))), flush=True)
-            asked += [record["prompt"] for record in records[-6:]]
-        if options.samples:
-            options.samples.write_text(sample_page(engine, asked), encoding="utf-8")
+            records = held_out(asked.corpus, family, asked.each)
+            yield judge(family, records, list(replies(engine, records)))
+            prompts += [record["prompt"] for record in records[-6:]]
+        if asked.samples:
+            asked.samples.write_text(sample_page(engine, prompts), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    script.run()

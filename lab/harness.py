@@ -33,6 +33,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from edgespec.drafting.tables.consensus import ConsensusDrafter
 from edgespec.engine.engine import Engine
 from edgespec.system.child_process import PeerError
 from edgespec.tools.bench.machine import Machine, package_version
@@ -175,7 +176,7 @@ class Table:
             self._widths = {name: max(len(name), len(text)) for name, text in cells.items()}
             first = next(iter(cells), None)
             if first is not None:
-                self._widths[first] = max(self._widths[first], 28)
+                self._widths[first] = max(self._widths[first], 36)
             yield self._line({name: name for name in cells})
         yield self._line(cells)
 
@@ -312,3 +313,20 @@ def forget(engine: Engine) -> None:
                     table = getattr(owner, name, None)
                     if isinstance(table, np.ndarray):
                         table.fill(0)
+
+
+def start_anew(engine: Engine) -> None:
+    """`forget`, and hold no text either: neither a prompt's keys and values nor what is set aside."""
+    forget(engine)
+    engine._idle.close()
+    for session in engine.lanes(engine.plan.sequences):
+        session.sequence.truncate(0)
+        session.ids.clear()
+        for source in session.market._sources:
+            if isinstance(source.drafter, ConsensusDrafter):
+                source.drafter.pool.prompt = b""  # what is remembered of it goes with the next
+
+
+def stored_bytes(engine: Engine) -> int:
+    """What the drafters of an engine's own text hold."""
+    return engine._session.market.size_bytes

@@ -1,60 +1,48 @@
-"""Our drafters on the llama.cpp backend beside llama.cpp's server and its own drafting.
+"""llama.cpp's server as users start it, and what each of its modes takes to reply.
 
-    python benchmarks/llama_server.py [MODEL] [--server PATH] [--draft-model FILE | --exit-layer E]
-                                      [--only NAME,...] [--tokens 128] [--rounds 3] [--threads 2]
-
-The same greedy prompts, as token ids. The server is started for every round and mode, so that none
-remembers replies of earlier rounds, with its defaults for each mode; what our drafters learnt is
-forgotten before each reply. Medians over the rounds of tokens a second as each engine tells them,
-decoding only. `same` is how many of our tokens are the server's before the first that differs.
-
-The server's mode with a draft model takes a file of the same vocabulary, or, with --exit-layer, the
-model's own first layers and head. Without a server binary (llama-server on the PATH, or --server)
-says so and ends with 0. Exit code 1: less than 1.2 times the best of the server's modes that draft
-from the text, over the prompts that repeat (geometric mean), or less than 0.98 times its plain
-decoding on one.
+Every figure is a median over rounds of tokens a second as each engine tells them, decoding only.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
-import shutil
 import socket
 import statistics
 import struct
 import subprocess
-import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
+from typing import Any, NamedTuple
 
 import edgespec
-from benchmarks.forgetting import forget
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import read_header
 from edgespec.models.gguf.splitting import split_model
-from edgespec.models.registry import resolve
+from lab.harness import Asked, forget
 
 CONTEXT = 1024
-MODES = {"plain": [], "ngram-simple": ["ngram-simple"], "ngram-mod": ["ngram-mod"]}
-PROMPTS = {
-    "phrase": ("the red ball and the blue box and " * 12, True, True),
-    "statements": ("x = x + 1\ny = y + 1\n" * 8, True, True),
-    "numbers": ("1, 2, 3, 4, 5, 6, 7, 8, 9, " * 6, True, True),
-    "dog": ("Tell me a short story about a dog.", False, False),
-    "bird": ("Write a long story about a cat and a bird who went to the sea.", False, False),
-}
-"""By name: the prompt, whether it goes without the chat template, whether replies repeat.
+LOOKUPS = ("ngram-simple", "ngram-mod")
+"""Its modes that draft from the text."""
 
-Prompts whose replies the bundled model does not end within 128 tokens: the server never writes the
+
+class Prompt(NamedTuple):
+    """A prompt, and whether its reply repeats it; such go without the chat template."""
+
+    text: str
+    repeats: bool
+
+
+PROMPTS = {
+    "phrase": Prompt("the red ball and the blue box and " * 12, True),
+    "statements": Prompt("x = x + 1\ny = y + 1\n" * 8, True),
+    "numbers": Prompt("1, 2, 3, 4, 5, 6, 7, 8, 9, " * 6, True),
+    "dog": Prompt("Tell me a short story about a dog.", False),
+    "bird": Prompt("Write a long story about a cat and a bird who went to the sea.", False),
+}
+"""Prompts whose replies the bundled model does not end within 128 tokens: the server never writes the
 token that ends one, and we go on behind it.
 """
 OURS, OURS_PLAIN = "ours", "ours, plain"
@@ -117,7 +105,7 @@ def first_layers(model: Path, layers: int, folder: Path) -> Path:
 
 
 def measure(
-    binary: str, model: Path, modes: dict[str, list[str]], options: argparse.Namespace
+    binary: str, model: Path, modes: dict[str, list[str]], options: Asked
 ) -> dict[str, Any]:
     """Speeds by prompt and engine, and how many tokens were the same."""
     names = options.only.split(",") if options.only else list(PROMPTS)
@@ -126,7 +114,7 @@ def measure(
     with edgespec.load(
         model, backend="llamacpp", context=CONTEXT, threads=options.threads
     ) as engine:
-        ids = {name: engine.encode(PROMPTS[name][0], raw=PROMPTS[name][1]) for name in names}
+        ids = {name: engine.encode(PROMPTS[name].text, raw=PROMPTS[name].repeats) for name in names}
         ours: dict[str, list[int]] = {}
         for _ in range(options.rounds):
             for name in names:
@@ -166,53 +154,27 @@ def _equal_before_first_other(pairs: Any) -> int:
     return count
 
 
-def report(found: dict[str, Any], tokens: int) -> bool:
-    """Print the table; whether both goals are met."""
-    speeds = found["speeds"]
-    columns = list(next(iter(speeds.values())))
-    print(f"{'prompt':<16}" + "".join(f"{name:>14}" for name in columns), end="")
-    print(f"{'/ best mode':>13}{'/ its plain':>13}{'same':>10}")
-    lookups = [name for name in columns if name.startswith("ngram")]
-    gains, worst = [], math.inf
-    for name, row in speeds.items():
-        best, plain = row[OURS] / max(row[key] for key in lookups), row[OURS] / row["plain"]
-        worst = min(worst, plain)
-        if PROMPTS[name][2]:
-            gains.append(best)
-        numbers = "".join(f"{row[key]:>14.1f}" for key in columns)
-        same = f"{found['same'][name]}/{tokens}"
-        print(f"{name:<16}{numbers}{best:>13.2f}{plain:>13.2f}{same:>10}")
-    gain = statistics.geometric_mean(gains) if gains else math.nan
-    told = f"repeating prompts: {gain:.2f} times its best; " if gains else ""
-    print(f"{told}worst against its plain: {worst:.2f}")
-    return not gain < 1.2 and worst >= 0.98
+def modes(
+    model: Path, draft: Path | None, exit_layer: int | None, folder: Path
+) -> dict[str, list[str]]:
+    """The server's arguments by mode."""
+    found: dict[str, list[str]] = {"plain": []}
+    found |= {name: ["--spec-type", name] for name in LOOKUPS}
+    if exit_layer:
+        draft = first_layers(model, exit_layer, folder)
+    if draft:
+        found["draft-simple"] = ["--spec-type", "draft-simple", "-md", str(draft)]
+    return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("model", nargs="?")
-    parser.add_argument("--server", default=shutil.which("llama-server"))
-    parser.add_argument("--draft-model", type=Path)
-    parser.add_argument("--exit-layer", type=int)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
-    options = parser.parse_args()
-    if not options.server or not Path(options.server).exists():
-        print("skipped: no llama-server was found; build llama.cpp and name it with --server")
-        return 0
-    modes = {name: [*(["--spec-type", *kinds] if kinds else [])] for name, kinds in MODES.items()}
-    model = resolve(options.model)
-    with tempfile.TemporaryDirectory() as folder:
-        draft = options.draft_model
-        if options.exit_layer:
-            draft = first_layers(model, options.exit_layer, Path(folder))
-        if draft:
-            modes["draft-simple"] = ["--spec-type", "draft-simple", "-md", str(draft)]
-        found = measure(options.server, model, modes, options)
-    return 0 if report(found, options.tokens) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def rows(found: dict[str, Any], tokens: int) -> Iterator[dict[str, Any]]:
+    """A row for each prompt: tokens a second by engine and mode, and ratios of ours."""
+    for name, speeds in found["speeds"].items():
+        best = max(speeds[key] for key in LOOKUPS)
+        yield {
+            "prompt": name,
+            **speeds,
+            "/ its best lookup": speeds[OURS] / best,
+            "/ its plain": speeds[OURS] / speeds["plain"],
+            "same": f"{found['same'][name]}/{tokens}",
+        }

@@ -21,7 +21,7 @@ class LlamaWriter(Child):
 
     def __init__(self, model: Path, context: int, threads: int, *, lookup: bool) -> None:
         request = {"model": str(model), "context": context, "threads": threads, "lookup": lookup}
-        name = "benchmarks.lookup_child"
+        name = "lab.llama_writer"
         super().__init__(name, request, name="llama.cpp", crash_advice=CRASH_ADVICE)
 
     def write(self, prompt: Sequence[int], num_tokens: int) -> float:

@@ -1,4 +1,4 @@
-"""What `peer.py` measured, as text: tables, the shapes of the curves, and the goals."""
+"""What `peers.py` measured, as text: tables, the shapes of the curves, and the goals."""
 
 from __future__ import annotations
 

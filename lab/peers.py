@@ -1,45 +1,99 @@
 """EdgeSpec and llama.cpp side by side on the same file, in one run, taking turns.
 
-    python benchmarks/peer.py MODEL... [--context 256,4096] [--threads 2] [--rounds 7] [--json]
+    python -m lab.peers curve MODEL... [--context 256,4096] [--threads 2] [--rounds 7]
+    python -m lab.peers server [MODEL] [--server PATH] [--draft-model FILE | --exit-layer E]
 
-For each model: prefill of 512 tokens up to the first logits; then, on top of each context, T(n),
-the time of one forward pass over n tokens with logits for all of them, and plain decoding in tokens
-a second, greedy, no speculation. llama.cpp runs in a process of its own (llama-cpp-python's
-low-level API, f16 KV, the same number of threads), and each engine waits while the other computes.
-In every round memory is read in one direction by as many threads, over as many bytes as a pass
-reads. Every figure is a median over the rounds with the lowest and highest beside it; goals are
-told as met or missed, and nothing is asserted.
+`curve`: prefill of 512 tokens up to the first logits; then, on top of each context, T(n), the time
+of one forward pass over n tokens with logits for all of them, and plain decoding in tokens a
+second, greedy, no speculation. llama.cpp runs in a process of its own (llama-cpp-python's low-level
+API, f16 KV, the same number of threads), and each engine waits while the other computes. In every
+round memory is read in one direction by as many threads, over as many bytes as a pass reads. To
+compare with another build, ik_llama.cpp's for one, put a llama_cpp package that binds it on
+PYTHONPATH.
+
+`server`: our drafters on the llama.cpp backend beside llama.cpp's server and its own drafting.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import math
+import shutil
 import statistics
-import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import edgespec
-from benchmarks import peer_report
-from benchmarks.peer_report import DECODE_TOKENS, PREFILL_TOKENS, SIZES
-from edgespec.backends.base import TokenTree
 from edgespec.backends.native.kernels.codegen import isa
+from edgespec.models.registry import resolve
 from edgespec.system.child_process import PeerError
 from edgespec.system.hardware import snapshot
 from edgespec.tools.bench.curve import Work, pass_seconds, timed, tokens
 from edgespec.tools.bench.llamacpp import LlamaProcess
 from edgespec.tools.bench.loops import multiply_of
-from edgespec.tools.bench.machine import Machine, package_version
 from edgespec.tools.bench.roofs import Roofs
 from edgespec.tools.bench.turns import take_turns
+from lab import llama_server, peer_report
+from lab.harness import MODEL, MODELS, Asked, Rows, Script, numbers, option, rounds
+from lab.peer_report import DECODE_TOKENS, PREFILL_TOKENS, SIZES
+from tests.support.passes import Passes
 
 Ask = Callable[[Any], list[float]]
 """Asks one engine; seconds of one turn."""
+script = Script(__doc__)
+
+
+@script.command(
+    MODELS,
+    option("--context", type=numbers, default=[256], help="tokens already in the cache, by commas"),
+    option("--threads", type=int, default=2),
+    rounds(7),
+)
+def curve(asked: Asked) -> Rows:
+    """T(n), decoding and prefill of both engines; goals are told as met or missed."""
+    for model in asked.models:
+        found = compare(model, asked.threads, sorted(asked.context), asked.rounds)
+        script.note(peer_report.text(found))
+        if asked.json:
+            yield found
+
+
+@script.command(
+    MODEL,
+    option("--server", default=shutil.which("llama-server")),
+    option("--draft-model", type=Path),
+    option("--exit-layer", type=int),
+    option("--only", default=""),
+    option("--tokens", type=int, default=128),
+    rounds(3),
+    option("--threads", type=int, default=2),
+)
+def server(asked: Asked) -> Rows:
+    """Greedy replies of our drafters and of each of the server's modes.
+
+    The server is started for every round and mode, so that none remembers replies of earlier
+    rounds. Its mode with a draft model takes a file of the same vocabulary, or, with --exit-layer,
+    the model's own first layers and head. `same` is how many of our tokens are the server's before
+    the first that differs.
+    """
+    if not asked.server or not Path(asked.server).exists():
+        script.note("skipped: no llama-server was found; build llama.cpp, name it with --server")
+        return
+    model = resolve(asked.model)
+    with tempfile.TemporaryDirectory() as folder:
+        modes = llama_server.modes(model, asked.draft_model, asked.exit_layer, Path(folder))
+        found = llama_server.measure(asked.server, model, modes, asked)
+    gains, worst = [], math.inf
+    for row in llama_server.rows(found, asked.tokens):
+        worst = min(worst, row["/ its plain"])
+        gains += [row["/ its best lookup"]] * llama_server.PROMPTS[row["prompt"]].repeats
+        yield row
+    if gains:
+        gain = statistics.geometric_mean(gains)
+        script.check(gain >= 1.2, f"repeating prompts {gain:.2f}, at least 1.2 times its best")
+    script.check(worst >= 0.98, f"worst {worst:.2f}, at least 0.98 of its plain decoding")
 
 
 class Ours:
@@ -50,6 +104,7 @@ class Ours:
             model, threads=threads, context=room, backend="native", max_nodes=max(SIZES)
         )
         self.target = self.engine._target  # the one the engine decodes with
+        self.passes = Passes(self.target)
 
     def forward(self, n: int, past: int) -> list[float]:
         self._fill(past)
@@ -57,14 +112,14 @@ class Ours:
 
     def prefill(self, n: int) -> list[float]:
         ids = self._tokens(n)
-        self.target.truncate(0)
+        self.passes.truncate()
 
         def work() -> None:
-            self.target.prefill(ids[:-1])
-            self.target.forward(TokenTree.chain(ids[-1:]))
+            self.passes.prefill(ids[:-1])
+            self.passes.score(ids[-1:])
 
         seconds = timed(work)
-        self.target.truncate(0)
+        self.passes.truncate()
         return [seconds]
 
     def decode(self, n: int, past: int) -> list[float]:
@@ -73,9 +128,9 @@ class Ours:
 
     def _fill(self, past: int) -> None:
         """Have these positions in the cache, and no others."""
-        if self.target.length < past:
+        if self.passes.length < past:
             self._generate(past, 1)
-        self.target.truncate(past)
+        self.passes.truncate(past)
 
     def _generate(self, past: int, n: int) -> float:
         """Tokens a second of n greedy tokens, the first computed at position `past`."""
@@ -150,38 +205,5 @@ def _take_turns(
     return {"read_rates": seconds.pop("read")[""], "seconds": seconds}
 
 
-def machine() -> str:
-    """What this was measured on."""
-    here = Machine.here()
-    versions = here.versions | {"llama-cpp-python": package_version("llama-cpp-python")}
-    load = "" if here.load_average is None else f", load average {here.load_average:.1f}"
-    told = ", ".join(f"{name} {text}" for name, text in versions.items())
-    return f"{here.processor}, {here.cores} cores, {here.system}{load}; {told}"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("models", nargs="+", type=Path)
-    parser.add_argument("--context", default="256", help="tokens already in the cache, by commas")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    words = options.context.split(",")
-    if not all(word.isdigit() and int(word) for word in words) or options.rounds < 1:
-        parser.error("--context and --rounds are whole numbers from 1")
-    contexts = sorted(map(int, words))
-    found = [compare(model, options.threads, contexts, options.rounds) for model in options.models]
-    if options.json:
-        print(json.dumps({"machine": machine(), "models": found}))
-        return
-    print(f"{machine()}\n{options.threads} threads, f16 KV, {options.rounds} rounds taking turns")
-    for result in found:
-        print(f"\n{peer_report.text(result)}")
-
-
 if __name__ == "__main__":
-    try:
-        main()
-    except PeerError as error:
-        sys.exit(str(error))
+    script.run()

@@ -1,6 +1,6 @@
 """Makes transcripts for `edgespec replay`: what the bundled model writes, and reference texts.
 
-    python benchmarks/transcripts.py OUT --bench FOLDER --corpus FOLDER [--model MODEL]
+    python -m lab.transcripts OUT --bench FOLDER --corpus FOLDER [--model MODEL]
         [--prompts 10] [--tokens 160] [--texts 100] [--sets NAMES]
 
 BENCH holds spec_bench.jsonl.gz, humaneval.jsonl.gz and gsm8k_test_200.jsonl.gz as their authors
@@ -19,37 +19,30 @@ The two last are made here, by rule. Everything is drawn with a fixed seed.
 
 from __future__ import annotations
 
-import argparse
-import gzip
 import json
 import random
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import edgespec
 from edgespec.errors import ContextOverflowError
+from lab.harness import Asked, Rows, Script, names, option, read_lines
 
 Line = dict[str, Any]
 SAMPLED = {"model-greedy": 0.0, "model-0.8": 0.8}
 
 
-def records(path: Path) -> Iterator[Line]:
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            yield json.loads(line)
+script = Script(__doc__)
 
 
-def replies(asked: argparse.Namespace, temperature: float) -> Iterator[Line]:
+def replies(asked: Asked, temperature: float) -> Iterator[Line]:
     """The model's replies to the first prompts of each category, until `--tokens`."""
     wanted: Counter[str] = Counter()
     with edgespec.load(asked.model) as engine:
-        for question in records(asked.bench / "spec_bench.jsonl.gz"):
+        for question in read_lines(asked.bench / "spec_bench.jsonl.gz"):
             category = question["category"]
             if wanted[category] == asked.prompts:
                 continue
@@ -64,18 +57,18 @@ def replies(asked: argparse.Namespace, temperature: float) -> Iterator[Line]:
             yield {"prompt": ids, "output": reply.token_ids, "category": category}
 
 
-def gsm8k(asked: argparse.Namespace) -> Iterator[Line]:
-    for record in records(asked.bench / "gsm8k_test_200.jsonl.gz"):
+def gsm8k(asked: Asked) -> Iterator[Line]:
+    for record in read_lines(asked.bench / "gsm8k_test_200.jsonl.gz"):
         yield {"prompt": record["question"], "output": record["answer"]}
 
 
-def humaneval(asked: argparse.Namespace) -> Iterator[Line]:
-    for record in records(asked.bench / "humaneval.jsonl.gz"):
+def humaneval(asked: Asked) -> Iterator[Line]:
+    for record in read_lines(asked.bench / "humaneval.jsonl.gz"):
         yield {"prompt": record["prompt"], "output": record["canonical_solution"]}
 
 
-def rename(asked: argparse.Namespace) -> Iterator[Line]:
-    for record in records(asked.bench / "humaneval.jsonl.gz"):
+def rename(asked: Asked) -> Iterator[Line]:
+    for record in read_lines(asked.bench / "humaneval.jsonl.gz"):
         old = record["entry_point"]
         program = record["prompt"] + record["canonical_solution"]
         new = f"compute_{old}"
@@ -85,23 +78,23 @@ def rename(asked: argparse.Namespace) -> Iterator[Line]:
         }
 
 
-def answers(name: str, asked: argparse.Namespace, least: int = 0) -> Iterator[Line]:
-    for record in records(asked.corpus / f"{name}.jsonl.gz"):
+def answers(name: str, asked: Asked, least: int = 0) -> Iterator[Line]:
+    for record in read_lines(asked.corpus / f"{name}.jsonl.gz"):
         if record["prompt"] and len(record["response"]) >= least:
             yield {"prompt": record["prompt"], "output": record["response"]}
 
 
-def dialogues(asked: argparse.Namespace) -> Iterator[Line]:
-    for record in records(asked.corpus / "persona_chat.jsonl.gz"):
+def dialogues(asked: Asked) -> Iterator[Line]:
+    for record in read_lines(asked.corpus / "persona_chat.jsonl.gz"):
         before, turn, last = record.get("text", "").rpartition("\nAssistant:")
         if len(before) > 200:
             yield {"prompt": before + turn, "output": last}
 
 
-def proofread(asked: argparse.Namespace) -> Iterator[Line]:
+def proofread(asked: Asked) -> Iterator[Line]:
     """Two letters of every fifteenth long word were swapped."""
     rng = random.Random(3)
-    for record in records(asked.corpus / "fairytaleqa.jsonl.gz"):
+    for record in read_lines(asked.corpus / "fairytaleqa.jsonl.gz"):
         text = record.get("text", "")
         if not 600 <= len(text) <= 2000:
             continue
@@ -124,7 +117,7 @@ SETS = {
 }
 
 
-def lines_of(name: str, asked: argparse.Namespace) -> list[Line]:
+def lines_of(name: str, asked: Asked) -> list[Line]:
     """A set: all the model's replies, or so many of the texts, in the order of the source."""
     if name in SAMPLED:
         return list(replies(asked, SAMPLED[name]))
@@ -133,25 +126,25 @@ def lines_of(name: str, asked: argparse.Namespace) -> list[Line]:
     return [found[place] for place in chosen]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--bench", type=Path, required=True)
-    parser.add_argument("--corpus", type=Path, required=True)
-    parser.add_argument("--model")
-    parser.add_argument("--prompts", type=int, default=10)
-    parser.add_argument("--tokens", type=int, default=160)
-    parser.add_argument("--texts", type=int, default=100)
-    parser.add_argument("--sets", default=",".join([*SAMPLED, *SETS]))
-    asked = parser.parse_args()
+@script.command(
+    option("out", type=Path),
+    option("--bench", type=Path, required=True),
+    option("--corpus", type=Path, required=True),
+    option("--model"),
+    option("--prompts", type=int, default=10),
+    option("--tokens", type=int, default=160),
+    option("--texts", type=int, default=100),
+    option("--sets", type=names, default=[*SAMPLED, *SETS]),
+)
+def transcripts(asked: Asked) -> Rows:
+    """Write the sets."""
     asked.out.mkdir(parents=True, exist_ok=True)
-    for name in asked.sets.split(","):
+    for name in asked.sets:
         lines = lines_of(name, asked)
         with open(asked.out / f"{name}.jsonl", "w", encoding="utf-8") as file:
-            for line in lines:
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        print(f"{name}: {len(lines)} transcripts")
+            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        yield {"set": name, "transcripts": len(lines)}
 
 
 if __name__ == "__main__":
-    main()
+    script.run()

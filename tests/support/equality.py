@@ -206,3 +206,13 @@ def prompts() -> Iterator[str]:
     """300 prompts: stories, lists, JSON, repetition."""
     for subject, task in product(SUBJECTS, TASKS):
         yield task.replace("{}", subject)
+
+
+def compared(expected: Reply, reply: Reply) -> dict[str, Any]:
+    """Whether a reply is the expected one, and its numbers."""
+    stats = reply.stats
+    tokens = {"tokens": stats.output_tokens, "steps": stats.steps}
+    found: dict[str, Any] = {"equal": same(expected, reply), **tokens}
+    if not found["equal"]:
+        found |= {"expected": expected.token_ids, "found": reply.token_ids}
+    return found
