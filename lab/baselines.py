@@ -25,8 +25,8 @@ class _TextDrafter(Drafter):
     def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         self.text = [int(token) for token in tokens]
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        self.text += tokens
+    def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        self.text += map(int, tokens)
 
     def chain(self, tokens: Sequence[int], max_nodes: int) -> DraftTree:
         drafted = list(tokens[:max_nodes])
@@ -87,7 +87,7 @@ class NgramModDrafter(_TextDrafter):
             self.pool[tuple(self.text[end - self.key_tokens : end])] = self.text[end]
         self._entered = max(len(self.text), self.key_tokens)
 
-    def extend(self, tokens: Sequence[int]) -> None:
+    def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         super().extend(tokens)
         if len(self.text) - self._entered >= self.piece:
             self._enter()

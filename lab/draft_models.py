@@ -1,52 +1,78 @@
-"""Drafting with the model's own first layers, alone: against plain decoding, and against every
-fixed exit and length.
+"""Drafts that take passes of a model: its own first layers, or another model.
 
-    python benchmarks/early_exit.py [MODEL] [--tokens 96] [--rounds 3] [--grid] [--market]
-                                    [--families chat stories] [--threads N]
+    python -m lab.draft_models alone [MODEL] [--grid] [--families chat stories]
+    python -m lab.draft_models together [MODEL] [--draft-model edgespec-draft] [--families chat]
 
-Six families of prompts, each past the reply's end; all ways take turns, and medians over rounds of
-seconds a token are compared. `--grid` lets every exit with chains of 1 to 4 write for as many
-rounds, and the best three of them beside the adaptive one for three times as many more, of which
-the best is compared with it: luck in being found best counts little then. `--market` adds early
-exits to the default drafters, and compares that with them alone. Replies are checked to be equal.
-Nothing else is asserted.
+`alone`: early exits against plain decoding and, with `--grid`, against every fixed exit with chains
+of 1 to 4. `together`: n-grams, early exits, a draft model, each alone, and all in one market.
+Prompts are past the reply's end and with other words each round, so that no reply was written
+before. All ways take turns, and replies are checked to be equal.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
 
 import edgespec
-from benchmarks.equality import Eager
-from edgespec.control.controller import Controller
-from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.model.early_exit import EarlyExitDrafter
-from edgespec.drafting.registry import make_drafter
 from edgespec.engine.engine import Engine
-from edgespec.engine.request import Reply
-from edgespec.memory.plan.footprint import ADAPTER_ITEM
+from edgespec.loading.model_drafters import EARLY_EXIT
 from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS
+from lab.harness import (
+    MODEL,
+    THREADS,
+    Asked,
+    Rows,
+    Script,
+    alternate,
+    market_of,
+    option,
+    ratios,
+    rounds,
+    tokens,
+)
+from tests.support.equality import Eager
 
-FAMILIES: dict[str, tuple[float, tuple[str, ...]]] = {
-    "stories, greedy": (0.0, ("Tell me a short story about a {}.", "Write about a lost {}.")),
-    "stories, 0.8": (0.8, ("Tell me a story about the {}.", "Write a tale of a brave {}.")),
-    "chat, greedy": (0.0, ("How can I look after my {}?", "Why is a {} important?")),
-    "chat, 0.8": (0.8, ("What do you like about a {}?", "Give me advice for a new {}.")),
-    "repetition": (0.0, ("Write the word {} again and again: {} {} {} {} {} {}",)),
-    "fields as JSON": (0.0, ("Extract name and age as JSON: {} is 5. Sue is 6.",)),
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "stories": ("Tell me a short story about a {}.", "Write about a lost {}."),
+    "chat": ("How can I look after my {}?", "What do you like about a {}?"),
+    "repetition": ("Write the word {} again and again: {} {} {} {} {} {}",),
+    "json": (
+        "Extract name and age as JSON: {} is 5. Sue is 6.",
+        "Extract the animal and the place as JSON: The {} went to the old farm by the river.",
+    ),
+    "rewriting": (
+        "Correct the mistake: The {} go to the beach every day.",
+        "Write in the past tense: The {} stands near the door and waits for the rain to end.",
+    ),
 }
+TEMPERATURES = (0.0, 0.8)
 TOPICS = ("dog", "boat", "garden", "king", "robot", "farm", "kite", "bear", "school", "drum")
 """One a round, so that no reply was written before: n-grams would remember it."""
 LENGTHS = (1, 2, 3, 4)
-MEMORY = "1GiB"
-"""The same for plans that are compared."""
+MEMORY = "3GiB"
+"""The same for plans that are compared, and for four engines in one process."""
+SETS: dict[str, tuple[tuple[str, ...], bool]] = {
+    "n-grams": (BUILT_IN_DRAFTERS, False),
+    "early exit": ((EARLY_EXIT,), False),
+    "draft model": ((), True),
+    "all": ((*BUILT_IN_DRAFTERS, EARLY_EXIT), True),
+}
+"""Drafters, and whether the draft model is one of them."""
+COMMON = (
+    option("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES)),
+    tokens(40),
+    rounds(3),
+    THREADS,
+)
+Way = Callable[[], tuple[Engine, bool]]
+"""Makes an engine ready to write this way: the engine, and whether with speculation."""
+script = Script(__doc__)
 
 
 class Fixed(EarlyExitDrafter):
@@ -63,146 +89,135 @@ class Fixed(EarlyExitDrafter):
             token = int(self._drafts[depth, 0])
 
 
-Way = tuple[Market, Controller, bool]
-"""Who drafts, who says how much of it is verified, and whether there is speculation at all."""
+@script.command(MODEL, option("--grid", action="store_true", help="all fixed exits"), *COMMON)
+def alone(asked: Asked) -> Rows:
+    """Early exits alone; with --grid beside the best fixed exit of each family."""
+    with edgespec.load(
+        asked.model, memory=MEMORY, threads=asked.threads, drafters=EARLY_EXIT
+    ) as engine:
+        ways = _fixed_ways(engine) if asked.grid else {}
+        ways |= {"plain": lambda: (engine, False), "adaptive": _own_way(engine)}
+        for name, found in _families(ways, asked):
+            fixed = {
+                statistics.median(seconds): way
+                for way, seconds in found.items()
+                if way.startswith("exit")
+            }
+            best = fixed[min(fixed)] if fixed else None
+            row: dict[str, Any] = {
+                "family": name,
+                "plain, tokens/s": 1 / statistics.median(found["plain"]),
+                "adaptive / plain": ratios(found["plain"], found["adaptive"]),
+            }
+            if best:
+                row |= {"best fixed": best}
+                row |= {"best / plain": ratios(found["plain"], found[best])}
+                row |= {"adaptive / best": ratios(found[best], found["adaptive"])}
+            yield row
 
 
-def ways(engine: Engine, grid: bool) -> dict[str, Way]:
-    """Ways of writing by name."""
-    own, controller = engine._session.market, engine._controller
-    found: dict[str, Way] = {
-        "plain": (own, controller, False), "adaptive": (own, controller, True)
-    }  # fmt: skip
-    adaptive = own._sources[0].drafter
+def _own_way(engine: Engine) -> Way:
+    market, controller = market_of(engine), engine._controller
+
+    def ready() -> tuple[Engine, bool]:
+        engine._session.market, engine._controller = market, controller
+        return engine, True
+
+    return ready
+
+
+def _fixed_ways(engine: Engine) -> dict[str, Way]:
+    """Every exit with chains of each length; what is drafted is verified."""
+    adaptive, spec = market_of(engine)._sources[0].drafter, engine.file.spec
     assert isinstance(adaptive, EarlyExitDrafter)
-    for way_out in adaptive.exits if grid else ():
+    found: dict[str, Way] = {}
+    for way_out in adaptive.exits:
         for length in LENGTHS:
-            spec = engine.file.spec
             drafter = Fixed([way_out], spec.vocab_size, adaptive._head_size, spec.num_layers)
             drafter.length = length
             market = Market([drafter])
-            market.attach(engine._target.own, controller.curve.table)
-            name = f"exit {way_out.layer}{'a' * way_out.adapted}, {length}"
-            found[name] = market, Eager(engine.plan.max_nodes), True
+            market.attach(engine._target.own, engine._controller.curve.table)
+
+            def ready(market: Market = market) -> tuple[Engine, bool]:
+                engine._session.market = market
+                engine._controller = Eager(engine.plan.max_nodes)
+                return engine, True
+
+            found[f"exit {way_out.layer}{'a' * way_out.adapted}, {length}"] = ready
     return found
 
 
-def market_ways(engine: Engine) -> dict[str, Way]:
-    """Plain decoding, the default drafters, and these with early exits, which the engine has."""
-    own, controller = engine._session.market, engine._controller
-    few = Market([make_drafter(name, 2**20) for name in BUILT_IN_DRAFTERS])
-    few.attach(engine._target.own, controller.curve.table)
-    curve = CostCurve(engine.cost_curve(), engine.plan.max_nodes)
-    return {
-        "plain": (own, controller, False),
-        "n-grams": (few, Controller(curve, engine.plan.max_nodes), True),
-        "adaptive": (own, controller, True),
-    }
-
-
-def write(engine: Engine, way: Way, family: str, tokens: int, turn: int) -> list[Reply]:
-    """All replies of a family in a round."""
-    temperature, prompts = FAMILIES[family]
-    engine._session.market, engine._controller, speculation = way
-    return [
-        engine.generate(
-            prompt.replace("{}", TOPICS[turn % len(TOPICS)]),
-            max_tokens=tokens,
-            temperature=temperature,
-            seed=turn,
-            ignore_eos=True,
-            speculation=speculation,
-        )
-        for prompt in prompts
-    ]
-
-
-def seconds_of(
-    engine: Engine, family: str, tokens: int, turns: range, every: dict[str, Way]
-) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Seconds a token of each way in these rounds, and tokens a step in the last of them."""
-    seconds: dict[str, list[float]] = {name: [] for name in every}
-    steps: dict[str, float] = {}
-    for turn in turns:
-        texts, names = set(), list(every)
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            replies = write(engine, every[name], family, tokens, turn)
-            texts.add(repr([reply.token_ids for reply in replies]))
-            stats = [reply.stats for reply in replies]
-            seconds[name].append(statistics.mean(1.0 / stat.tokens_per_second for stat in stats))
-            steps[name] = statistics.mean(stat.tokens_per_step for stat in stats)
-        assert len(texts) == 1, f"{family}: the replies differ"
-    return seconds, steps
-
-
-def rows(
-    engine: Engine, families: list[str], tokens: int, rounds: int, every: dict[str, Way]
-) -> Iterator[str]:
-    """A line for each family."""
-    fixed = {name: way for name, way in every.items() if name.startswith("exit")}
-    for family in families:
-        few = {name: way for name, way in every.items() if name not in fixed}
-        turns = range(1, rounds + 1)
-        seconds_of(engine, family, tokens, range(1), few)  # to learn in
-        if fixed:
-            tried, _ = seconds_of(engine, family, tokens, turns, every)
-            best = sorted(fixed, key=lambda name: statistics.median(tried[name]))[:3]
-            few |= {name: fixed[name] for name in best}
-            turns = range(rounds + 1, 4 * rounds + 1)
-        seconds, steps = seconds_of(engine, family, tokens, turns, few)
-        usual = {name: statistics.median(values) for name, values in seconds.items()}
-        ratios = [one / two for one, two in zip(seconds["plain"], seconds["adaptive"], strict=True)]
-        line = (
-            f"{family:<18}{1 / usual['plain']:>8.0f}{1 / usual['adaptive']:>10.0f}"
-            f"{usual['plain'] / usual['adaptive']:>8.2f}x ({min(ratios):.2f}-{max(ratios):.2f})"
-            f"{steps['adaptive']:>8.2f}"
-        )
-        if "n-grams" in usual:
-            pairs = zip(seconds["n-grams"], seconds["adaptive"], strict=True)
-            both = [one / two for one, two in pairs]
-            line += (
-                f"{usual['plain'] / usual['n-grams']:>10.2f}x{statistics.median(both):>10.2f}x "
-                f"({min(both):.2f}-{max(both):.2f})"
+@script.command(MODEL, option("--draft-model", default="edgespec-draft"), *COMMON)
+def together(asked: Asked) -> Rows:
+    """N-grams, early exits and a draft model, each alone, and all in one market."""
+    with ExitStack() as stack:
+        ways: dict[str, Way] = {}
+        for name, (drafters, has_model) in SETS.items():
+            engine = stack.enter_context(
+                edgespec.load(
+                    asked.model,
+                    memory=MEMORY,
+                    threads=asked.threads,
+                    drafters=drafters,
+                    draft_model=asked.draft_model if has_model else None,
+                )
             )
-        if fixed:
-            name = min(best, key=lambda name: usual[name])
-            both = [one / two for one, two in zip(seconds[name], seconds["adaptive"], strict=True)]
-            line += f"   {name:>10} {usual['plain'] / usual[name]:.2f}x"
-            line += f" {statistics.median(both):>8.2f}x ({min(both):.2f}-{max(both):.2f})"
-        yield line
+            ways[name] = partial(_ready, engine, True)
+            ways.setdefault("plain", partial(_ready, engine, False))
+        for name, found in _families(ways, asked):
+            every = {way: ratios(found["plain"], found[way]) for way in SETS}
+            _, best = max((every[way].median, way) for way in SETS if way != "all")
+            yield {
+                "family": name,
+                "plain, tokens/s": 1 / statistics.median(found["plain"]),
+                **every,
+                "all / best alone": ratios(found[best], found["all"]),
+                "which is": best,
+            }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("model", nargs="?")
-    parser.add_argument("--tokens", type=int, default=96)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--families", nargs="+", default=[""], help="parts of their names")
-    parser.add_argument("--grid", action="store_true")
-    parser.add_argument("--market", action="store_true")
-    asked = parser.parse_args()
-    plain = edgespec.plan(asked.model, memory=MEMORY, threads=asked.threads, drafters="trigram")
-    names = (*BUILT_IN_DRAFTERS, "early-exit") if asked.market else ("early-exit",)
-    with edgespec.load(asked.model, memory=MEMORY, threads=asked.threads, drafters=names) as engine:
-        exact = engine.plan.footprint.exact
-        same = plain.footprint.exact == {
-            name: size for name, size in exact.items() if name != ADAPTER_ITEM
-        }
-        print(f"weights {exact['weights'] / 2**20:.1f} MiB; exact items as without: {same}")
-        print("T(n), ms:", {n: round(1e3 * s, 2) for n, s in engine.cost_curve().items()})
-        head = f"{'':<18}{'plain/s':>8}{'drafted/s':>10}{'ratio':>9} (spread){'a step':>12}"
-        head += "   best fixed, ratio, adaptive against it" if asked.grid else ""
-        print(head + ("   n-grams   against them" if asked.market else ""))
-        drafter = engine._session.market._sources[-1].drafter
-        every = market_ways(engine) if asked.market else ways(engine, asked.grid)
-        families = [family for family in FAMILIES if any(part in family for part in asked.families)]
-        for line in rows(engine, families, asked.tokens, asked.rounds, every):
-            print(line, flush=True)
-        if isinstance(drafter, EarlyExitDrafter) and not asked.grid:
-            print("left last after layer", drafter.layer, "of", engine.file.spec.num_layers)
+def _ready(engine: Engine, speculation: bool) -> tuple[Engine, bool]:
+    return engine, speculation
+
+
+def _families(
+    ways: Mapping[str, Way], asked: Asked
+) -> Iterator[tuple[str, dict[str, list[float]]]]:
+    """(family and temperature, seconds a token of each way by round)."""
+    for family in asked.families:
+        for temperature in TEMPERATURES:
+            written: dict[tuple[int, str], set[str]] = {}
+            turns = dict.fromkeys(ways, -1)
+
+            def write(
+                name: str,
+                family: str = family,
+                temperature: float = temperature,
+                written: dict[tuple[int, str], set[str]] = written,
+                turns: dict[str, int] = turns,
+            ) -> float:
+                engine, speculation = ways[name]()
+                turns[name] += 1
+                seconds = []
+                for prompt in FAMILIES[family]:
+                    reply = engine.generate(
+                        prompt.replace("{}", TOPICS[turns[name] % len(TOPICS)]),
+                        max_tokens=asked.tokens,
+                        temperature=temperature,
+                        seed=turns[name],
+                        ignore_eos=True,
+                        speculation=speculation,
+                    )
+                    texts = written.setdefault((turns[name], prompt), set())
+                    texts.add(repr(reply.token_ids))
+                    if len(texts) > 1:
+                        raise SystemExit(f"{family}: the replies differ")
+                    seconds.append(1.0 / reply.stats.tokens_per_second)
+                return statistics.mean(seconds)
+
+            found = alternate({name: partial(write, name) for name in ways}, asked.rounds)
+            yield f"{family}, {temperature:g}", found
 
 
 if __name__ == "__main__":
-    main()
+    script.run()

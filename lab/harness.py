@@ -28,16 +28,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
+from edgespec.drafting.market.market import Market
 from edgespec.drafting.tables.consensus import ConsensusDrafter
 from edgespec.engine.engine import Engine
 from edgespec.system.child_process import PeerError
 from edgespec.tools.bench.machine import Machine, package_version
-from edgespec.tools.bench.spread import Spread
+from edgespec.tools.bench.spread import Spread as Spread
 from edgespec.tools.bench.turns import take_turns
 
 ROOT = Path(__file__).parents[1]
@@ -316,7 +318,7 @@ def forget(engine: Engine) -> None:
 
 
 def start_anew(engine: Engine) -> None:
-    """`forget`, and hold no text either: neither a prompt's keys and values nor what is set aside."""
+    """`forget`, and hold no text either: no prompt's keys and values, and nothing set aside."""
     forget(engine)
     engine._idle.close()
     for session in engine.lanes(engine.plan.sequences):
@@ -329,4 +331,28 @@ def start_anew(engine: Engine) -> None:
 
 def stored_bytes(engine: Engine) -> int:
     """What the drafters of an engine's own text hold."""
-    return engine._session.market.size_bytes
+    return market_of(engine).size_bytes
+
+
+def market_of(engine: Engine) -> Market:
+    """Who drafts for an engine's own text."""
+    return engine._session.market
+
+
+@contextmanager
+def timing_passes(engine: Engine) -> Iterator[list[tuple[float, float]]]:
+    """When each of an engine's passes begins and ends, meanwhile."""
+    target, times = engine._target, list[tuple[float, float]]()
+    forward = target.forward_batch
+
+    def timed(*arguments: Any, **options: Any) -> Any:
+        begin = time.perf_counter()
+        found = forward(*arguments, **options)
+        times.append((begin, time.perf_counter()))
+        return found
+
+    target.forward_batch = timed  # type: ignore[method-assign]
+    try:
+        yield times
+    finally:
+        del target.forward_batch

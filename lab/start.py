@@ -1,56 +1,96 @@
-"""From the start of a process to the first character, with an empty and with a filled cache.
+"""How long until the first token?
 
-    python benchmarks/first_token.py [MODEL] [--rounds 3] [--starts 3] [--json]
+    python -m lab.start phases [MODEL] [--rounds 3] [--starts 3]
+    python -m lab.start prefix MODEL [--tokens 4096] [--context 4608] [--rounds 3]
+    python -m lab.start weights [TYPE...] [--megabytes 64] [--rounds 5]
 
-In each round one start finds an empty cache folder and `--starts` more find it filled. The first
-column is `edgespec run` as users start it, up to the first character on its standard output. The
-others are one more start of each kind, through the Python interface, cut where the engine tells its
-stages: Python itself; imports and the plan; kernels (compiled, or loaded from the cache); weights;
-the cost curve (measured, or checked); prompt and first token. Seconds, medians, lowest and highest.
-Modules are bytecode before, as installers leave them.
+`phases`: from the start of a process to the first character, with an empty and with a filled cache.
+`prefix`: after a saved prefix and after computing it; whether the texts agree. `weights`: what each
+type takes to load, in GB of the file per second of a core; and to compile.
 """
 
 from __future__ import annotations
 
-import argparse
 import compileall
-import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+import numpy as np
 
-PROMPT = "Tell me a story."
+import edgespec
+from edgespec.backends.native.kernels.codegen import isa
+from edgespec.backends.native.kernels.matmul.pack import packer
+from edgespec.backends.native.kernels.matmul.tile import FORMATS
+from edgespec.backends.native.weights import PackedMatrix, load_matrix
+from edgespec.engine.engine import Engine
+from edgespec.engine.request import Reply
+from edgespec.memory.kv import prompt_cache
+from edgespec.models.file import ModelFile
+from edgespec.models.gguf.file_source import FileSource
+from edgespec.models.gguf.header import GgufHeader
+from edgespec.models.spec import TensorInfo, TensorType
+from lab.harness import (
+    MODEL,
+    ROOT,
+    Asked,
+    Rows,
+    Script,
+    Spread,
+    in_process,
+    option,
+    python_path,
+    rounds,
+    start_anew,
+)
+from lab.start_once import PROMPT, times_of_a_start
+
 COMMAND = "edgespec run"
 PHASES = ("Python", "imports, plan", "kernels", "weights", "curve", "first token")
 GOALS = {("empty", "kernels"): 10.0, ("filled", COMMAND): 0.5}
-Seconds = dict[str, list[float]]
-"""By column, one figure for each start."""
+WORDS = (
+    "the", "guide", "knows", "every", "station", "of", "the", "old", "line", "and", "tells", "how",
+    "each", "came", "to", "be",
+)  # fmt: skip
+script = Script(__doc__)
 
 
-def measure(model: str | None, rounds: int, starts: int) -> dict[str, Seconds]:
-    """Seconds of all starts, by what their cache folder was."""
-    found: dict[str, Seconds] = {
-        state: {column: [] for column in (COMMAND, *PHASES)} for state in ("empty", "filled")
+@script.command(MODEL, rounds(3), option("--starts", type=int, default=3, help="in each round"))
+def phases(asked: Asked) -> Rows:
+    """Seconds of `edgespec run` to its first character, and of the stages of another start.
+
+    In each round one start finds an empty cache folder and `--starts` more find it filled. Stages
+    are cut where the engine tells of them: Python itself; imports and the plan; kernels (compiled,
+    or loaded from the cache); weights; the cost curve (measured, or checked); prompt and first
+    token. Modules are bytecode before, as installers leave them.
+    """
+    compileall.compile_dir(ROOT / "edgespec", quiet=1)
+    columns = (COMMAND, *PHASES)
+    found: dict[str, dict[str, list[float]]] = {
+        state: {column: [] for column in columns} for state in ("empty", "filled")
     }
-    for _ in range(rounds):
+    for _ in range(asked.rounds):
         with tempfile.TemporaryDirectory() as folder:
-            for number in range(1 + starts):
+            for number in range(1 + asked.starts):
                 seconds = found["filled" if number else "empty"]
-                seconds[COMMAND].append(_command(model, Path(folder) / "command"))
-                for phase, taken in _phases(model, Path(folder) / "phases").items():
-                    seconds[phase].append(taken)
-    return found
+                seconds[COMMAND].append(_command_s(asked.model, Path(folder) / "command"))
+                begin, cache = time.time(), str(Path(folder) / "phases")
+                ends = in_process(times_of_a_start, asked.model, EDGESPEC_CACHE=cache)
+                for phase, before, end in zip(PHASES, [begin, *ends], ends, strict=False):
+                    seconds[phase].append(end - before)
+    for state, seconds in found.items():
+        yield {"cache": state} | {name: Spread.of(taken) for name, taken in seconds.items()}
+    for (state, column), goal in GOALS.items():
+        taken = statistics.median(found[state][column])
+        script.check(taken <= goal, f"{column}, {state} cache: {taken:.2f} s, goal {goal:g} s")
 
 
-def _command(model: str | None, cache: Path) -> float:
+def _command_s(model: str | None, cache: Path) -> float:
     """Seconds of one start of the command, up to its first character."""
     options = ["--seed", "1", "--max-tokens", "8", *(["--model", model] if model else [])]
     start = time.perf_counter()
@@ -59,7 +99,7 @@ def _command(model: str | None, cache: Path) -> float:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=_environment(cache),
+        env=os.environ | {"EDGESPEC_CACHE": str(cache), "PYTHONPATH": python_path()},
     )
     assert process.stdout is not None
     first = process.stdout.read(1)
@@ -70,86 +110,139 @@ def _command(model: str | None, cache: Path) -> float:
     return seconds
 
 
-def _phases(model: str | None, cache: Path) -> dict[str, float]:
-    """Seconds of each phase of one start."""
-    start = time.time()
-    told = subprocess.run(
-        [sys.executable, str(Path(__file__).resolve()), "--child", *filter(None, [model])],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        env=_environment(cache),
-        check=True,
+@script.command(
+    option("model"),
+    option("--tokens", type=int, default=4096, help="of the prefix, at most"),
+    option("--context", type=int, default=4608),
+    rounds(3),
+    option("--kv-type", default="f16"),
+    option("--only", choices=["saved", "computed"]),
+    option("--folder", type=Path, help="keep the prefix here, or take it from here"),
+)
+def prefix(asked: Asked) -> Rows:
+    """Seconds to the first token of a prompt that goes on with three words.
+
+    Every trial begins with an engine that holds no text, and for the saved prefix with the file
+    closed.
+    """
+    with tempfile.TemporaryDirectory() as made:
+        os.environ["EDGESPEC_DATA"] = str(asked.folder or made)
+        with edgespec.load(asked.model, context=asked.context, kv_type=asked.kv_type) as engine:
+            text = _text_of(engine, asked.tokens)
+            name = f"lab-{asked.kv_type}"
+            try:
+                saved = prompt_cache.read(name)
+            except edgespec.KvFileError:
+                saved = engine.save_prefix(name, text, raw=True)
+            script.note(f"{len(saved.header.ids)} tokens, {saved.size_bytes / 2**20:.0f} MiB")
+            taken: dict[str, list[float]] = {}
+            texts = set()
+            for which in ("computed", "saved") if not asked.only else (asked.only,):
+                for _ in range(asked.rounds):
+                    reply = _continue(engine, text, name if which == "saved" else None)
+                    cached, notes = reply.stats.cached_tokens, reply.stats.notes
+                    if notes or (cached > 0) != (which == "saved"):
+                        raise SystemExit(f"{which}: {cached} tokens cached, {notes}")
+                    taken.setdefault(which, []).append(reply.stats.time_to_first_token_s)
+                    texts.add(tuple(reply.token_ids))
+                yield {"prefix": which, "first token after, s": Spread.of(taken[which])}
+    if len(taken) == 2:
+        share = statistics.median(taken["saved"]) / statistics.median(taken["computed"])
+        script.check(share < 0.05, f"saved / computed: {share:.1%}, goal 5 %")
+    script.check(len(texts) == 1, "the texts are the same")
+
+
+def _text_of(engine: Engine, num_tokens: int) -> str:
+    """A text of at most that many tokens, and few less."""
+    text = found = ""
+    for count in range(10 * num_tokens):
+        if count % 8 == 0:
+            if len(engine.encode(text, raw=True)) > num_tokens:
+                return found
+            found = text
+        text = f"{text} {WORDS[(count * count + count // 7) % len(WORDS)]}"
+    raise SystemExit("this vocabulary takes more words than that")
+
+
+def _continue(engine: Engine, text: str, saved: str | None) -> Reply:
+    start_anew(engine)
+    prompt = " Then the train"
+    options = {"raw": True, "temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
+    return engine.generate(prompt if saved else text + prompt, prefix=saved, **options)
+
+
+@script.command(
+    option("types", nargs="*", metavar="TYPE", help=", ".join(kind.name for kind in FORMATS)),
+    option("--megabytes", type=int, default=64),
+    option("--columns", type=int, default=4096),
+    rounds(5),
+)
+def weights(asked: Asked) -> Rows:
+    """GB of the file per second, of one matrix whose file is in the page cache, one thread.
+
+    `pack`: from memory to memory that has been touched; `first touch`: into fresh memory, whose
+    pages the system hands out meanwhile; `load`: what opening a model does: read a few rows, pack
+    them, and so on, into fresh memory. Then the seconds that a first start compiles for the type.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["EDGESPEC_CACHE"] = folder
+        isa.tile_address(isa.chosen(), TensorType.F32, 1)  # what the first compilation sets up
+        for name in asked.types or [kind.name for kind in FORMATS]:
+            kind = TensorType[name]
+            start = time.perf_counter()
+            packer(kind)
+            middle = time.perf_counter()
+            for size in FORMATS[kind].sizes:
+                isa.tile_address(isa.chosen(), kind, size)
+            compiled = time.perf_counter()
+            yield (
+                {"type": name}
+                | _loading(kind, asked)
+                | {
+                    "compile packer, s": middle - start,
+                    "compile tiles, s": compiled - middle,
+                }
+            )
+
+
+def _loading(kind: TensorType, asked: Asked) -> dict[str, Spread]:
+    num_rows = (asked.megabytes << 20) // kind.row_bytes(asked.columns) // 16 * 16
+    raw = np.random.default_rng(0).integers(
+        0, 256, (num_rows, kind.row_bytes(asked.columns)), dtype=np.uint8
     )
-    ends = json.loads(told.stdout)
-    return {
-        phase: end - before
-        for phase, before, end in zip(PHASES, [start, *ends], ends, strict=False)
-    }
+    info = TensorInfo("matrix", (num_rows, asked.columns), kind, 0, raw.nbytes)
+    touched = PackedMatrix.allocate(FORMATS[kind], num_rows, asked.columns)
+
+    def first_touch() -> None:
+        fresh = PackedMatrix.allocate(FORMATS[kind], num_rows, asked.columns)
+        fresh.pack_rows(0, raw)
+
+    with tempfile.NamedTemporaryFile(suffix=".gguf") as path:
+        raw.tofile(path)
+        path.flush()
+        with FileSource(Path(path.name)) as source:
+            header = GgufHeader(3, {}, {"matrix": info})
+            file = ModelFile(source, header, None)  # type: ignore[arg-type]
+            works: dict[str, Callable[[], object]] = {
+                "pack": lambda: touched.pack_rows(0, raw),
+                "first touch": first_touch,
+                "load": lambda: load_matrix(file, "matrix"),
+            }
+            return {
+                name: Spread.of(_seconds(work, asked.rounds)).rate(raw.nbytes / 1e9)
+                for name, work in works.items()
+            }
 
 
-def _environment(cache: Path) -> dict[str, str]:
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"EDGESPEC_CACHE": str(cache), "PYTHONPATH": os.pathsep.join(paths)}
-
-
-def _start_once(model: str | None) -> list[float]:
-    """The times at which the phases of this process's start ended."""
-    ends = [time.time()]
-    import edgespec
-
-    def progress(stage: str, done: int, total: int) -> None:
-        if (stage, done) == ("kernels", 0) or (stage in ("kernels", "load") and done == total):
-            marks[stage, done == total] = time.time()
-
-    marks: dict[tuple[str, bool], float] = {}
-    with edgespec.load(model, progress=progress) as engine:
-        ends += [marks["kernels", False], marks["kernels", True], marks["load", True], time.time()]
-        next(engine.stream(PROMPT, seed=1, max_tokens=8))
-        ends.append(time.time())
-    return ends
-
-
-def _rows(found: dict[str, Seconds]) -> list[list[str]]:
-    rows = [["cache", COMMAND, *PHASES]]
-    for state, seconds in found.items():
-        rows.append([state, *(f"{statistics.median(taken):.2f}" for taken in seconds.values())])
-        spread = (f"{min(taken):.2f}-{max(taken):.2f}" for taken in seconds.values())
-        rows.append(["", *spread])
-    return rows
-
-
-def _verdicts(found: dict[str, Seconds]) -> list[str]:
-    lines = []
-    for (state, column), goal in GOALS.items():
-        seconds = statistics.median(found[state][column])
-        verdict = "met" if seconds <= goal else "MISSED"
-        lines.append(f"{column}, {state} cache: {seconds:.2f} s, goal {goal:g} s: {verdict}")
-    return lines
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("model", nargs="?", help="the bundled one if left out")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--starts", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.child:
-        print(json.dumps(_start_once(options.model)))
-        return
-    if min(options.rounds, options.starts) < 1:
-        parser.error("--rounds and --starts start at 1")
-    compileall.compile_dir(ROOT / "edgespec", quiet=1)
-    found = measure(options.model, options.rounds, options.starts)
-    if options.json:
-        print(json.dumps(found))
-        return
-    rows: Sequence[Sequence[str]] = _rows(found)
-    for row in rows:
-        print("".join(f"{cell:>15}" for cell in row))
-    print("\n".join(_verdicts(found)))
+def _seconds(work: Callable[[], object], count: int) -> list[float]:
+    work()
+    found = []
+    for _ in range(count):
+        start = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - start)
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    script.run()
