@@ -73,7 +73,8 @@ def same_fields(reply: str, answer: str) -> float:
         return 0.0
     if not isinstance(own, dict) or not isinstance(wanted, dict):
         return 0.0
-    return sum(own.get(key) == value for key, value in wanted.items()) / max(1, len(wanted))
+    right = sum(own.get(key) == value for key, value in wanted.items())
+    return float(right / max(1, len(wanted)))
 
 
 def same_number(reply: str, answer: str) -> float:
@@ -127,7 +128,8 @@ def replies(engine: edgespec.Engine, records: list[dict[str, Any]]) -> Iterator[
 def sign_test(wins: int, losses: int) -> float:
     """The probability of at least so many wins by coin tosses."""
     tosses = wins + losses
-    return sum(math.comb(tosses, count) for count in range(wins, tosses + 1)) / 2**tosses
+    at_least = sum(math.comb(tosses, count) for count in range(wins, tosses + 1))
+    return float(at_least / 2**tosses)
 
 
 def judge(family: Family, records: list[dict[str, Any]], texts: list[str]) -> Row:

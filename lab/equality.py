@@ -80,7 +80,7 @@ def drafters(asked: Asked) -> Rows:
 
         plain, paying = load(threads=1, drafters="none"), load(**batch)
         every = (*DRAFTERS, EARLY_EXIT)
-        sets = {name: (name,) for name in ("none", *every)}
+        sets: dict[str, tuple[str, ...]] = {name: (name,) for name in ("none", *every)}
         sets |= {"early-exit and default": (*BUILT_IN_DRAFTERS, EARLY_EXIT), "all together": every}
         drafting = {name: load(drafters=",".join(of), **batch) for name, of in sets.items()}
         for engine in drafting.values():
@@ -181,7 +181,7 @@ def _delay_passes(seed: int) -> None:
             time.sleep(rng.random() * LATEST_S)
         return forward(self, *arguments)
 
-    NativeTarget._forward = late  # type: ignore[method-assign]
+    setattr(NativeTarget, "_forward", late)  # noqa: B010 - typed as a method
 
 
 def _totals(found: Iterator[Ways] | list[Ways]) -> Iterator[Row]:

@@ -42,8 +42,8 @@ PROMPTS = {
     "dog": Prompt("Tell me a short story about a dog.", False),
     "bird": Prompt("Write a long story about a cat and a bird who went to the sea.", False),
 }
-"""Prompts whose replies the bundled model does not end within 128 tokens: the server never writes the
-token that ends one, and we go on behind it.
+"""Prompts whose replies the bundled model does not end within 128 tokens: the server never writes
+the token that ends one, and we go on behind it.
 """
 OURS, OURS_PLAIN = "ours", "ours, plain"
 

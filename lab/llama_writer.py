@@ -55,7 +55,7 @@ def _start(request: dict[str, Any]) -> tuple[Any, Callable[[Any], Any]]:
                 break
         seconds = time.perf_counter() - start
         replies.close()
-        return (num_tokens - 1) / seconds
+        return float((num_tokens - 1) / seconds)
 
     return None, write
 

@@ -201,7 +201,7 @@ def _widen(
     tensor: ReaderTensor, part: str, ffn: int, rng: np.random.Generator
 ) -> NDArray[np.generic]:
     """A feed-forward matrix with more rows of noise (gate, up) or more columns of zeros (down)."""
-    data = tensor.data
+    data: NDArray[np.generic] = tensor.data
     if not part.startswith("ffn_") or part == "ffn_norm.weight":
         return data
     if tensor.tensor_type != GGMLQuantizationType.Q8_0:

@@ -1,36 +1,42 @@
-"""Drafting in turn against drafting while the target verifies, with real threads.
+"""Does drafting while the target verifies pay?
 
-    python benchmarks/overlap.py DRAFT.gguf [MODEL] [--backend native|llamacpp] [--threads 1]
-        [--worker CORE [--away MS]] [--core CORE] [--tokens 96] [--rounds 3] [--way NAME ...]
+    python -m lab.overlap real DRAFT.gguf [MODEL] [--threads 1] [--way NAME ...]
+    python -m lab.overlap machines [--tokens 3000]
+    python -m lab.overlap validate DRAFT.gguf MODEL
 
-The ways of writing take turns, and replies are checked to be equal: "plain" without drafts, "in
-turn" as `--overlap off`, "chain" drafts ahead without branches (PEARL), "branches" as `--overlap
-on`, "auto" chooses. With two cores and `--threads 1` each side has one; `--threads 2` lets the
-target use both while nobody drafts. `--worker` has llama.cpp compute the target on a worker of one
-thread that stays on this core, every byte on its way there and back for so many milliseconds, and
-`--core` keeps everything else on that one. Figures are medians over rounds of tokens a second.
+`real`: with real threads, here or on a worker. `machines`: what it would bring on machines that are
+not here, by a simulator (`lab/overlap_world.py`) with the assumptions in `lab/overlap_sim.py`.
+`validate`: what the simulator predicts of two real models beside what they do.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import edgespec
-from benchmarks.workers import Delay, worker
 from edgespec.control.overlap.choice import Choice
 from edgespec.control.overlap.overlapped_drafter import DraftAhead
 from edgespec.drafting.model import guesses
 from edgespec.engine.engine import Engine
 from edgespec.engine.request import Reply
 from edgespec.system.size import MIB
+from lab.cluster import Delay, worker
+from lab.harness import (
+    MODEL,
+    Asked,
+    Rows,
+    Script,
+    Spread,
+    market_of,
+    option,
+    ratios,
+    rounds,
+    tokens,
+)
 
 PROMPTS = (
     ("Tell me a short story about a dog.", 0.0),
@@ -42,17 +48,19 @@ WAYS = ("plain", "in turn", "chain", "branches", "auto")
 _OPTIONS = {"in turn": "off", "chain": "on", "branches": "on", "auto": "auto"}
 
 
-def add_machine(parser: argparse.ArgumentParser) -> None:
-    """Options that say what computes where."""
-    parser.add_argument("--backend", default="native")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--worker", type=int, metavar="CORE")
-    parser.add_argument("--away", type=float, default=0.0, metavar="MS")
-    parser.add_argument("--core", type=int)
+script = Script(__doc__)
+MACHINE = (
+    option("--backend", default="native", help="native or llamacpp"),
+    option("--threads", type=int, default=1),
+    option("--worker", type=int, metavar="CORE"),
+    option("--away", type=float, default=0.0, metavar="MS"),
+    option("--core", type=int),
+)
+"""Options that say what computes where."""
 
 
 @contextmanager
-def opened(asked: argparse.Namespace, model: str | None, draft: str) -> Iterator[Engine]:
+def opened(asked: Asked, model: str | None, draft: str) -> Iterator[Engine]:
     """An engine with a draft model, on the machine that was asked for."""
     with ExitStack() as stack:
         backend, workers, cores = asked.backend, None, os.sched_getaffinity(0)
@@ -73,7 +81,7 @@ def opened(asked: argparse.Namespace, model: str | None, draft: str) -> Iterator
 
 def drafter_of(engine: Engine) -> DraftAhead:
     """The engine's draft model."""
-    found = engine._session.market._sources[-1].drafter
+    found = market_of(engine)._sources[-1].drafter
     assert isinstance(found, DraftAhead), "load with a draft model, for one text at a time"
     return found
 
@@ -133,31 +141,37 @@ def speeds(
     return found, last
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("draft")
-    parser.add_argument("model", nargs="?")
-    add_machine(parser)
-    parser.add_argument("--tokens", type=int, default=96)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--way", action="append", choices=WAYS)
-    asked = parser.parse_args()
+@script.command(
+    option("draft", metavar="DRAFT.gguf"),
+    MODEL,
+    *MACHINE,
+    tokens(96),
+    rounds(3),
+    option("--way", action="append", choices=WAYS),
+)
+def real(asked: Asked) -> Rows:
+    """The ways of writing take turns, and replies are checked to be equal.
+
+    `plain` without drafts, `in turn` as `--overlap off`, `chain` drafts ahead without branches
+    (PEARL), `branches` as `--overlap on`, `auto` chooses. With two cores and `--threads 1` each
+    side has one; `--threads 2` lets the target use both while nobody drafts. `--worker` has
+    llama.cpp compute the target on a worker of one thread that stays on this core, every byte on
+    its way there and back for so many milliseconds, and `--core` keeps everything else on that one.
+    """
     ways = tuple(asked.way or WAYS)
     with opened(asked, asked.model, asked.draft) as engine:
-        print("T(n), ms:", {n: round(1e3 * s, 2) for n, s in engine.cost_curve().items()})
         found, last = speeds(engine, ways, asked.tokens, asked.rounds)
         base = found.get("in turn", found[ways[0]])
-        print(f"{'':<10}{'tokens/s':>10}{'/ in turn':>11} (spread)     {'a step':>8}")
         for way in ways:
-            ratios = [one / other for one, other in zip(found[way], base, strict=True)]
-            steps = statistics.mean(reply.stats.tokens_per_step for reply in last[way])
-            print(
-                f"{way:<10}{statistics.median(found[way]):>10.1f}"
-                f"{statistics.median(ratios):>10.2f}x ({min(ratios):.2f}-{max(ratios):.2f})"
-                f"{steps:>10.2f}  {last[way][-1].stats.overlap}"
-            )
+            yield {
+                "way": way,
+                "tokens/s": Spread.of(found[way]),
+                "/ in turn": ratios(found[way], base),
+                "tokens/step": statistics.mean(one.stats.tokens_per_step for one in last[way]),
+                "overlap": str(last[way][-1].stats.overlap),
+            }
         drafter = drafter_of(engine)
-        print(
+        script.note(
             f"a draft takes {1e3 * drafter._drafter._step_s:.2f} ms in turn, "
             f"{1e3 * drafter._pipeline.draft_s:.2f} ms beside the target; "
             f"right {drafter._drafter.mean_rate:.2f}; a draft beside holds the "
@@ -165,5 +179,25 @@ def main() -> None:
         )
 
 
+@script.command(tokens(3000))
+def machines(asked: Asked) -> Rows:
+    """Tokens a second in turn, and times that with chains, branches, and what auto makes of it."""
+    from lab import overlap_sim
+
+    yield from overlap_sim.machines(asked.tokens)
+
+
+@script.command(
+    option("draft", metavar="DRAFT.gguf"), option("model"), *MACHINE, tokens(96), rounds(3)
+)
+def validate(asked: Asked) -> Rows:
+    """The profile is taken from the two models: what passes and drafts take, alone and beside each
+    other, and where the draft model is right and how sure it is.
+    """
+    from lab import overlap_sim
+
+    yield from overlap_sim.validate(asked)
+
+
 if __name__ == "__main__":
-    main()
+    script.run()

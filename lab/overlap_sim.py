@@ -1,35 +1,29 @@
-"""What drafting while the target verifies would bring on machines that are not here.
-
-    python benchmarks/overlap_sim.py                     12 profiles, of the assumptions in PROFILES
-    python benchmarks/overlap_sim.py --validate DRAFT.gguf --model MODEL [options of
-    overlapped_drafter.py]
+"""The simulator's machines, and two real models that it is held against.
 
 The engine's own loop, market, controller and overlap run on a clock of their own: passes and drafts
-compute nothing and take what a profile says, and drafts are right as often as it says. Drafting in
-turn is compared with drafting ahead without branches ("chain", as PEARL does), with branches, and
-with what `auto` makes of it. `--validate` takes the profile from two real models, what passes and
-drafts take alone and beside each other, and where the draft model is right and how sure it is; and
-holds what it predicts against real runs.
+compute nothing and take what a profile says, and drafts are right as often as it says.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
+import statistics
+import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from benchmarks.overlap import add_machine
-from benchmarks.overlap_pairs import validate
-from benchmarks.overlap_world import OPTIONS, Profile, Trace, play
+from edgespec.backends.base import Rows as LogitRows
+from edgespec.control.overlap.profile import measure
 from edgespec.drafting.model.chains import NUM_MARGINS, first_rates
 from edgespec.drafting.model.model_drafter import Draw
+from edgespec.drafting.model.small_model import MOST_NODES
+from edgespec.engine.engine import Engine
 from edgespec.models.file import open_model
 from edgespec.models.registry import resolve
+from lab import overlap
+from lab.harness import Asked, Rows, Spread
+from lab.overlap_world import NODES, OPTIONS, Profile, Trace, play
+from tests.support.passes import Passes
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -85,31 +79,106 @@ def made_up(told: Profile, length: int, vocab_size: int, seed: int) -> Trace:
     return Trace([1, 2, 3], tokens, draws)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--tokens", type=int)
-    parser.add_argument("--validate", metavar="DRAFT.gguf")
-    parser.add_argument("--model")
-    add_machine(parser)
-    parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
-    if asked.validate:
-        asked.tokens = asked.tokens or 96
-        validate(asked)
-        return
+def machines(num_tokens: int) -> Rows:
+    """A row for each profile."""
     with open_model(resolve()) as file:
         spec = replace(file.spec, vocab_size=1024)
-    print(f"{'tokens/s':<34}{'in turn':>9}{'chain':>14}{'branches':>16}{'auto':>16}")
     for told in PROFILES:
-        traces = [made_up(told, asked.tokens or 3000, spec.vocab_size, seed=1)]
+        traces = [made_up(told, num_tokens, spec.vocab_size, seed=1)]
         speeds = {way: play(told, way, traces, spec) for way in OPTIONS}
         base = speeds["in turn"]
-        cells = "".join(
-            f"{speeds[way]:>8.1f} {speeds[way] / base:.2f}x"
-            for way in ("chain", "branches", "auto")
-        )
-        print(f"{told.name:<34}{base:>9.1f}{cells}")
+        yield {
+            "machine": told.name,
+            "in turn, tokens/s": base,
+            **{way: speeds[way] / base for way in ("chain", "branches", "auto")},
+        }
 
 
-if __name__ == "__main__":
-    main()
+TRIES = 3
+
+
+def recorded(engine: Engine, tokens: int) -> list[Trace]:
+    """Real replies, and what the real draft model says at each of their places."""
+    traces = []
+    drafter = overlap.drafter_of(engine)._pipeline.rest()
+    for prompt, temperature in overlap.PROMPTS:
+        request = engine.request(prompt, temperature=temperature, seed=5, ignore_eos=True)
+        ids = list(request.prompt_ids)
+        reply = engine.generate(
+            ids, max_tokens=tokens, temperature=temperature, seed=5, ignore_eos=True,
+            speculation=False,
+        )  # fmt: skip
+        drafter.begin(request.sampling)
+        drafter.reset(ids)
+        draws = []
+        for token in reply.token_ids:
+            (draw,) = drafter.look([[]])
+            assert draw is not None
+            draws.append(draw)
+            drafter.extend([token])
+        traces.append(Trace(ids, reply.token_ids, draws))
+    return traces
+
+
+def measured(engine: Engine, plain_s: float) -> Profile:
+    """The profile of two real models; `plain_s` are the seconds of a token of plain decoding."""
+    ahead, sequence = overlap.drafter_of(engine), engine._session.sequence
+    drafter = ahead._pipeline.rest()
+
+    def timed(passes: Passes, size: int, rows: LogitRows) -> float:
+        start = time.perf_counter()
+        passes.score([0] * size, rows)
+        return time.perf_counter() - start
+
+    small = drafter._small
+    target, other = Passes(sequence.target, sequence), Passes(small.target, small)
+    many: dict[int, list[float]] = {size: [] for size in range(1, NODES + 1)}
+    few: dict[int, list[float]] = {size: [] for size in range(1, MOST_NODES + 1)}
+    # All sizes, as passes go up in steps on some engines; in turns, as in a step, because each
+    # model finds the other's weights in the cache.
+    for _ in range(TRIES):
+        for size, seconds in many.items():
+            part = (size - 1) % MOST_NODES + 1
+            few[part].append(timed(other, part, "last"))
+            seconds.append(timed(target, size, "all"))
+    passes, drafts = (
+        {size: statistics.median(times) for size, times in found.items()} for found in (many, few)
+    )
+    found = measure(sequence, drafter, ahead._threads, ahead._draft_threads)
+    small.truncate(0)
+    drafter._fed.clear()
+    slowdown = found.slowdown if ahead._threads else 1.0
+    step_s = max(plain_s - passes[1], 0.0)
+    curve = engine.cost_curve()
+    return Profile("here", passes, drafts, 0.0, slowdown, found.hold_up, step_s, curve)
+
+
+def validate(asked: Asked) -> Rows:
+    """What is predicted of a real pair beside what it does."""
+    with overlap.opened(asked, asked.model, asked.draft) as engine:
+        traces = recorded(engine, asked.tokens)
+        ways = ("plain", "in turn", "chain", "branches")
+        before = measured(engine, 0.0)
+        found, _ = overlap.speeds(engine, ways, asked.tokens, asked.rounds)
+        told = measured(engine, 1.0 / statistics.median(found["plain"]))
+        pairs = ((told.passes, before.passes), (told.drafts, before.drafts))
+        both = [{n: (one[n] + other[n]) / 2 for n in one} for one, other in pairs]
+        told = replace(
+            told, passes=both[0], drafts=both[1], hold_up=(told.hold_up + before.hold_up) / 2,
+            step_s=max(1.0 / statistics.median(found["plain"]) - both[0][1], 0.0),
+        )  # fmt: skip
+        for way in ways[1:]:
+            predicted = play(told, way, traces, engine.file.spec)
+            speed = Spread.of(found[way])
+            yield {
+                "way": way,
+                "predicted, tokens/s": predicted,
+                "real": speed,
+                "off by": f"{predicted / speed.median - 1:+.1%}",
+            }
+        yield {
+            "slowdown": told.slowdown,
+            "hold-up": told.hold_up,
+            "T(n), ms": {str(n): 1e3 * s for n, s in told.passes.items()},
+            "drafts, ms": {str(n): 1e3 * s for n, s in told.drafts.items()},
+        }

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
@@ -287,7 +283,7 @@ def play(told: Profile, way: str, traces: Sequence[Trace], spec: Any) -> float:
 
 
 @contextmanager
-def branching(wanted: bool):  # type: ignore[no-untyped-def]
+def branching(wanted: bool) -> Iterator[None]:
     """Whether runners-up are followed."""
     before = guesses.LEAST_SECOND
     guesses.LEAST_SECOND = before if wanted else 2.0

@@ -34,6 +34,7 @@ from edgespec.tools.bench.curve import Work, pass_seconds, timed, tokens
 from edgespec.tools.bench.llamacpp import LlamaProcess
 from edgespec.tools.bench.loops import multiply_of
 from edgespec.tools.bench.roofs import Roofs
+from edgespec.tools.bench.turns import Ask as OneFigure
 from edgespec.tools.bench.turns import take_turns
 from lab import llama_server, peer_report
 from lab.harness import MODEL, MODELS, Asked, Rows, Script, numbers, option, rounds
@@ -180,10 +181,14 @@ _PREFILL: dict[str, Ask] = {
 
 
 def _questions(past: int) -> dict[str, Ask]:
-    return {
-        **{f"T({n})": lambda engine, n=n: engine.forward(n, past) for n in SIZES},
-        f"decode {DECODE_TOKENS}": lambda engine: engine.decode(DECODE_TOKENS, past),
-    }
+    found: dict[str, Ask] = {f"T({n})": partial(_forward, n, past) for n in SIZES}
+    found[f"decode {DECODE_TOKENS}"] = lambda engine: engine.decode(DECODE_TOKENS, past)
+    return found
+
+
+def _forward(n: int, past: int, engine: Any) -> list[float]:
+    seconds: list[float] = engine.forward(n, past)
+    return seconds
 
 
 def _take_turns(
@@ -194,12 +199,12 @@ def _take_turns(
     def median(ask: Ask, engine: Any) -> Sequence[float]:
         return [statistics.median(ask(engine))]
 
-    groups = {
+    groups: dict[str, dict[str, OneFigure]] = {
         name: {side: partial(median, ask, engine) for side, engine in engines.items()}
         for name, ask in questions.items()
     }
-    rates = {"read": {"": lambda: [statistics.median(roofs.read())]}}
-    seconds, failed = take_turns(groups | rates, rounds)
+    groups["read"] = {"": lambda: [statistics.median(roofs.read())]}
+    seconds, failed = take_turns(groups, rounds)
     if failed:
         raise PeerError("; ".join(failed.values()))
     return {"read_rates": seconds.pop("read")[""], "seconds": seconds}

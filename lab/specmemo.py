@@ -1,51 +1,32 @@
-"""How little memory speculation needs: generation memory and speed against the budget.
+"""Replies inside budgets, for the figure of speed against memory.
 
-    python benchmarks/specmemo.py QUESTIONS.jsonl[.gz] MODEL... [--questions 8] [--tokens 128]
-                                  [--rounds 3] [--steps 12] [--out FILE] [--plot FILE]
-
-SpecMemo's experiment ("SpecMemo: Speculative Decoding is in Your Pocket"): replies to MT-Bench's
-questions, one at a time, with speculation. Generation memory is the most a process is resident in
-while it replies, less what it was resident in when the model was loaded.
-
-Unconstrained is f16 keys and values, 64 nodes, and keys and values of the whole context reserved
-before the first reply, as engines do that allocate their cache at the start. It is compared with
-the same engine at budgets from the smallest there is a plan for to a half more than it needs for
-the questions. Every run is a process of its own; runs of all budgets take turns, round by round.
-Speeds are tokens a second of decoding over all questions. Nothing is asserted.
+"SpecMemo: Speculative Decoding is in Your Pocket" has the experiment.
 """
 
 from __future__ import annotations
 
-import argparse
-import gzip
-import json
 import statistics
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import edgespec
+from edgespec.system.hardware import snapshot
 from edgespec.system.resident_memory import peak_resident_bytes, reset_peak, resident_bytes
-from edgespec.system.size import MIB, format_size
-from edgespec.tools.bench.machine import Machine
+from edgespec.system.size import MIB
 from edgespec.tools.bench.picture import Picture
+from lab.harness import in_process, read_lines
 
 MT_BENCH = (
     "writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"
 )  # fmt: skip
-SPEED_KEPT = 0.99
 _COLOURS = ("#111111", "#b3462c", "#4f7cac")
 _MARKERS = ("o", "s", "^")
 
 
 def questions(path: Path, number: int) -> list[str]:
     """First turns of so many of MT-Bench's questions, from each of its categories in turn."""
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
-        records = [record for record in map(json.loads, lines) if record["category"] in MT_BENCH]
+    records = [record for record in read_lines(path) if record["category"] in MT_BENCH]
     order: dict[str, int] = {}
     places = []
     for record in records:
@@ -94,7 +75,7 @@ def _reserve(engine: edgespec.Engine) -> list[bytearray]:
 
 def smallest_budget(model: str, context: int) -> int:
     """The fewest whole MiB, in bytes, that there is a plan for that holds the questions."""
-    low, high = 0, edgespec.memory.snapshot().reachable_bytes // MIB
+    low, high = 0, snapshot().reachable_bytes // MIB
     while high - low > 1:
         middle = (low + high) // 2
         try:
@@ -109,45 +90,35 @@ def smallest_budget(model: str, context: int) -> int:
 def longest(model: str, task: dict[str, Any]) -> int:
     """Positions that the longest question and its reply take, and what the model takes at most."""
     with edgespec.load(model, backend="native") as engine:
-        return max(len(engine.encode(text)) + task["tokens"] + 1 for text in task["questions"])
+        return max(map(len, map(engine.encode, task["questions"]))) + int(task["tokens"]) + 1
 
 
-def child(kind: str, model: str, budget: int, task: dict[str, Any]) -> Any:
-    """One task in a process of its own."""
-    command = [sys.executable, __file__, "--task", kind, model, str(budget)]
-    done = subprocess.run(
-        command, input=json.dumps(task), capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise SystemExit(f"{model} at {budget}: {done.stderr.strip().splitlines()[-1]}")
-    return json.loads(done.stdout)
+def planned_unconstrained(model: str, task: dict[str, Any]) -> int:
+    """What the plan without a budget takes, in bytes."""
+    return edgespec.plan(
+        model, backend="native", kv_type="f16", max_nodes=64, context=task["context"]
+    ).planned_bytes
 
 
-def serve(kind: str, model: str, budget: int) -> Any:
-    task = json.load(sys.stdin)
-    if kind == "longest":
-        return longest(model, task)
-    if kind == "smallest":
-        return smallest_budget(model, budget)
-    if kind == "plan":
-        return edgespec.plan(
-            model, backend="native", kv_type="f16", max_nodes=64, context=task["context"]
-        ).planned_bytes
-    return run_once(model, budget, task)
+def _child(function: Callable[..., Any], *arguments: Any) -> Any:
+    found = in_process(function, *arguments)
+    if isinstance(found, dict) and "error" in found:
+        raise SystemExit(f"{function.__name__} {arguments[:2]}: {found['error']}")
+    return found
 
 
 def measure(model: str, task: dict[str, Any], steps: int, rounds: int) -> Iterator[dict[str, Any]]:
     """Median of rounds of each budget, the unconstrained run first."""
-    needed = child("longest", model, 0, task)
-    smallest = child("smallest", model, needed, task)
-    unconstrained = child("plan", model, 0, task)
+    needed = _child(longest, model, task)
+    smallest = _child(smallest_budget, model, needed)
+    unconstrained = _child(planned_unconstrained, model, task)
     width = max(MIB, (unconstrained - smallest) // MIB // steps * MIB)
     budgets = [0, *(smallest + width * step for step in range(steps))]
-    child("run", model, 0, task)  # kernels are compiled and the cost curve is measured once
+    _child(run_once, model, 0, task)  # kernels are compiled and the cost curve is measured once
     runs: dict[int, list[dict[str, Any]]] = {budget: [] for budget in budgets}
     for turn in range(rounds):
         for budget in budgets if turn % 2 else budgets[::-1]:
-            runs[budget].append(child("run", model, budget, task))
+            runs[budget].append(_child(run_once, model, budget, task))
     for budget, found in runs.items():
         speeds = [run["tokens_per_second"] for run in found]
         yield {
@@ -160,41 +131,6 @@ def measure(model: str, task: dict[str, Any], steps: int, rounds: int) -> Iterat
             "slowest": min(speeds),
             "fastest": max(speeds),
         }
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """One model's lines, and what the smallest budget that keeps the speed saves."""
-    free = rows[0]
-    lines = [
-        f"{'budget':>12}{'peak':>12}{'generation':>12}{'less':>7}{'tokens/s':>10}{'spread':>16}"
-        f"{'speed':>8}{'context':>9}{'KV':>6}{'nodes':>7}"
-    ]
-    for row in rows:
-        less = 1 - row["generation_bytes"] / free["generation_bytes"]
-        speed = row["tokens_per_second"] / free["tokens_per_second"]
-        spread = f"{row['slowest']:.1f}-{row['fastest']:.1f}"
-        budget = format_size(row["budget_bytes"]) if row["budget_bytes"] else "none"
-        lines.append(
-            f"{budget:>12}{format_size(row['peak_bytes']):>12}"
-            f"{format_size(row['generation_bytes']):>12}{less:>7.0%}"
-            f"{row['tokens_per_second']:>10.1f}{spread:>16}{speed:>8.3f}{row['context']:>9}"
-            f"{row['kv_type']:>6}{row['max_nodes']:>7}"
-        )
-    kept = [
-        row
-        for row in rows[1:]
-        if row["tokens_per_second"] >= SPEED_KEPT * free["tokens_per_second"]
-    ]
-    if kept:
-        best = kept[0]
-        less = 1 - best["generation_bytes"] / free["generation_bytes"]
-        lines.append(
-            f"{free['model']}: {format_size(best['budget_bytes'])} is enough for {SPEED_KEPT:.0%} "
-            f"of the speed, with {less:.0%} less generation memory"
-        )
-    else:
-        lines.append(f"{free['model']}: no budget kept {SPEED_KEPT:.0%} of the speed")
-    return "\n".join(lines)
 
 
 def draw(picture: Picture, tables: list[list[dict[str, Any]]]) -> None:
@@ -228,43 +164,3 @@ def draw(picture: Picture, tables: list[list[dict[str, Any]]]) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("tokens a second")
     picture.save(figure)
-
-
-def main() -> None:
-    if sys.argv[1:2] == ["--task"]:
-        print(json.dumps(serve(sys.argv[2], sys.argv[3], int(sys.argv[4]))))
-        return
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("models", nargs="+")
-    parser.add_argument("--questions", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--context", type=int, help="the unconstrained run's; else the model's")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--out", type=Path, help="append each model's rows, a JSON object a line")
-    parser.add_argument("--plot", type=Path)
-    options = parser.parse_args()
-    picture = Picture(options.plot) if options.plot else None
-    print(
-        f"{Machine.here().processor}; {options.questions} questions, {options.tokens} tokens each"
-    )
-    tables = []
-    for model in options.models:
-        task = {
-            "questions": questions(options.file, options.questions),
-            "tokens": options.tokens,
-            "context": options.context,
-        }
-        rows = list(measure(model, task, options.steps, options.rounds))
-        tables.append(rows)
-        print(table(rows), flush=True)
-        if options.out:
-            with options.out.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(row) + "\n" for row in rows)
-    if picture:
-        draw(picture, tables)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""One start of an engine, cut where it tells of its stages; imports nothing that a start does not."""
+"""One start of an engine, cut where it tells of its stages; imports what a start does."""
 
 from __future__ import annotations
 

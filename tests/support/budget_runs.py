@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import edgespec
-import edgespec.memory
+from edgespec.system.hardware import snapshot
 from edgespec.system.resident_memory import peak_resident_bytes
 from edgespec.system.size import MIB
 from tests.support.control_group import ControlGroup
@@ -32,7 +32,7 @@ CONTEXTS = 1.6
 
 def smallest_budget(model: str, backend: str, context: int | None) -> int:
     """The fewest whole MiB, in bytes, that there is a plan for in a process like this one."""
-    low, high = 0, edgespec.memory.snapshot().reachable_bytes // MIB
+    low, high = 0, snapshot().reachable_bytes // MIB
     while high - low > 1:
         middle = (low + high) // 2
         try:
@@ -162,7 +162,7 @@ def measure(
     """One row for each budget."""
     with tempfile.TemporaryDirectory() as folder:
         if not cold:  # only a first start compiles, so one comes before all others
-            child("run", model, backend, edgespec.memory.snapshot().reachable_bytes // 2, 256)
+            child("run", model, backend, snapshot().reachable_bytes // 2, 256)
         cache = str(Path(folder, "smallest")) if cold else None
         smallest = child("smallest", model, backend, context, cache=cache)
         for step in steps:

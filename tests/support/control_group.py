@@ -84,7 +84,7 @@ class ControlGroup:
 
 def _own_groups() -> list[tuple[str, str]]:
     """(controller, path) of each group of this process; version 2 has no controller's name."""
-    found = []
+    found: list[tuple[str, str]] = []
     for text in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
         _, controllers, path = text.split(":", 2)
         found.extend((name, path) for name in controllers.split(","))

@@ -115,7 +115,7 @@ class Knowing(Drafter):
     def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         self._done, self._root = 0, int(tokens[-1])
 
-    def extend(self, tokens: Sequence[int]) -> None:
+    def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         self._done += len(tokens)
         self._root = int(tokens[-1])
 

@@ -56,7 +56,8 @@ def greedy(
     pair is given, so the two engines do not compete; logits wait in a temporary file. Raises
     PeerError, PeerMissing.
     """
-    request = {"model": str(model), "prompts": [list(map(int, ids)) for ids in prompts]}
+    request: dict[str, Any] = {"model": str(model)}
+    request |= {"prompts": [list(map(int, ids)) for ids in prompts]}
     request |= {"num_tokens": num_tokens, "threads": threads}
     with tempfile.TemporaryFile() as output:
         _run("greedy", request, output)
@@ -87,7 +88,8 @@ def cross_entropy(logits: NDArray[np.float32], tokens: Sequence[int]) -> NDArray
     rows = logits.astype(np.float64)
     highest = rows.max(axis=1)
     totals = highest + np.log(np.exp(rows - highest[:, None]).sum(axis=1))
-    return totals - rows[np.arange(len(rows)), list(tokens)]
+    found: NDArray[np.float64] = totals - rows[np.arange(len(rows)), list(tokens)]
+    return found
 
 
 def quantise(source: Path, target: Path, kind: str, *, threads: int = 2) -> None:

@@ -138,7 +138,7 @@ def compare(
 
 
 def _decode(target: Passes, token: int) -> Logits:
-    logits = target.score([token])[0]
+    logits: Logits = target.score([token])[0]
     target.commit(1)
     return logits
 

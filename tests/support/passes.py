@@ -9,27 +9,28 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Logits, Target, TokenTree
+from edgespec.backends.base import Logits, Rows, Target, TokenTree
+from edgespec.backends.sequence import KvSequence
 
 
 class Passes:
-    """A target's own sequence; a context manager that closes the target."""
+    """Of a target over its own sequence, or another; a context manager that closes the target."""
 
-    def __init__(self, target: Target) -> None:
-        self.target, self.sequence = target, target.own
+    def __init__(self, target: Target, sequence: KvSequence | None = None) -> None:
+        self.target, self.sequence = target, sequence or target.own
 
     @property
     def length(self) -> int:
         """Committed tokens."""
         return self.sequence.length
 
-    def score(self, tokens: Sequence[int] | NDArray[np.int32]) -> Logits:
-        """Logits [n, vocab] of a chain on top of what is committed."""
-        return self.score_tree(TokenTree.chain(tokens))
+    def score(self, tokens: Sequence[int] | NDArray[np.int32], rows: Rows = "all") -> Logits:
+        """Logits [n, vocab] of a chain on top of what is committed, or of its last row."""
+        return self.score_tree(TokenTree.chain(tokens), rows)
 
-    def score_tree(self, tree: TokenTree) -> Logits:
+    def score_tree(self, tree: TokenTree, rows: Rows = "all") -> Logits:
         """Logits [nodes, vocab] of a tree on top of what is committed."""
-        return self.target.forward_batch(((self.sequence, tree),))
+        return self.target.forward_batch(((self.sequence, tree),), rows=rows)
 
     def score_and_maxima(self, tokens: Sequence[int]) -> tuple[Logits, Logits | None]:
         """The logits of a chain, and the largest of each of their tiles."""
