@@ -22,6 +22,8 @@ LENGTHS = [
     pytest.param(SHORT, id="short"),
     pytest.param(FULL, id="full", marks=pytest.mark.slow),
 ]
+LONG = ("Q8_0", "Q4_0", "Q4_K_M")
+"""Types that are compared at full length, too; perplexity is of all (`test_perplexity.py`)."""
 QUANTISED = {
     kind: kind
     for kind in ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q4_K", "Q5_K", "Q6_K")
@@ -65,8 +67,13 @@ def to_quantise(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     return path
 
 
-@pytest.mark.parametrize("settings", LENGTHS)
-@pytest.mark.parametrize("kind", QUANTISED)
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        *(pytest.param(kind, SHORT, id=f"{kind}-short") for kind in QUANTISED),
+        *(pytest.param(kind, FULL, id=f"{kind}-full", marks=pytest.mark.slow) for kind in LONG),
+    ],
+)
 def test_quantised_by_the_peer(
     to_quantise: Path, kind: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
