@@ -1,7 +1,7 @@
 # Needs Python 3.11 or newer, a C toolchain and a package index; everything else is set up here.
 #
 #   make demo      one reply of the bundled model: plan, text, numbers
-#   make test      style, types and every test that is not slow
+#   make test      style, types and every test that is not slow and needs no emulator
 #   make test-slow the tests that are (memory promises in whole processes, training): minutes
 #   make test-arm  the kernels for ARM in an emulator: needs gcc-aarch64-linux-gnu and qemu-user
 #   make parity    compare with llama.cpp, and test it as a backend; built from source (minutes)
@@ -23,6 +23,9 @@ unexport PYTHONHOME
 # What tests compile stays in the checkout.
 TEST_CACHE := EDGESPEC_CACHE="$(CURDIR)/build/cache"
 
+# A mark beside the wheel; `make build/llama/built` builds it ahead of `make parity`.
+LLAMA_WHEEL := build/llama/built
+
 demo: $(VENV)/installed
 	@echo; echo "edgespec plan"
 	@$(BIN)/edgespec plan
@@ -32,7 +35,7 @@ demo: $(VENV)/installed
 
 test: lint
 	$(TEST_CACHE) $(BIN)/python -m pytest -m "not slow" --numprocesses auto --maxprocesses 4 \
-		--dist loadfile
+		--dist loadfile --ignore tests/backends/test_arm.py
 
 test-slow: $(VENV)/dev
 	$(TEST_CACHE) $(BIN)/python -m pytest -rs -m slow --ignore tests/parity
@@ -64,9 +67,15 @@ $(VENV)/dev: $(VENV)/installed
 NO_AMX = $(shell echo 'int x;' | $${CC:-cc} -mno-amx-tile -mno-amx-int8 -mno-amx-bf16 -x c -c - \
 	-o /dev/null 2>/dev/null && echo -mno-amx-tile -mno-amx-int8 -mno-amx-bf16)
 
-$(VENV)/llama: $(VENV)/dev
+$(LLAMA_WHEEL): $(VENV)/dev
+	rm -rf $(@D)
 	CMAKE_ARGS="-DGGML_NATIVE=ON -DGGML_RPC=ON" CFLAGS="$(NO_AMX)" CXXFLAGS="$(NO_AMX)" \
-		$(PIP) --no-cache-dir --no-binary llama-cpp-python --editable '.[dev,llamacpp]'
+		$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-cache-dir --no-deps \
+		--no-binary llama-cpp-python --wheel-dir $(@D) 'llama-cpp-python>=0.3.36'
+	@touch $@
+
+$(VENV)/llama: $(LLAMA_WHEEL)
+	$(PIP) $(dir $(LLAMA_WHEEL))*.whl --editable '.[dev,llamacpp]'
 	@touch $@
 
 clean:

@@ -48,7 +48,7 @@ def prompts() -> list[str]:
 
 def logits_of(engine: Engine, ids: list[int], first: int) -> NDArray[np.float32]:
     """What the engine's model says after each token of a text from number `first` on."""
-    sequence, step, rows = engine._target.own, engine.plan.max_nodes, []
+    sequence, step, rows = engine.scheduler.target.own, engine.plan.max_nodes, []
     sequence.truncate(0)
     sequence.prefill(ids[:first])
     for start in range(first, len(ids), step):

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from edgespec.errors import OptionError
+from edgespec.tools.replay.prices import read_prices
 from tests.cli_runs import edgespec
 
 WORDS = "the red ball and the blue box are in the big house with the small dog"
@@ -98,5 +100,7 @@ def test_what_goes_wrong_is_one_sentence(log: Path, tmp_path: Path) -> None:
     edgespec("replay", log, "--plot", "x.pdf").assert_refused(2, ".png or .svg")
     for content in ("{}", "[1]", '{"1": 0}', '{"1": 0.01}', '{"2": 1, "3": 2}', "{", '{"a": 1}'):
         bad.write_text(content)
-        edgespec("replay", log, "--cost-curve", bad).assert_refused(2, "holds no curve")
+        with pytest.raises(OptionError, match="holds no curve"):
+            read_prices(bad)
+    edgespec("replay", log, "--cost-curve", bad).assert_refused(2, "holds no curve")
     edgespec("replay", log, "--cost-curve", tmp_path).assert_refused(2, "cannot read")

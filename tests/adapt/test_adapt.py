@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import edgespec
-from benchmarks.equality import Case, same
 from edgespec.drafting.model.early_exit import EarlyExitDrafter
 from edgespec.errors import AdaptError, BudgetError, ModelFileError, OptionError
 from edgespec.memory.plan.footprint import ADAPTER_ITEM
@@ -21,6 +20,7 @@ from edgespec.tools.adapt.adapt import adapt
 from edgespec.tools.adapt.ridge import Sums, normalised
 from edgespec.tools.adapt.texts import windows
 from tests.models.build import write_gguf
+from tests.support.equality import Case, same
 
 DIM = 64
 DRAFTERS = "suffix-automaton,early-exit"

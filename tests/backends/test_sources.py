@@ -1,4 +1,4 @@
-"""What the sources may say: JIT options in one place, imports in one direction."""
+"""What the sources may say of compiling: JIT options in one place, constants that are hashed."""
 
 from __future__ import annotations
 
@@ -9,39 +9,18 @@ from pathlib import Path
 import pytest
 
 from edgespec.system import disk_cache
+from tests.support.house import imported
 
 PACKAGE = Path(__file__).parents[2] / "edgespec"
 FILES = [str(path.relative_to(PACKAGE)) for path in sorted(PACKAGE.rglob("*.py"))]
 OPTIONS = {"jit", "njit", "cfunc", "vectorize", "guvectorize", "stencil", "generated_jit"}
 """Numba's decorators that take compile options."""
 KEYWORDS = {"parallel", "fastmath", "nogil", "boundscheck", "error_model", "cache"}
-PLACES = (
-    {"cli", "__main__"},
-    {"terminal", "server"},
-    {"tools"},
-    {"loading", "__init__"},
-    {"engine"},
-    {"control"},
-    {"drafting"},
-    {"verification"},
-    {"backends"},
-    {"memory"},
-    {"models"},
-    {"system"},
-    {"errors", "version"},
-)
-"""Each imports from itself and from what comes after it."""
 
 
 def _imports(tree: ast.Module, name: str) -> Iterator[tuple[str, list[str]]]:
     """(module, names) of every import of a file, those inside functions too."""
-    package = ["edgespec", *Path(name).parts[:-1]]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, []) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else []
-            yield ".".join([*above, *filter(None, [node.module])]), [a.name for a in node.names]
+    return imported(tree, ".".join(["edgespec", *Path(name).parts[:-1]]))
 
 
 def jit_offences(name: str, text: str) -> list[str]:
@@ -62,27 +41,8 @@ def jit_offences(name: str, text: str) -> list[str]:
     return found
 
 
-def import_offences(name: str, text: str) -> list[str]:
-    """Imports of a file that go up, from what stands further right to further left."""
-    here, found = _place(Path(name).parts[0].removesuffix(".py")), []
-    for module, names in _imports(ast.parse(text), name):
-        parts = module.split(".")
-        if parts[0] != "edgespec":
-            continue
-        below = parts[1:2] or [part for part in names if _is_part(part)] or ["__init__"]
-        found += [f"imports {module}: {part}" for part in below if _place(part) < here]
-    return found
-
-
 def _is_part(name: str) -> bool:
     return (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").exists()
-
-
-def _place(part: str) -> int:
-    for index, parts in enumerate(PLACES):
-        if part in parts:
-            return index
-    raise AssertionError(f"edgespec.{part} has no place yet: give it one in PLACES")
 
 
 def foreign_constants(name: str, text: str) -> list[str]:
@@ -131,11 +91,6 @@ def test_only_one_file_names_jit_options(name: str) -> None:
     assert jit_offences(name, (PACKAGE / name).read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_imports_go_one_way(name: str) -> None:
-    assert import_offences(name, (PACKAGE / name).read_text(encoding="utf-8")) == []
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -147,16 +102,3 @@ def test_imports_go_one_way(name: str) -> None:
 )
 def test_jit_offences_are_noticed(text: str) -> None:
     assert jit_offences("backends/x.py", text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "from edgespec.engine.engine import Engine",
-        "import edgespec.cli",
-        "from edgespec import control",
-        "def f():\n    from ..backends import base",
-    ],
-)
-def test_import_offences_are_noticed(text: str) -> None:
-    assert import_offences("models/x.py", text)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import edgespec
-from benchmarks.equality import verify_everything
 from edgespec import ContextOverflowError, EdgeSpecError, OptionError
 from edgespec.drafting.registry import DRAFTERS
 from edgespec.engine.engine import Engine
 from edgespec.engine.reply import Reply
 from edgespec.loading.model_drafters import EARLY_EXIT
 from tests.models.build import CHATML, write_gguf
+from tests.support.equality import verify_everything
 
 PROMPTS = [
     "Fix this text, word by word: the red ball and the red box and the red ball is red.",

@@ -21,6 +21,7 @@ from edgespec.tools.export.export import export
 from tests.conformance.targets import ROUNDED_MARGIN, missing
 from tests.models.build import CHATML, write_gguf
 from tests.models.vocabularies import bpe_vocabulary
+from tests.support.equality import Case, same
 
 PROMPT = "the cat and the hat and the cat and the"
 

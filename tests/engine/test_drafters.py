@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import edgespec
-from benchmarks.equality import Case, same
 from edgespec.drafting.registry import DRAFTERS
 from edgespec.loading.model_drafters import EARLY_EXIT
+from tests.support.equality import Case, same
 
 PROMPT = "Fix this text, word by word: the red ball and the red box and the red ball is red."
 

@@ -1,4 +1,4 @@
-"""Promise 2: speculation never changes the text. The full matrix is benchmarks/equality.py."""
+"""Promise 2: speculation never changes the text. The full matrix is lab/equality.py."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import edgespec
-from benchmarks.equality import SHAPES, SMALL_CHUNK, Case, same
 from edgespec.engine.engine import Engine
 from tests.models.build import CHATML, write_gguf
+from tests.support.equality import SHAPES, SMALL_CHUNK, Case, same
 
 MODELS: dict[str, dict[str, Any]] = {
     "llama-f32": {"type": "F32"},

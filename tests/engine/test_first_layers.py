@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import edgespec
-from benchmarks.equality import Case
 from edgespec.drafting.model.small_model import READ_AT_ONCE, FirstLayersDrafter
 from edgespec.engine.engine import Engine
 from edgespec.errors import OptionError
@@ -27,6 +26,7 @@ from edgespec.system.shared_pages import beyond_the_largest
 from tests.conformance.targets import missing
 from tests.engine.test_draft_model import same_or_tied
 from tests.models.build import write_gguf
+from tests.support.equality import Case
 
 WHY = missing("llamacpp")
 pytestmark = pytest.mark.skipif(bool(WHY), reason=WHY)

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import edgespec
-from benchmarks.equality import Boundless, Case, Eager, same
 from edgespec.backends.native.target import NativeTarget
 from edgespec.control.overlap.overlapped_drafter import DraftAhead
 from edgespec.drafting.model.small_model import DraftModelDrafter
@@ -25,6 +24,7 @@ from edgespec.system.cores import Cores
 from tests.conformance.targets import missing
 from tests.models.build import CHATML, write_gguf
 from tests.models.vocabularies import bpe_vocabulary
+from tests.support.equality import Boundless, Case, Eager, same
 
 PROMPTS = ("the cat and the hat and the cat and the", "a dog and", "one two three one two")
 OPTIONS: dict[str, Any] = {"max_tokens": 40, "seed": 7, "ignore_eos": True}

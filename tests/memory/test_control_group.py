@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks import budget
-from benchmarks.limits import ControlGroup
 from tests.models.build import write_gguf
+from tests.support import budget_runs
+from tests.support.control_group import ControlGroup
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,7 +38,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.parametrize("step", [1.0, 1.5])
 def test_nothing_is_killed_and_nothing_swapped(model: str, step: float) -> None:
-    (row,) = budget.measure(model, "native", [step], 512, cold=False, cgroup=True)
+    (row,) = budget_runs.measure(model, "native", [step], 512, cold=False, cgroup=True)
     assert "error" not in row, row["error"]
     assert row["peak_bytes"] <= row["budget_bytes"]
     assert (row["kills"], row["swapped_bytes"]) == (0, 0)
@@ -47,7 +47,7 @@ def test_nothing_is_killed_and_nothing_swapped(model: str, step: float) -> None:
 
 
 def test_a_first_start_compiles_inside_the_limit(model: str) -> None:
-    (row,) = budget.measure(model, "native", [1.0], 512, cold=True, cgroup=True)
+    (row,) = budget_runs.measure(model, "native", [1.0], 512, cold=True, cgroup=True)
     assert "error" not in row, row["error"]
     assert row["peak_bytes"] <= row["budget_bytes"]
     assert row["kills"] == 0

@@ -1,4 +1,4 @@
-"""Many requests in one process leave nothing behind: benchmarks/endurance.py with fewer of them."""
+"""Many requests in one process leave nothing behind: `lab.budget endurance` with fewer of them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli_runs import ROOT, environment
+from tests.cli_runs import environment
 
 pytestmark = pytest.mark.slow
 
 
 def test_requests_leave_nothing_behind(bundled_model: Path) -> None:
-    program = ROOT / "benchmarks" / "endurance.py"
     done = subprocess.run(
-        [sys.executable, str(program), str(bundled_model), "--requests", "200", "--json"],
+        [sys.executable, "-m", "tests.support.endurance", str(bundled_model), "200"],
         capture_output=True,
         text=True,
         env=environment(),

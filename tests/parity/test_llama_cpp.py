@@ -1,7 +1,7 @@
 """The same files in llama.cpp: greedy tokens equal up to counted near ties, logits nearly parallel.
 
 A peer that is absent or crashes is a skip that says so, never a pass. The long comparison, of 20
-prompts x 128 tokens, is `benchmarks/parity.py` and the tests marked slow.
+prompts x 128 tokens, is `lab/parity.py` and the tests marked slow.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import llama_peer
-from benchmarks.parity import FLOAT_MARGIN, Parity, compare
 from tests.models.build import write_gguf
+from tests.support import llama_peer
+from tests.support.parity import FLOAT_MARGIN, Parity, compare
 
 SHORT = {"num_prompts": 6, "num_tokens": 24, "threads": 1}
 FULL = {"num_prompts": 20, "num_tokens": 128, "threads": 2}
@@ -22,6 +22,8 @@ LENGTHS = [
     pytest.param(SHORT, id="short"),
     pytest.param(FULL, id="full", marks=pytest.mark.slow),
 ]
+LONG = ("Q8_0", "Q4_0", "Q4_K_M")
+"""Types that are compared at full length, too; perplexity is of all (`test_perplexity.py`)."""
 QUANTISED = {
     kind: kind
     for kind in ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q4_K", "Q5_K", "Q6_K")
@@ -65,8 +67,13 @@ def to_quantise(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     return path
 
 
-@pytest.mark.parametrize("settings", LENGTHS)
-@pytest.mark.parametrize("kind", QUANTISED)
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        *(pytest.param(kind, SHORT, id=f"{kind}-short") for kind in QUANTISED),
+        *(pytest.param(kind, FULL, id=f"{kind}-full", marks=pytest.mark.slow) for kind in LONG),
+    ],
+)
 def test_quantised_by_the_peer(
     to_quantise: Path, kind: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -141,7 +148,7 @@ def test_a_crash_of_the_peer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_near_ties_and_differences_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Made-up logits in which the peer prefers other tokens by a given gap."""
-    from benchmarks import parity
+    from tests.support import parity
 
     ours = np.array([0.0, 1.0, 0.9995, 0.2], np.float32)
     for token, ties, different in ((1, 0, 0), (2, 1, 0), (3, 0, 1)):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import llama_peer, perplexity
+from tests.support import llama_peer, perplexity
 
 ROOT = Path(__file__).parents[2]
 NUM_TOKENS = 3500
