@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 import edgespec
 from edgespec.backends import registry as backends
-from edgespec.backends.base import TokenTree
+from edgespec.backends.passes import TokenTree
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.open_model import open_model
@@ -242,7 +242,9 @@ def workload_speeds(model: str, backend: str, memory: str, num_tokens: int) -> d
     found = {}
     with edgespec.load(model, backend=backend, memory=memory, context=CONTEXT) as engine:
         for name, (prompt, speculation) in WORKLOADS.items():
-            options = {"temperature": 0, "speculation": speculation, "ignore_eos": True}
+            options: dict[str, Any] = {
+                "temperature": 0, "speculation": speculation, "ignore_eos": True
+            }  # fmt: skip
             ids = engine.encode(prompt, raw=True)
             stats = [engine.generate(ids, max_tokens=num_tokens, **options).stats for _ in range(2)]
             found[name] = max(one.tokens_per_second for one in stats)

@@ -343,7 +343,7 @@ def market_of(engine: Engine) -> Market:
 def timing_passes(engine: Engine) -> Iterator[list[tuple[float, float]]]:
     """When each of an engine's passes begins and ends, meanwhile."""
     target, times = engine.scheduler.target, list[tuple[float, float]]()
-    forward = target.forward_batch
+    forward = target.forward
 
     def timed(*arguments: Any, **options: Any) -> Any:
         begin = time.perf_counter()
@@ -351,8 +351,8 @@ def timing_passes(engine: Engine) -> Iterator[list[tuple[float, float]]]:
         times.append((begin, time.perf_counter()))
         return found
 
-    target.forward_batch = timed  # type: ignore[method-assign]
+    target.forward = timed  # type: ignore[method-assign]
     try:
         yield times
     finally:
-        del target.forward_batch
+        del target.forward

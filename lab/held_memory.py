@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import edgespec
-from edgespec.backends.base import TokenTree
+from edgespec.backends.passes import TokenTree
 from edgespec.system.resident_memory import peak_resident_bytes, resident_bytes
 
 REPLY_TOKENS = 32
@@ -60,5 +60,5 @@ def branch(engine: edgespec.Engine) -> None:
     if not engine.scheduler.target.capabilities.trees:
         tree = TokenTree.chain(np.arange(width, dtype=np.int32))
     for session in engine.scheduler.slots:
-        engine.scheduler.target.forward_batch(((session.sequence, tree),))
+        session.sequence.forward(tree)
         session.sequence.commit([0])

@@ -31,7 +31,6 @@ from lab.harness import (
     Rows,
     Script,
     Spread,
-    market_of,
     option,
     ratios,
     rounds,

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgespec.backends.base import Rows as LogitRows
+from edgespec.backends.passes import Rows as LogitRows
 from edgespec.control.overlap.profile import measure
 from edgespec.drafting.model.chains import NUM_MARGINS, first_rates
 from edgespec.drafting.model.model_drafter import Draw

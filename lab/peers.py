@@ -26,10 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import edgespec
-from benchmarks import peer_report
-from benchmarks.peer_report import DECODE_TOKENS, PREFILL_TOKENS, SIZES
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.passes import TokenTree
+from edgespec.models.registry import resolve
 from edgespec.system.child_process import PeerError
 from edgespec.system.hardware import snapshot
 from edgespec.tools.bench.curve import Work, pass_seconds, timed, tokens
@@ -41,7 +40,6 @@ from edgespec.tools.bench.turns import take_turns
 from lab import llama_server, peer_report
 from lab.harness import MODEL, MODELS, Asked, Rows, Script, numbers, option, rounds
 from lab.peer_report import DECODE_TOKENS, PREFILL_TOKENS, SIZES
-from tests.support.passes import Passes
 
 Ask = Callable[[Any], list[float]]
 """Asks one engine; seconds of one turn."""

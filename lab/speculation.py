@@ -29,7 +29,7 @@ import numpy as np
 import edgespec
 from edgespec.drafting.registry import DRAFTERS
 from edgespec.engine.engine import Engine
-from edgespec.engine.request import Reply
+from edgespec.engine.reply import Reply
 from edgespec.system.size import format_size
 from lab.harness import (
     MODEL,
@@ -344,7 +344,7 @@ def busy(asked: Asked) -> Rows:
                     ignore_eos=True,
                     speculation=speculation,
                 )
-                while stream._batch._waiting or not stream._batch._running:
+                while stream._batch.waiting or not stream._batch.running:
                     next(stream)
                 seconds = time.perf_counter() - start
                 stream.close()

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import edgespec
-from edgespec.backends.base import TILE
+from edgespec.backends.passes import TILE
 from edgespec.verification.match import Verifier
 from edgespec.verification.sampling import SamplingParams
 from lab.harness import MODEL, Asked, Rows, Script, Spread, option, rounds, timing_passes, tokens

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 import edgespec
-from benchmarks.equality import Case, same
-from benchmarks.parity import QUANTISED_MARGIN
 from edgespec.backends.passes import TokenTree
 from edgespec.engine.engine import Engine
 from edgespec.engine.reply import Reply

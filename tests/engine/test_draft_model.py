@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import edgespec
-from benchmarks.equality import Case, same
 from edgespec.backends.base import Target
 from edgespec.backends.passes import TokenTree
 from edgespec.engine.engine import Engine

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import edgespec
-from benchmarks.equality import Case, same
 from edgespec.drafting.model.chains import MEAN
 from edgespec.drafting.model.early_exit import EarlyExitDrafter
 from edgespec.drafting.rates import RATE

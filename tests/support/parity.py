@@ -15,16 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from benchmarks import llama_peer
-from edgespec.backends.base import Target
 from edgespec.backends.native.target import NativeTarget
-from edgespec.backends.passes import Logits, TokenTree
+from edgespec.backends.passes import Logits
 from edgespec.backends.reference import ReferenceTarget
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.open_model import open_model
+from tests.support import llama_peer
+from tests.support.passes import Passes
 
 BACKENDS = {"native": NativeTarget, "reference": ReferenceTarget}
 FLOAT_MARGIN, QUANTISED_MARGIN = 1e-3, 0.05
@@ -130,8 +128,8 @@ def compare(
             runs = llama_peer.greedy(path, prompts, num_tokens, threads=threads)
             for prompt, run in zip(prompts, runs, strict=True):
                 for target in targets:
-                    target.own.truncate(0)
-                    target.own.prefill(prompt[:-1])
+                    target.truncate()
+                    target.prefill(prompt[:-1])
                 last = prompt[-1]
                 for token, theirs in run:
                     ours, *references = [_decode(target, last) for target in targets]
@@ -140,9 +138,9 @@ def compare(
     return result
 
 
-def _decode(target: Target, token: int) -> Logits:
-    logits = target.own.forward(TokenTree.chain([token])).logits[0]
-    target.own.commit([0])
+def _decode(target: Passes, token: int) -> Logits:
+    logits: Logits = target.score([token])[0]
+    target.commit(1)
     return logits
 
 
