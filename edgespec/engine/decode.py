@@ -111,7 +111,8 @@ def decode(run: Run, controller: Controller) -> Generator[list[int], None, None]
             logits = target.forward_batch(((sequence, TokenTree(tree.tokens, tree.parents)),))
             outcome, new = run.accept(tree, logits, target.maxima)
             # What drafting did of the pass' work is the pass' price.
-            saved_s = session.market.after_pass()
+            session.market.credit(target.seconds_saved)
+            saved_s = session.market.saved_s + target.seconds_saved
             verify_s, draft_s = clock() - drafted + saved_s, drafted - start - saved_s
             if run.request.speculation:
                 _learn(run, controller, outcome, new, logits, verify_s, draft_s)
@@ -192,7 +193,10 @@ def decode_together(runs: Sequence[Run], allotment: Allotment) -> list[list[int]
     rows = _forward(runs, trees)
     steps = [run.accept(tree, *own) for run, tree, own in zip(runs, trees, rows, strict=True)]
     verify_s = time.perf_counter() - drafted
-    in_pass_s = sum(market.after_pass(1.0 / len(runs)) for market in markets)
+    spared_s = runs[0].session.sequence.target.seconds_saved
+    for market in markets:
+        market.credit(spared_s / len(runs))
+    in_pass_s = sum(market.saved_s for market in markets) + spared_s
     verify_s, draft_s = verify_s + in_pass_s, max(draft_s + saved_s - in_pass_s, 0.0)
     study_s, costly = 0.0, [NOTHING_COSTLY] * len(runs)
     for place, (run, (outcome, new), (logits, _)) in enumerate(zip(runs, steps, rows, strict=True)):

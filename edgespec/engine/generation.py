@@ -130,7 +130,7 @@ class Writer:
 
     def end(self) -> None:
         """Tell the reader how it ended, and the numbers."""
-        writing = self.writing
+        writing, market = self.writing, self.run.session.market
         computed = self._num_prompt - 1 - self._cached
         writing.finish_reason = self.run.session.finish_reason
         writing.stats = stats(
@@ -144,7 +144,7 @@ class Writer:
             prefill_tokens_per_second=computed / self._prefill_s if computed else 0.0,
             time_to_first_token_s=self._first_s,
             traffic=self._traffic,
-            told=self.run.session.market.told() if writing.request.speculation else None,
+            told=(market.notes, market.overlap) if writing.request.speculation else None,
         )
 
 
