@@ -43,6 +43,6 @@ def warm_up(kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
         if kind in FORMATS:
             packer(kind)
             rows, out = np.zeros(0, np.int32), np.zeros((0, 0), np.float32)
-            unpack_rows(FORMATS[kind].layout, 0, 0, 0, 0, rows, out)
+            unpack_rows(tuple(FORMATS[kind].layout), (0, 0, 0, 0), rows, out)
             for size in FORMATS[kind].sizes:
                 isa.tile_address(name, kind, size)
