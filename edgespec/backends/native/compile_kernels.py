@@ -7,7 +7,7 @@ from contextlib import closing
 
 import numpy as np
 
-from edgespec.backends.native.kernels import matching, table
+from edgespec.backends.native.kernels import early_nodes, table
 from edgespec.backends.native.kernels.attention import grouped_query
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.kv import places
@@ -38,7 +38,9 @@ def warm_up(kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
     with closing(Team(empty, 2)) as team:
         team.run(0, 0, 0, False, 1)
     places.move_kv(empty, 0, 0, 0, 0)
-    matching.match_nodes(root, np.full(1, -1, np.int16), np.zeros((3, 1), np.int32), 0, root, root)
+    early_nodes.match_nodes(
+        root, np.full(1, -1, np.int16), np.zeros((3, 1), np.int32), 0, root, root
+    )
     for kind in kinds:
         if kind in FORMATS:
             packer(kind)

@@ -1,11 +1,11 @@
 """The transformer's layers over n nodes, in one compiled call.
 
 All threads of a team run `_pass` over the same table `c` (see `table.py`), each doing its share of
-every stage, and meet between stages (see `work_sharing.py`). Work that needs no other thread's results is
-done where its input was made: heads are rotated by the thread that computed them, and gate and up
-meet while both are in the cache. Rows are padded to the tile sizes, and what stands in padding rows
-is never read as a result. Constants are passed as `np.int64(...)`, because Numba compiles a
-function anew for every literal it is called with.
+every stage, and meet between stages (see `work_sharing.py`). Work that needs no other thread's
+results is done where its input was made: heads are rotated by the thread that computed them, and
+gate and up meet while both are in the cache. Rows are padded to the tile sizes, and what stands in
+padding rows is never read as a result. Constants are passed as `np.int64(...)`, because Numba
+compiles a function anew for every literal it is called with.
 """
 
 from __future__ import annotations
