@@ -12,6 +12,9 @@ import typer
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from edgespec.cli import app
+from edgespec.engine.reply_options import ReplyOptions
+from edgespec.loading.load_options import LoadOptions
+from edgespec.system.option_fields import options_of
 
 PATH = Path(__file__).parent / "cli.md"
 HEAD = """\
@@ -19,25 +22,49 @@ HEAD = """\
 
 Written by `python docs/generate_cli.py` from the commands themselves; a test compares the two.
 
-Text goes to stdout, everything else to stderr. Exit codes: 0 done, 1 the work failed (one sentence
-on stderr says why), 2 wrong usage, 130 interrupted. A reader that leaves early (`| head -1`) is no
-error. `python -m edgespec` is the same as `edgespec`.
+Results go to stdout, everything else to stderr. Exit codes: 0 success, 1 failure (one sentence on
+stderr says why), 2 wrong usage, 130 interrupted. `python -m edgespec` is the same as `edgespec`,
+and `edgespec COMMAND --help` shows what is below in the terminal.
 
-In a chat at a terminal, `/help` lists what can be typed besides messages: `/clear`,
-`/set NAME VALUE`, `/stats`, `/bye`, and three double quotes around a message of several lines.
-Ctrl-C stops a reply and keeps the conversation; at the prompt it leaves.
+In a chat, `/help` lists what can be typed besides messages: `/clear`, `/set NAME VALUE`, `/stats`,
+`/bye`, and three double quotes around a message of several lines. Ctrl-C stops a reply and keeps
+the conversation; at the prompt it quits.
 """
+TABLE = "| option | default | meaning |\n|---|---|---|\n"
+SHARED = {
+    "Options to load a model": (LoadOptions, "`run`, `chat`, `batch` and `plan`"),
+    "Options of a reply": (ReplyOptions, "`run`, `chat` and `batch`"),
+}
+"""Tables that several commands point to: the fields of a dataclass, and who takes them."""
 
 
 def render() -> str:
     """The whole page."""
-    parts = [HEAD]
-    for name, command in _commands("edgespec", typer.main.get_command(app)):
-        text = "\n\n".join(" ".join(part.split()) for part in command.help.split("\n\n"))
-        rows = [f"## {name}\n\n{text}\n\n| option | default | meaning |\n|---|---|---|\n"]
-        rows += map(_row, command.params)
-        parts.append("".join(rows))
+    commands = dict(_commands("edgespec", typer.main.get_command(app)))
+    parts, shared = [HEAD], {}
+    for title, (kind, users) in SHARED.items():
+        names = {option.long(name) for name, (_, _, option) in options_of(kind).items()}
+        taken = [_row(one) for one in commands["edgespec run"].params if names & {*one.opts}]
+        shared[title] = taken
+        parts.append(f"## {title}\n\nTaken by {users}.\n\n{TABLE}{''.join(taken)}")
+    parts += [_section(name, command, shared) for name, command in commands.items()]
     return "\n".join(parts)
+
+
+def _section(name: str, command: Any, shared: dict[str, list[str]]) -> str:
+    """One command: its help, the shared tables it takes, and a table of its own options."""
+    text = "\n\n".join(" ".join(part.split()) for part in command.help.split("\n\n"))
+    rows, also = list(map(_row, command.params)), []
+    for title, taken in shared.items():
+        if set(taken) <= set(rows):
+            also.append(f"[{title.lower()}](#{title.lower().replace(' ', '-')})")
+            rows = [row for row in rows if row not in taken]
+    lines = [f"## {name}\n\n{text}\n"]
+    if also:
+        lines.append(f"\nTakes the {' and the '.join(also)}.\n")
+    if rows:
+        lines.append(f"\n{TABLE}{''.join(rows)}")
+    return "".join(lines)
 
 
 def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
@@ -58,6 +85,8 @@ def _row(option: Any) -> str:
         if not is_flag:
             names[-1] += f" {option.metavar}"
     shown = ", ".join(f"`{name}`" for name in names).replace("|", "\\|")
+    if names[0] in ("`--json`", "--json"):
+        return "| `--json` |  | Print JSON. |\n"
     default = "" if option.default is None or is_flag else f"`{option.default}`"
     return f"| {shown} | {default} | {option.help} |\n"
 

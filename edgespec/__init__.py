@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from edgespec.engine.batch import BatchStream
     from edgespec.engine.chat import Chat
     from edgespec.engine.engine import Engine
-    from edgespec.engine.request import Reply, Request, Stats
+    from edgespec.engine.reply import Reply, Stats
+    from edgespec.engine.request import Request
     from edgespec.engine.voting import Vote
     from edgespec.loading.load import load, plan
     from edgespec.memory.plan.plan import Plan
@@ -38,9 +39,9 @@ _LAZY = {
     "Chat": "edgespec.engine.chat",
     "Engine": "edgespec.engine.engine",
     "Plan": "edgespec.memory.plan.plan",
-    "Reply": "edgespec.engine.request",
+    "Reply": "edgespec.engine.reply",
     "Request": "edgespec.engine.request",
-    "Stats": "edgespec.engine.request",
+    "Stats": "edgespec.engine.reply",
     "Vote": "edgespec.engine.voting",
     "load": "edgespec.loading.load",
     "plan": "edgespec.loading.load",

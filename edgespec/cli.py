@@ -7,57 +7,24 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
 
+from edgespec.engine.reply_options import ReplyOptions
 from edgespec.errors import EdgeSpecError, OptionError
-from edgespec.terminal import bench_commands, files, replay_command, stores
-from edgespec.terminal import prefix as prefixes
-from edgespec.terminal.arguments import (
-    Accept,
-    Backend,
-    Context,
-    DraftBackend,
-    Drafters,
-    DraftModel,
-    IgnoreEos,
+from edgespec.loading.load_options import LoadOptions
+from edgespec.terminal.commands import datastores, measure, model_files, prefixes
+from edgespec.terminal.parameters import (
     Json,
-    KvType,
-    MaxBatch,
-    MaxTokens,
     Memory,
-    MinP,
-    Model,
     ModelArgument,
-    NoSpeculation,
-    OnOverflow,
-    Out,
-    Overlap,
-    Penalty,
-    PrefixName,
-    Prompt,
-    Prompts,
-    Raw,
-    Ray,
-    Seed,
-    Stats,
-    Store,
-    System,
-    Temperature,
     Threads,
-    TopK,
-    TopP,
-    Version,
-    Vram,
-    Workers,
-)
-from edgespec.terminal.options import (
-    LoadOptions,
-    ReplyOptions,
-    drafting_options,
+    expand,
     one_model,
+    parameter,
 )
 from edgespec.terminal.text_io import print_json, printable, read_prompt, tolerate_any_encoding
 from edgespec.version import __version__
@@ -85,18 +52,14 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     cls=Commands,
-    help="Language models at full speed on the machine you own, inside a memory budget.",
-    epilog="Exit codes: 0 done, 1 the work failed, 2 wrong usage, 130 interrupted.",
+    help="Run language models fast on your own machine, within a memory budget.",
+    epilog="Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-app.add_typer(stores.app, name="store")
-app.add_typer(prefixes.app, name="prefix")
 
 
 def main() -> None:
@@ -108,7 +71,9 @@ def main() -> None:
         if _debugging():
             raise
         what = " ".join(f"{type(error).__name__}: {error}".split())
-        _say(f"{what}; this is a fault of EdgeSpec: EDGESPEC_DEBUG=1 shows where, please report it")
+        _say(
+            f"{what}; this is a bug in EdgeSpec: please report it with what EDGESPEC_DEBUG=1 shows"
+        )
         try:
             sys.stdout.flush()
         except OSError:
@@ -129,244 +94,178 @@ def _debugging() -> bool:
     return os.environ.get("EDGESPEC_DEBUG", "") not in ("", "0")
 
 
-app.add_typer(bench_commands.app, name="bench")
-app.command()(replay_command.replay)
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"edgespec {__version__}")
+        raise typer.Exit
+
+
+Prompt = Annotated[
+    str | None, typer.Argument(metavar="PROMPT", help="The prompt.", show_default=False)
+]
+System = Annotated[
+    str | None, typer.Option("--system", "-s", metavar="TEXT", help="System message.")
+]
 
 
 @app.callback()
-def _root(version: Version = False) -> None:
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
     del version
 
 
 @app.command()
+@expand("sequences")
 def run(
+    *,
     prompt: Prompt = None,
-    model: Model = None,
-    backend: Backend = "auto",
-    memory: Memory = "auto",
-    vram: Vram = "auto",
-    workers: Workers = None,
-    context: Context = None,
-    kv_type: KvType = "auto",
-    threads: Threads = None,
-    max_tokens: MaxTokens = 512,
-    temperature: Temperature = 0.8,
-    top_k: TopK = 40,
-    top_p: TopP = 0.95,
-    min_p: MinP = 0.05,
-    repetition_penalty: Penalty = 1.0,
-    seed: Seed = None,
-    drafters: Drafters = "auto",
-    store: Store = None,
-    draft_model: DraftModel = None,
-    overlap: Overlap = "auto",
-    draft_backend: DraftBackend = "auto",
-    no_speculation: NoSpeculation = False,
+    load: LoadOptions,
+    reply: ReplyOptions,
     system: System = None,
-    prefix: PrefixName = None,
-    raw: Raw = False,
-    ignore_eos: IgnoreEos = False,
-    accept: Accept = "exact",
-    on_overflow: OnOverflow = "stop",
-    stats: Stats = None,
+    stats: Annotated[
+        bool | None,
+        typer.Option(
+            "--stats/--no-stats",
+            help="Print statistics to stderr after the reply; by default only on a terminal.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write one reply.
+    """Generate one reply.
 
-    It answers PROMPT, the text on standard input, or both, joined by a blank line.
+    The prompt is PROMPT, standard input, or both, separated by a blank line.
     """
-    from edgespec.terminal.replies import run_once
+    from edgespec.terminal.write_reply import write_reply
 
-    if prefix is not None and system is not None:
-        raise OptionError("--prefix brings a system message of its own; drop it or --system")
-    if raw and system is not None:
-        raise OptionError(
-            "--system needs the chat template that --raw leaves out; drop one of them"
-        )
-    reply = ReplyOptions(
-        max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
-        not no_speculation, ignore_eos, accept, on_overflow,
-    )  # fmt: skip
+    _check_system(system, reply)
     text = read_prompt(prompt, sys.stdin.buffer, stdin_is_terminal=sys.stdin.isatty())
-    drafting = drafting_options(drafters, draft_model, draft_backend, overlap, none=no_speculation)
-    load = LoadOptions(
-        model, memory, backend, threads, context, kv_type=kv_type, store=store,
-        vram=vram, workers=workers, **drafting,
-    )  # fmt: skip
-    run_once(text, load, reply, system=system, prefix=prefix, raw=raw, stats=stats, as_json=as_json)
+    write_reply(text, load, reply, system=system, stats=stats, as_json=as_json)
 
 
 @app.command()
+@expand("sequences")
 def chat(
+    *,
     prompt: Prompt = None,
-    model: Model = None,
-    backend: Backend = "auto",
-    memory: Memory = "auto",
-    vram: Vram = "auto",
-    workers: Workers = None,
-    context: Context = None,
-    kv_type: KvType = "auto",
-    threads: Threads = None,
-    max_tokens: MaxTokens = 512,
-    temperature: Temperature = 0.8,
-    top_k: TopK = 40,
-    top_p: TopP = 0.95,
-    min_p: MinP = 0.05,
-    repetition_penalty: Penalty = 1.0,
-    seed: Seed = None,
-    drafters: Drafters = "auto",
-    store: Store = None,
-    draft_model: DraftModel = None,
-    overlap: Overlap = "auto",
-    draft_backend: DraftBackend = "auto",
-    no_speculation: NoSpeculation = False,
+    load: LoadOptions,
+    reply: ReplyOptions,
     system: System = None,
-    prefix: PrefixName = None,
-    raw: Raw = False,
-    ignore_eos: IgnoreEos = False,
-    accept: Accept = "exact",
-    on_overflow: OnOverflow = "stop",
     as_json: Json = False,
 ) -> None:
-    """Talk with a model.
+    """Chat with a model.
 
-    When standard input is a pipe, each of its lines is a turn.
+    If standard input is a pipe, each of its lines is a message.
     """
-    from edgespec.terminal.replies import hold_chat
+    from edgespec.terminal.chat_screen import hold_chat
 
-    if prefix is not None and system is not None:
-        raise OptionError("--prefix brings a system message of its own; drop it or --system")
-    if raw:
+    if reply.raw:
         raise OptionError(
-            "a chat needs the chat template; continue a text with `edgespec run --raw`"
+            "a chat needs the chat template; use `edgespec run --raw` to continue a text"
         )
-    reply = ReplyOptions(
-        max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed,
-        not no_speculation, ignore_eos, accept, on_overflow,
-    )  # fmt: skip
-    drafting = drafting_options(drafters, draft_model, draft_backend, overlap, none=no_speculation)
-    load = LoadOptions(
-        model, memory, backend, threads, context, kv_type=kv_type, store=store,
-        vram=vram, workers=workers, **drafting,
-    )  # fmt: skip
-    if not hold_chat(prompt, load, reply, system=system, prefix=prefix, as_json=as_json):
+    _check_system(system, reply)
+    if not hold_chat(prompt, load, reply, system=system, as_json=as_json):
         raise typer.Exit(1)
 
 
+def _check_system(system: str | None, reply: ReplyOptions) -> None:
+    if system is not None and reply.prefix is not None:
+        raise OptionError("--prefix brings its own system message; drop it or --system")
+    if system is not None and reply.raw:
+        raise OptionError("--system needs the chat template that --raw leaves out; drop one")
+
+
 @app.command()
+@expand(sequences=8)
 def batch(
-    file: Prompts,
-    out: Out = None,
-    max_batch: MaxBatch = 8,
-    ray: Ray = None,
-    model: Model = None,
-    backend: Backend = "auto",
-    memory: Memory = "auto",
-    vram: Vram = "auto",
-    workers: Workers = None,
-    context: Context = None,
-    kv_type: KvType = "auto",
-    threads: Threads = None,
-    max_tokens: MaxTokens = 512,
-    temperature: Temperature = 0.8,
-    seed: Seed = None,
-    drafters: Drafters = "auto",
-    draft_model: DraftModel = None,
-    draft_backend: DraftBackend = "auto",
-    no_speculation: NoSpeculation = False,
-    raw: Raw = False,
-    on_overflow: OnOverflow = "stop",
+    *,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Prompts, one JSON object per line; - for stdin.")
+    ],
+    out: Annotated[
+        str | None,
+        typer.Option("--out", "-o", metavar="FILE", help="File to write to; stdout by default."),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray",
+            metavar="ADDRESS",
+            help="Use every node of a Ray cluster: HOST:PORT of its head, auto or local.",
+        ),
+    ] = None,
+    load: LoadOptions,
+    reply: ReplyOptions,
 ) -> None:
-    """Write the replies to a file of prompts, several at once.
+    """Answer a file of prompts, several at once.
 
-    Each line of FILE is like {"prompt": "..."}, with max_tokens, temperature, top_k, top_p, min_p,
-    repetition_penalty, seed, ignore_eos, accept, raw and an id if wanted; each line of the output
-    is the reply to the line at its place. Lines that --out holds already are left out. With --ray,
-    the budget is each node's own, and the model must be at the same place on every node.
+    Each line of FILE looks like {"prompt": "..."} and may have an id and options of its own, such
+    as max_tokens or top_p. The output has one line per prompt, in the same order. If --out already
+    holds some of them, those are kept. With --ray, --memory is per node, and the model must have
+    the same path on every node.
     """
-    from edgespec.terminal.batches import run_batch
+    from edgespec.terminal.prompt_file import run_batch
 
-    if ray is not None and workers is not None:
-        raise OptionError("a worker serves one machine, and --ray has several; drop one of both")
-    reply = ReplyOptions(
-        max_tokens,
-        temperature,
-        seed=seed,
-        speculation=not no_speculation,
-        on_overflow=on_overflow,
-    )
-    drafting = drafting_options(drafters, draft_model, draft_backend, none=no_speculation)
-    load = LoadOptions(
-        model, memory, backend, threads, context, kv_type=kv_type, sequences=max_batch,
-        vram=vram, workers=workers, **drafting,
-    )  # fmt: skip
-    if not run_batch(file, out, load, reply, raw=raw, ray=ray):
+    if ray is not None and load.workers is not None:
+        raise OptionError("--workers serve a single machine, and --ray uses several; drop one")
+    if not run_batch(file, out, load, reply, ray=ray):
         raise typer.Exit(1)
 
 
 @app.command()
+@expand()
 def plan(
+    *,
     model_argument: ModelArgument = None,
-    model: Model = None,
-    backend: Backend = "auto",
-    memory: Memory = "auto",
-    vram: Vram = "auto",
-    workers: Workers = None,
-    context: Context = None,
-    kv_type: KvType = "auto",
-    threads: Threads = None,
-    drafters: Drafters = "auto",
-    store: Store = None,
-    draft_model: DraftModel = None,
-    overlap: Overlap = "auto",
-    draft_backend: DraftBackend = "auto",
-    no_speculation: NoSpeculation = False,
-    max_batch: MaxBatch = 1,
+    load: LoadOptions,
+    no_speculation: Annotated[bool, parameter(ReplyOptions, "speculation")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show where every byte would go, and why.
+    """Show how a model would run, and where every byte would go.
 
-    Nothing is loaded; the plan is the one that `run` and `chat` would use. Below it: what each
-    lever would give.
+    Nothing is loaded. The plan is the one that `run` and `chat` use with the same options. Below it
+    is what changing one setting would give.
     """
-    drafting = drafting_options(drafters, draft_model, draft_backend, overlap, none=no_speculation)
-    named = one_model(model_argument, model)
-    options = LoadOptions(
-        named, memory, backend, threads, context, kv_type=kv_type, store=store,
-        sequences=max_batch, vram=vram, workers=workers, **drafting,
-    )  # fmt: skip
-    made = options.plan()
+    from edgespec.loading.load import plan_for
+
+    load = replace(load, model=one_model(model_argument, cast("str | None", load.model)))
+    made = plan_for(load.without_drafts() if no_speculation else load)
     if as_json:
         print_json(made.as_dict())
         return
-    from edgespec.terminal.tables import print_plan
+    from edgespec.terminal.plan_table import print_plan
 
-    print_plan(made, options.model)
+    print_plan(made, load.model)
 
 
-for command in (files.show, files.export, files.prepare, files.adapt):
+for command in (model_files.show, model_files.export, model_files.prepare, model_files.adapt):
     app.command()(command)
 
 
 @app.command()
 def worker(
     host: Annotated[
-        str, typer.Option("--host", metavar="HOST", help="The address to listen on.")
+        str, typer.Option("--host", metavar="HOST", help="Address to listen on.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", metavar="N", help="The TCP port; 0 is a free one.")
+        int, typer.Option("--port", metavar="N", help="TCP port; 0 picks a free one.")
     ] = 50052,
     memory: Memory = "auto",
     threads: Threads = None,
     allow_public: Annotated[
-        bool,
-        typer.Option("--allow-public", help="Listen where other machines can reach it."),
+        bool, typer.Option("--allow-public", help="Allow addresses that other machines can reach.")
     ] = False,
 ) -> None:
-    """Hold layers of models that run on another machine, and compute them.
+    """Hold and compute layers of a model that runs on another machine.
 
-    `--workers HOST:PORT` of run and chat uses it, through llama.cpp's RPC backend. It has no
-    authentication and no encryption: it listens on this machine alone unless told otherwise.
+    Other machines use it with `--workers HOST:PORT`, through llama.cpp's RPC backend. The
+    connection is neither authenticated nor encrypted, so by default only this machine can reach it.
     """
     from edgespec.terminal.serve_worker import run_worker
 
@@ -375,9 +274,9 @@ def worker(
 
 @app.command()
 def doctor(as_json: Json = False) -> None:
-    """Look this machine and installation over.
+    """Check this machine and installation, and give advice.
 
-    Prints advice where something could be better; exits with 1 if something cannot work.
+    Exits with 1 if something does not work.
     """
     from edgespec.terminal.doctor import examine
 
@@ -387,8 +286,14 @@ def doctor(as_json: Json = False) -> None:
         values = [finding.as_dict() for finding in findings]
         print_json({"version": __version__, "problems": problems, "findings": values})
     else:
-        from edgespec.terminal.tables import print_findings
+        from edgespec.terminal.findings_table import print_findings
 
         print_findings(findings)
     if problems:
         raise typer.Exit(1)
+
+
+app.command()(measure.replay)
+app.add_typer(measure.bench, name="bench")
+app.add_typer(datastores.app, name="store")
+app.add_typer(prefixes.app, name="prefix")

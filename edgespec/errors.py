@@ -12,9 +12,9 @@ EdgeSpecError
 ├── ExportError               a model cannot be written in another format
 ├── AdaptError                an adapter cannot be fitted to these texts
 ├── BackendError              a backend cannot be opened or failed while running
-└── OptionError               an argument has a value that means nothing (exit code 2 on the CLI)
+└── OptionError               an argument has an invalid value (exit code 2 on the CLI)
 
-A message is one sentence that says what was asked, what was found, and what to do next.
+A message is one sentence: what was asked, what was found, what to type next.
 """
 
 from __future__ import annotations
@@ -71,6 +71,6 @@ class BackendError(EdgeSpecError):
 
 
 class OptionError(EdgeSpecError):
-    """An argument has a value that means nothing."""
+    """An argument has an invalid value."""
 
     exit_code = 2

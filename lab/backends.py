@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 
 import edgespec
 from edgespec.backends import registry as backends
-from edgespec.backends.base import TokenTree
+from edgespec.backends.passes import TokenTree
 from edgespec.memory.plan.plan import Footprint, Plan
-from edgespec.models.file import ModelFile, open_model
+from edgespec.models.file import ModelFile
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.system.size import MIB
 from edgespec.tools.export.export import export
@@ -164,7 +165,7 @@ def _logits(file: ModelFile, backend: str, prompts: list[list[int]], num_tokens:
         return _scored(file, backend, prompts, num_tokens)
     with TemporaryDirectory(prefix="edgespec-agreement-") as folder:
         made = export(file.path, folder, check=False)
-        with open_model(made.path, foreign=True) as exported:
+        with open_model(made.path, any_engine=True) as exported:
             return _scored(exported, backend, prompts, num_tokens)
 
 
@@ -241,7 +242,11 @@ def workload_speeds(model: str, backend: str, memory: str, num_tokens: int) -> d
     found = {}
     with edgespec.load(model, backend=backend, memory=memory, context=CONTEXT) as engine:
         for name, (prompt, speculation) in WORKLOADS.items():
-            options = {"temperature": 0, "speculation": speculation, "ignore_eos": True}
+            options: dict[str, Any] = {
+                "temperature": 0,
+                "speculation": speculation,
+                "ignore_eos": True,
+            }
             ids = engine.encode(prompt, raw=True)
             stats = [engine.generate(ids, max_tokens=num_tokens, **options).stats for _ in range(2)]
             found[name] = max(one.tokens_per_second for one in stats)

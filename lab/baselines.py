@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.base import Drafter
+from edgespec.drafting.tree import DraftTree, StepOutcome
 
 
 class _TextDrafter(Drafter):

@@ -117,10 +117,10 @@ def alone(asked: Asked) -> Rows:
 
 
 def _own_way(engine: Engine) -> Way:
-    market, controller = market_of(engine), engine._controller
+    market, controller = market_of(engine), engine.scheduler.controller
 
     def ready() -> tuple[Engine, bool]:
-        engine._session.market, engine._controller = market, controller
+        engine.scheduler.slots[0].market, engine.scheduler.controller = market, controller
         return engine, True
 
     return ready
@@ -136,11 +136,11 @@ def _fixed_ways(engine: Engine) -> dict[str, Way]:
             drafter = Fixed([way_out], spec.vocab_size, adaptive._head_size, spec.num_layers)
             drafter.length = length
             market = Market([drafter])
-            market.attach(engine._target.own, engine._controller.curve.table)
+            market.attach(engine.scheduler.target.own, engine.scheduler.controller.curve.table)
 
             def ready(market: Market = market) -> tuple[Engine, bool]:
-                engine._session.market = market
-                engine._controller = Eager(engine.plan.max_nodes)
+                engine.scheduler.slots[0].market = market
+                engine.scheduler.controller = Eager(engine.plan.max_nodes)
                 return engine, True
 
             found[f"exit {way_out.layer}{'a' * way_out.adapted}, {length}"] = ready

@@ -23,10 +23,12 @@ from numpy.typing import NDArray
 
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome, TopTokens
+from edgespec.control.prospects import Prospects
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.registry import DRAFTERS, drafter_names
-from edgespec.models.file import open_model
+from edgespec.drafting.tree import DraftTree, StepOutcome, TopTokens
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.system.size import MIB, format_size
 from edgespec.tools.replay.lanes import choose_drafters, make, make_market
@@ -123,7 +125,7 @@ def cost(asked: Asked) -> Rows:
 
 def _timed(name: str, context: int, nodes: int, cold: NDArray[np.int64]) -> dict[str, Any]:
     drafter = make_market(MARKETS[name]) if name in MARKETS else make(name, 2 * MIB)
-    controller = Controller(CostCurve(CURVE), nodes + 1)
+    controller, prospects = Controller(CostCurve(CURVE), nodes + 1), Prospects()
     text, rng = _zipf_text(context + 16 * STEPS), np.random.default_rng(3)
     start = time.perf_counter()
     drafter.reset(text[:context])
@@ -133,11 +135,11 @@ def _timed(name: str, context: int, nodes: int, cold: NDArray[np.int64]) -> dict
     accepted = drafted = 0
     for _ in range(STEPS):
         cold.sum()
-        controller.draft_room()
+        controller.draft_room(prospects, nodes)
         clock = [time.perf_counter()]
         tree = drafter.propose(nodes)
         clock.append(time.perf_counter())
-        controller.choose(tree, clock[1] - clock[0])
+        controller.choose([prospects], [tree], clock[1] - clock[0])
         clock.append(time.perf_counter())
         outcome = _outcome(tree, text[place : place + 16].tolist(), drafter, rng)
         cold.sum()

@@ -25,7 +25,7 @@ import edgespec
 from edgespec.backends.native.target import NativeTarget
 from edgespec.drafting.registry import DRAFTERS
 from edgespec.engine.engine import Engine
-from edgespec.engine.request import Reply
+from edgespec.engine.reply import Reply
 from edgespec.loading.model_drafters import EARLY_EXIT
 from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS
 from lab.harness import MODEL, Asked, Records, Row, Rows, Script, option, tokens

@@ -305,7 +305,7 @@ def forget(engine: Engine) -> None:
 
     In place, because new tables would cost page faults that only an engine's first reply pays.
     """
-    for session in engine.sessions:
+    for session in engine.scheduler.slots:
         session.market.feed_all()  # what a drafter that was not asked would read later
         for source in session.market._sources:
             drafter = source.drafter
@@ -320,8 +320,8 @@ def forget(engine: Engine) -> None:
 def start_anew(engine: Engine) -> None:
     """`forget`, and hold no text either: no prompt's keys and values, and nothing set aside."""
     forget(engine)
-    engine._idle.close()
-    for session in engine.lanes(engine.plan.sequences):
+    engine.scheduler.idle.close()
+    for session in engine.scheduler.take_slots(engine.plan.sequences):
         session.sequence.truncate(0)
         session.ids.clear()
         for source in session.market._sources:
@@ -336,14 +336,14 @@ def stored_bytes(engine: Engine) -> int:
 
 def market_of(engine: Engine) -> Market:
     """Who drafts for an engine's own text."""
-    return engine._session.market
+    return engine.scheduler.slots[0].market
 
 
 @contextmanager
 def timing_passes(engine: Engine) -> Iterator[list[tuple[float, float]]]:
     """When each of an engine's passes begins and ends, meanwhile."""
-    target, times = engine._target, list[tuple[float, float]]()
-    forward = target.forward_batch
+    target, times = engine.scheduler.target, list[tuple[float, float]]()
+    forward = target.forward
 
     def timed(*arguments: Any, **options: Any) -> Any:
         begin = time.perf_counter()
@@ -351,8 +351,8 @@ def timing_passes(engine: Engine) -> Iterator[list[tuple[float, float]]]:
         times.append((begin, time.perf_counter()))
         return found
 
-    target.forward_batch = timed  # type: ignore[method-assign]
+    target.forward = timed  # type: ignore[method-assign]
     try:
         yield times
     finally:
-        del target.forward_batch
+        del target.forward

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import edgespec
-from edgespec.backends.base import TokenTree
+from edgespec.backends.passes import TokenTree
 from edgespec.system.resident_memory import peak_resident_bytes, resident_bytes
 
 REPLY_TOKENS = 32
@@ -57,8 +57,8 @@ def branch(engine: edgespec.Engine) -> None:
     width = engine.plan.max_nodes
     tree = TokenTree(np.arange(width, dtype=np.int32), np.zeros(width, np.int16))
     tree.parents[0] = -1
-    if not engine._target.capabilities.trees:
+    if not engine.scheduler.target.capabilities.trees:
         tree = TokenTree.chain(np.arange(width, dtype=np.int32))
-    for session in engine.sessions:
-        engine._target.forward_batch(((session.sequence, tree),))
+    for session in engine.scheduler.slots:
+        engine.scheduler.target.forward(((session.sequence, tree),))
         session.sequence.commit([0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from edgespec.system.size import GIB, MIB
 from edgespec.tools.export.export import DATA, GRAPH, export
 from tests.conformance.growing import write_growing

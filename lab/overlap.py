@@ -22,7 +22,7 @@ from edgespec.control.overlap.choice import Choice
 from edgespec.control.overlap.overlapped_drafter import DraftAhead
 from edgespec.drafting.model import guesses
 from edgespec.engine.engine import Engine
-from edgespec.engine.request import Reply
+from edgespec.engine.reply import Reply
 from edgespec.system.size import MIB
 from lab.cluster import Delay, worker
 from lab.harness import (
@@ -136,7 +136,7 @@ def speeds(
             if turn:  # the first is to learn in
                 found[way].append(speed(last[way]))
         texts = {repr([reply.token_ids for reply in replies]) for replies in last.values()}
-        bit_exact = engine._target.capabilities.bit_exact_rows
+        bit_exact = engine.scheduler.target.capabilities.bit_exact_rows
         assert len(texts) == 1 or not bit_exact, "the replies differ"
     return found, last
 

@@ -14,15 +14,15 @@ from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
 from edgespec.control.overlap.overlapped_drafter import DraftAhead
 from edgespec.control.overlap.pipeline import Job, Pipeline
-from edgespec.control.statistics import ReplyStats
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.model import guesses
 from edgespec.drafting.model.model_drafter import Draw, ModelDrafter
 from edgespec.drafting.model.small_model import MOST_NODES, DraftModelDrafter, branches
-from edgespec.engine.decode import Run, decode
+from edgespec.engine.generation import Generation
 from edgespec.engine.request import Request
-from edgespec.engine.slot import Session
+from edgespec.engine.slot import Slot
 from edgespec.tools.replay.logged import LoggedTarget
+from edgespec.tools.replay.priced import decode_alone
 from edgespec.tools.replay.steps import LIKELIEST
 from edgespec.tools.replay.transcripts import Transcript
 from edgespec.verification.match import Verifier
@@ -264,7 +264,7 @@ def play(told: Profile, way: str, traces: Sequence[Trace], spec: Any) -> float:
     target = PlayedTarget(world, pipeline, spec)
     market = Market([ahead], clock=target.clock)
     controller = Controller(CostCurve(told.curve or told.passes, NODES), NODES)
-    session = Session(target.own, market, clock=target.clock)
+    slot = Slot(target.own, market, clock=target.clock)
     market.attach(target.own, controller.curve.table)
     verifier = Verifier(spec.vocab_size, LIKELIEST, NODES)
     with branching(way != "chain"):
@@ -273,12 +273,11 @@ def play(told: Profile, way: str, traces: Sequence[Trace], spec: Any) -> float:
             for trace in traces:
                 drafter.trace = trace
                 target.open_log(Transcript(trace.prompt, trace.tokens))
-                session.ids[:] = trace.prompt
-                market.begin(LIKELIEST)
-                market.reset(trace.prompt)
+                slot.ids[:] = trace.prompt
                 request = Request(tuple(trace.prompt), LIKELIEST, max_tokens=len(trace.tokens))
-                run = Run(session, request, verifier, frozenset(), ReplyStats(market.names))
-                num_tokens += sum(len(new) for new in decode(run, controller))
+                generation = Generation(request)
+                generation.take(slot, verifier)
+                num_tokens += sum(len(new) for new in decode_alone(generation, controller))
     return num_tokens / (world.now - start)
 
 

@@ -104,7 +104,7 @@ class Ours:
         self.engine = edgespec.load(
             model, threads=threads, context=room, backend="native", max_nodes=max(SIZES)
         )
-        self.target = self.engine._target  # the one the engine decodes with
+        self.target = self.engine.scheduler.target  # the one the engine decodes with
         self.passes = Passes(self.target)
 
     def forward(self, n: int, past: int) -> list[float]:

@@ -29,7 +29,7 @@ import numpy as np
 import edgespec
 from edgespec.drafting.registry import DRAFTERS
 from edgespec.engine.engine import Engine
-from edgespec.engine.request import Reply
+from edgespec.engine.reply import Reply
 from edgespec.system.size import format_size
 from lab.harness import (
     MODEL,
@@ -336,15 +336,10 @@ def busy(asked: Asked) -> Rows:
             ) -> float:
                 forget(engine)
                 start = time.perf_counter()
-                stream = engine.stream_batch(
-                    texts,
-                    max_batch=size,
-                    max_tokens=asked.tokens,
-                    temperature=0.0,
-                    ignore_eos=True,
-                    speculation=speculation,
-                )
-                while stream._batch._waiting or not stream._batch._running:
+                options: dict[str, Any] = {"max_batch": size, "max_tokens": asked.tokens}
+                options |= {"temperature": 0.0, "ignore_eos": True, "speculation": speculation}
+                stream = engine.stream_batch(texts, **options)
+                while stream._batch.waiting or not stream._batch.running:
                     next(stream)
                 seconds = time.perf_counter() - start
                 stream.close()

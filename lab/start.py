@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from edgespec.backends.native.kernels.matmul.pack import packer
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.native.weights import PackedMatrix, load_matrix
 from edgespec.engine.engine import Engine
-from edgespec.engine.request import Reply
+from edgespec.engine.reply import Reply
 from edgespec.memory.kv import prompt_cache
 from edgespec.models.file import ModelFile
 from edgespec.models.gguf.file_source import FileSource
@@ -167,8 +168,15 @@ def _text_of(engine: Engine, num_tokens: int) -> str:
 def _continue(engine: Engine, text: str, saved: str | None) -> Reply:
     start_anew(engine)
     prompt = " Then the train"
-    options = {"raw": True, "temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
-    return engine.generate(prompt if saved else text + prompt, prefix=saved, **options)
+    options: dict[str, Any] = {
+        "raw": True,
+        "temperature": 0.0,
+        "max_tokens": 24,
+        "ignore_eos": True,
+    }
+    return engine.generate(
+        prompt if saved else text + prompt, max_tokens=24, prefix=saved, **options
+    )
 
 
 @script.command(

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import edgespec
-from edgespec.backends.base import TILE
+from edgespec.backends.passes import TILE
 from edgespec.verification.match import Verifier
 from edgespec.verification.sampling import SamplingParams
 from lab.harness import MODEL, Asked, Rows, Script, Spread, option, rounds, timing_passes, tokens
@@ -124,7 +124,7 @@ def _draws(found: Floats, options: dict[str, Any], draws: int) -> list[float]:
 
 def _in_place(model: str, draws: int) -> Iterator[dict[str, Any]]:
     with edgespec.load(model, context=512) as engine:
-        passes, vocab_size = Passes(engine._target), engine.file.spec.vocab_size
+        passes, vocab_size = Passes(engine.scheduler.target), engine.file.spec.vocab_size
         passes.prefill(np.arange(256, dtype=np.int32) % vocab_size)
         recent = np.arange(64, dtype=np.int32) * 17 % vocab_size
         root, parents = np.full(1, 7, np.int32), np.full(1, -1, np.int16)

@@ -85,7 +85,7 @@ def test_a_prompt_that_does_not_fit_costs_no_other(model: Path, tmp_path: Path) 
     assert (second["line"], second["id"]) == (2, "long")
     assert "text" in first
     assert "text" in third
-    assert found.err == "edgespec: 1 of 3 prompts have no reply\n"
+    assert found.err == "edgespec: 1 of 3 prompts were not answered\n"
 
 
 @pytest.mark.parametrize(
@@ -130,4 +130,4 @@ def test_the_plan_of_a_batch_can_be_asked_for(model: Path) -> None:
     assert found.code == 0, found.err
     made = json.loads(found.out)
     assert made["sequences"] == 4
-    edgespec("plan", "-m", model, "--max-batch", 0).assert_refused(2, "0 texts at once")
+    edgespec("plan", "-m", model, "--max-batch", 0).assert_refused(2, "0 replies at once")

@@ -11,12 +11,12 @@ import pytest
 
 import edgespec
 from edgespec.engine.engine import Engine
+from edgespec.engine.reply_options import ReplyOptions
 from edgespec.errors import EdgeSpecError, OptionError
-from edgespec.terminal.options import ReplyOptions
+from edgespec.terminal.chat_screen import ChatScreen
+from edgespec.terminal.grid import bar
 from edgespec.terminal.progress import ProgressLine, describe
-from edgespec.terminal.tables import bar
-from edgespec.terminal.talk import Talk, write_pieces
-from edgespec.terminal.text_io import decode, printable, read_prompt
+from edgespec.terminal.text_io import decode, printable, read_prompt, write_pieces
 from tests.models.build import CHATML, write_gguf
 
 
@@ -28,9 +28,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def talk(engine: Engine) -> Talk:
+def talk(engine: Engine) -> ChatScreen:
     options = ReplyOptions(max_tokens=4, seed=1, ignore_eos=True)
-    return Talk(engine.chat(), options, ProgressLine(enabled=False))
+    return ChatScreen(engine.chat(), options, ProgressLine(enabled=False))
 
 
 def typing(monkeypatch: pytest.MonkeyPatch, *answers: str | type[BaseException]) -> None:
@@ -47,7 +47,7 @@ def typing(monkeypatch: pytest.MonkeyPatch, *answers: str | type[BaseException])
 
 
 def test_turns_go_on_until_the_user_leaves(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    talk: ChatScreen, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typing(monkeypatch, "hello", "  ", '"""two', 'lines"""', "/bye", "never asked")
     talk.interactive("first")
@@ -57,24 +57,31 @@ def test_turns_go_on_until_the_user_leaves(
 
 
 def test_commands(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    talk: ChatScreen, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typing(
         monkeypatch, "hello", "/stats", "again", "/clear", "/set temperature 0", "/set seed x",
-        "/set top-p 7", "/set", "/help", "/nonsense",
+        "/set top-p 7", "/set", "/set x", "/help", "/nonsense",
     )  # fmt: skip
     talk.interactive(None)
     out, err = capsys.readouterr()
     assert talk.chat.messages == []
-    assert talk.options.temperature == 0.0
-    assert talk.options.top_p == 0.95
+    assert talk.reply.temperature == 0.0
+    assert talk.reply.top_p == 0.95
     assert err.count("tokens/s") == 1
-    for words in ("starts over", "x is not a number", "top_p", "/set takes", "/bye", "/nonsense"):
+    for words in (
+        "new conversation",
+        "x is not a number",
+        "top_p",
+        "/set takes",
+        "/bye",
+        "/nonsense",
+    ):
         assert words in out
 
 
 def test_an_error_in_a_turn_leaves_the_conversation(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    talk: ChatScreen, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typing(monkeypatch, "hello", "too long " * 400, "still there?")
     talk.interactive(None)
@@ -84,7 +91,7 @@ def test_an_error_in_a_turn_leaves_the_conversation(
 
 
 def test_ctrl_c_stops_the_reply_and_a_second_one_leaves(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    talk: ChatScreen, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typing(monkeypatch, "hello", "go on", KeyboardInterrupt)
     written: list[str] = []
@@ -95,7 +102,7 @@ def test_ctrl_c_stops_the_reply_and_a_second_one_leaves(
             raise KeyboardInterrupt
         write_pieces(pieces)
 
-    monkeypatch.setattr("edgespec.terminal.talk.write_pieces", interrupt_the_first)
+    monkeypatch.setattr("edgespec.terminal.chat_screen.write_pieces", interrupt_the_first)
     with pytest.raises(KeyboardInterrupt):
         talk.interactive(None)
     roles = [turn["role"] for turn in talk.chat.messages]

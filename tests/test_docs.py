@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib.util
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +19,51 @@ from edgespec.models.gguf.dequantise import SUPPORTED_TYPES
 from edgespec.version import __version__
 from tests.cli_runs import ROOT, edgespec, environment
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [
+    ROOT / "README.md",
+    *sorted(DOCS.glob("*.md")),
+    *sorted(DOCS.glob("decisions/*.md")),
+    DOCS / "lab" / "README.md",
+    DOCS / "training" / "README.md",
+]
+"""What is said about the code as it is."""
+RECORDS = sorted(DOCS.glob("lab/2*.md"))
+"""What was measured on a day; the code that they name may be gone."""
+LARGEST_BYTES = {"README.md": 7_168, "docs/performance.md": 15_360, "docs/cli.md": 18_432}
+PAGE_BYTES = 10_240
+LINE_COLUMNS = 120
+GENERATED = "cli.md"
+
+
+def page_name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def snippets(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a page in one language."""
+    text = page.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """Every command of a page's shell snippets, as words; parts of a pipe are commands too."""
+    for block in snippets(page, "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            while "|" in words:
+                place = words.index("|")
+                yield words[:place]
+                words = words[place + 1 :]
+            if words:
+                yield words
+
+
+@functools.cache
+def help_of(*command: str) -> str:
+    found = edgespec(*command, "--help", COLUMNS="200")
+    assert found.code == 0, (command, found.err)
+    return found.out
 
 
 def readme() -> str:
@@ -57,20 +105,103 @@ def test_the_readme_names_every_type() -> None:
     assert words >= {kind.name for kind in SUPPORTED_TYPES}
 
 
-def test_the_readme_commands_are_made() -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"^make (\S+)", readme(), re.MULTILINE):
-        assert f"\n{target}:" in makefile
+def test_the_readme_says_how_to_run_the_tests() -> None:
     test_command = "make test"
     assert test_command in readme()
     assert f"\n{test_command} " in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
-def test_the_readme_shell_commands_exist() -> None:
-    commands = set(re.findall(r"\bedgespec ([a-z]+)\b", readme()))
-    listed = edgespec("--help").out
-    for name in commands:
-        assert f"\n  {name} " in listed, name
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_commands_of_a_page_exist(page: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for words in commands(page):
+        program, *arguments = words
+        if program == "make":
+            assert f"\n{arguments[0]}:" in makefile, words
+        elif program == "python" and arguments[0] == "-m":
+            module = ROOT / arguments[1].replace(".", "/")
+            assert arguments[1] == "pytest" or module.is_dir() or module.with_suffix(".py").exists()
+            if arguments[1].startswith("lab."):
+                usage = module.with_suffix(".py").read_text(encoding="utf-8")
+                part = [word for word in arguments[2:3] if word.islower() and word.isalpha()]
+                assert " ".join(["python -m", arguments[1], *part]) in usage, words
+            paths = [word for word in arguments[2:] if word.startswith("tests/")]
+            assert all((ROOT / path).exists() for path in paths), words
+        elif program == "python":
+            assert (ROOT / arguments[0]).is_file(), words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_edgespec_commands_of_a_page_parse(page: Path) -> None:
+    for words in commands(page):
+        if words[0] != "edgespec":
+            continue
+        command = words[1:2]
+        assert f"\n  {command[0]} " in help_of(), words
+        if words[2:3] and re.search(rf"^  {re.escape(words[2])}  ", help_of(*command), re.M):
+            command = words[1:3]  # a command of a group, such as `prefix save`
+        known = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", help_of(*command)))
+        options = {word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        assert options <= known, (words, options - known)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_commands_named_in_the_text_of_a_page_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for name in set(re.findall(r"`edgespec ([a-z]+)\b", text)):
+        assert f"\n  {name} " in help_of(), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_python_of_a_page_compiles_and_finds_what_it_imports(page: Path) -> None:
+    for block in snippets(page, "python"):
+        tree = ast.parse(block)
+        imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        exec(compile(ast.Module(imports, []), str(page), "exec"), {})
+
+
+@pytest.mark.parametrize("page", [*PAGES, *RECORDS], ids=page_name)
+def test_links_of_a_page_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in link:
+            continue
+        path, _, heading = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        if heading:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            assert heading in {anchor(found) for found in headings}, link
+
+
+def anchor(heading: str) -> str:
+    """The name under which a heading can be linked to, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_paths_of_a_page_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    paths = re.findall(r"`((?:edgespec|tests|lab|docs|training)/[\w./-]*)`", text)
+    missing = [path for path in paths if not (ROOT / path).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_a_page_is_short(page: Path) -> None:
+    assert page.stat().st_size <= LARGEST_BYTES.get(page_name(page), PAGE_BYTES)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != GENERATED], ids=page_name)
+def test_lines_of_a_page_are_short(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    long = [line for line in lines if len(line) > LINE_COLUMNS]
+    assert long == []
+
+
+def test_every_record_is_listed() -> None:
+    listed = (DOCS / "lab" / "README.md").read_text(encoding="utf-8")
+    assert [record.name for record in RECORDS if f"({record.name})" not in listed] == []
 
 
 def test_the_command_line_page_is_up_to_date() -> None:
@@ -82,16 +213,6 @@ def test_the_command_line_page_is_up_to_date() -> None:
     assert module.PATH.read_text(encoding="utf-8") == module.render(), (
         "run: python docs/generate_cli.py"
     )
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_points_to_exists(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
-    paths = re.findall(r"`((?:edgespec|tests|lab|docs)/[\w./-]+)`", text)
-    missing = [link for link in links if not (page.parent / link).exists()]
-    missing += [path for path in paths if not (ROOT / path).exists()]
-    assert missing == []
 
 
 def test_the_model_card_is_in_the_package(bundled_model: Path) -> None:

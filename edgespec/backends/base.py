@@ -1,85 +1,36 @@
 """The seam between the decode loop and whatever computes logits.
 
-A backend opens a model and gives back a `Target`. The decode loop asks a target five things:
-compute the logits of a small tree of tokens (`forward`), keep one path of it (`commit`), forget
-positions (`truncate`), remember and return (`snapshot`, `restore`), and what a forward pass costs
-(`cost_curve`). These are about the target's own text; further texts are `open_sequence`'s, and
-`forward_batch` computes trees of several in one pass. Shared code here and in `sequence.py` checks
-arguments and phrases errors; a backend fills the hooks whose names start with an underscore.
+A backend opens a model and gives back a `Target`. The decode loop asks it for one thing, `forward`:
+the logits of small trees of tokens, each on top of a `KvSequence`. Keeping one path of a tree,
+forgetting positions, forking and copying are the sequence's methods. Shared code here and in
+`sequence.py` checks arguments and phrases errors; a backend fills the hooks whose names start with
+an underscore, here and in `SequenceHost`.
 """
 
 from __future__ import annotations
 
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Self
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.pass_times import pass_times
-from edgespec.backends.sequence import KvSequence
+from edgespec.backends.passes import Logits, Pass, Rows, TokenTree
+from edgespec.backends.sequence import KvSequence, SequenceHost
 from edgespec.errors import BackendError, ContextOverflowError
 from edgespec.memory.kv.arena import KvArena
 from edgespec.models.spec import ModelSpec
 
-_CURVE_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-Logits = NDArray[np.float32]
-TILE = 16
-"""Neighbouring logits that share one maximum; the last tile of a row may be shorter."""
-Progress = Callable[[int, int], None]
-"""Called with (tokens done, tokens in all) while a prompt is prefilled."""
-
-
-@dataclass(slots=True)  # not frozen: that would triple the time it takes to make one
-class TokenTree:
-    """Tokens to be scored in one pass: `parents[i] < i`, and node 0, the root, has parent -1.
-
-    The root stands at position `Target.length`; a child one after its parent. A chain is a tree.
-    """
-
-    tokens: NDArray[np.int32]
-    parents: NDArray[np.int16]
-
-    @classmethod
-    def chain(cls, tokens: Sequence[int] | NDArray[np.int32]) -> Self:
-        """A tree without branches."""
-        ids = np.asarray(tokens, dtype=np.int32)
-        return cls(ids, np.arange(-1, len(ids) - 1, dtype=np.int16))
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What a backend can do, known when planning and never discovered later."""
-
-    name: str
-    bit_exact_rows: bool
-    """A row's logits do not depend on what else is in the batch."""
-    trees: bool
-    sequences: bool
-    """Several texts in one pass, which reads the weights once for all of them."""
-    early_exit: bool = False
-    """Passes through the first layers only, which a whole pass goes on from."""
-
-
 Part = tuple[KvSequence, TokenTree]
 """A sequence, and the tree to be scored on top of it."""
-Rows = Literal["all", "last", "none"]
+_FEW = 16
+"""So few numbers are checked faster as a list than as an array."""
 
 
-class Target(ABC):
-    """One open model with the KV cache of its own text, of which `length` positions are committed,
-    and of up to `max_sequences - 1` others.
-    """
+class Target(SequenceHost):
+    """One open model and up to `max_sequences` sequences, of which one is open from the start."""
 
-    capabilities: Capabilities
-    seconds_saved = 0.0
-    """Seconds that the last pass had less to do because all of its nodes had left one early."""
     arena: KvArena | None = None
     """Where keys and values are, when each sequence's `state` is a table of its blocks."""
 
@@ -93,23 +44,21 @@ class Target(ABC):
             )
         self.spec = spec
         self.context_length = context_length
-        """Most positions of each sequence."""
         self.max_nodes = max_nodes
         """Most nodes one forward pass may hold, roots included."""
         self.max_sequences = max_sequences
         self._num_sequences = 0
         self._closed = False
-        self._curve: dict[int, float] | None = None
         self.own = self.open_sequence()
-        """The target's own text: what `length`, `forward`, `commit` ... are about."""
+        """The sequence that is open from the start."""
 
     def open_sequence(self) -> KvSequence:
-        """An empty text besides those that are open; BackendError when no more were planned."""
+        """An empty sequence besides those that are open; BackendError when no more were planned."""
         self._check_open()
         return self.adopt(self._open_sequence(), 0)
 
     def idle_sequence(self) -> KvSequence:
-        """An empty text that takes part in no pass, and does not count: to set others aside in.
+        """An empty sequence that takes part in no pass, and does not count: to set others aside in.
 
         BackendError where there is no arena to keep them.
         """
@@ -119,7 +68,6 @@ class Target(ABC):
         return KvSequence(self, self._open_sequence(), idle=True)
 
     def adopt(self, state: Any, length: int) -> KvSequence:
-        """A new sequence around what the backend made for it."""
         sequence = KvSequence(self, state, length)
         self._num_sequences += 1
         if self._num_sequences > self.max_sequences:
@@ -131,32 +79,20 @@ class Target(ABC):
         return sequence
 
     def release(self, sequence: KvSequence) -> None:
-        """Give a sequence's memory back; `KvSequence.close` calls this once."""
         self._num_sequences -= not sequence.idle
         self._truncate(sequence, 0)
 
-    @property
-    def length(self) -> int:
-        return self.own.length
+    def forward(self, parts: Sequence[Part], *, rows: Rows = "all") -> Pass:
+        """Score trees on top of the committed positions of different sequences, all in one pass
+        over the weights.
 
-    def forward(self, tree: TokenTree, *, rows: Rows = "all") -> Logits:
-        """Score a tree on top of the committed positions.
-
-        Returns logits, [n, vocab] f32 ("all"), [1, vocab] ("last": of the last node) or [0, vocab]
-        ("none"). The array is the target's own and is overwritten by the next call. Nothing is
-        committed. Raises ContextOverflowError when the tree does not fit, BackendError when it is
-        malformed.
+        The pass' rows are those of the first tree's nodes, then the second's, ... ("all"), of the
+        last node ("last"), or there are none ("none"). Nothing is committed: each sequence can
+        commit a path of its tree until its next pass. Raises ContextOverflowError when a tree does
+        not fit, BackendError when it is malformed or a sequence is given twice.
         """
-        return self.forward_batch(((self.own, tree),), rows=rows)
-
-    def forward_batch(self, parts: Sequence[Part], *, rows: Rows = "all") -> Logits:
-        """Score trees on top of different sequences, all in one pass over the weights.
-
-        Logits are those of the first tree's nodes, then the second's, ...; the rest is as for
-        `forward`. Each sequence may be given once.
-        """
-        alone = len(parts) == 1  # every step of one text
-        num_nodes = len(parts[0][1]) if alone else sum(len(tree) for _, tree in parts)
+        alone = len(parts) == 1  # every step of one sequence
+        num_nodes = len(parts[0][1].tokens) if alone else sum(len(tree) for _, tree in parts)
         if not 1 <= num_nodes <= self.max_nodes:
             raise BackendError(
                 f"a forward pass was asked for {num_nodes} nodes; "
@@ -164,24 +100,24 @@ class Target(ABC):
             )
         if not alone and len({id(sequence) for sequence, _ in parts}) < len(parts):
             raise BackendError("a forward pass takes one tree of each sequence")
-        for sequence, tree in parts:
-            self._check_part(sequence, tree)
+        checked = [self._check_part(sequence, tree) for sequence, tree in parts]
         for sequence, _ in parts:
-            sequence.expect(None)
-        logits = self._forward(parts, rows)
-        for sequence, tree in parts:
-            sequence.expect(tree)
-        return logits
+            sequence.expect(())
+        found = self._forward(parts, rows)
+        for (sequence, _), parents in zip(parts, checked, strict=True):
+            sequence.expect(parents)
+        return found
 
-    def _check_part(self, sequence: KvSequence, tree: TokenTree) -> None:
+    def _check_part(self, sequence: KvSequence, tree: TokenTree) -> list[int]:
+        """A tree's parents, which are as they should be."""
         self.check(sequence, tree.tokens)
-        if sequence.length + len(tree) > self.context_length:
+        if sequence.length + len(tree.tokens) > self.context_length:
             raise ContextOverflowError(
                 f"{sequence.length} committed and {len(tree)} new tokens do not fit a context of "
                 f"{self.context_length} tokens; load with a larger --context"
             )
-        parents = tree.parents.tolist()  # a few numbers: arrays would take longer to set up
-        if (
+        parents: list[int] = tree.parents.tolist()
+        if parents != [-1] and (
             not parents
             or parents[0] != -1
             or any(not 0 <= parent < node for node, parent in enumerate(parents[1:], 1))
@@ -189,62 +125,21 @@ class Target(ABC):
             raise BackendError(
                 "a token tree's parents must come before their children, and only node 0 is a root"
             )
+        return parents
 
-    def forward_until(
-        self,
-        layer: int,
-        tokens: Sequence[int],
-        parents: Sequence[int],
-        *,
-        vocab: int | None = None,
-        rows: Rows = "last",
-    ) -> Logits:
-        """`KvSequence.forward_until` of the target's own text."""
-        return self.own.forward_until(layer, tokens, parents, vocab=vocab, rows=rows)
-
-    def has_adapter(self, layer: int) -> bool:
-        """Whether exits after this layer can go through an adapter."""
-        del layer
-        return False
-
-    def adapt(self, layer: int, matrix: NDArray[np.float16]) -> None:
-        """Put a matrix [dim, dim] between the exit after `layer` and the head, for passes that ask
-        for it; where the backend has `early_exit`. No plan counts it.
-        """
-        raise NotImplementedError
-
-    def trace(
-        self, tokens: NDArray[np.int32], layers: Sequence[int], out: NDArray[np.float32]
-    ) -> None:
-        """Commit at most `prefill_chunk` tokens of the target's own text, and fill `out` [layers
-        and one, tokens, dim] with the residual streams after these layers, ascending, and after the
-        last; where the backend has `early_exit`.
-        """
-        raise NotImplementedError
-
-    def head(self, streams: NDArray[np.float32], adapted: int | None = None) -> Logits:
-        """Logits [n, vocab] of at most `max_nodes` residual streams [n, dim], through a layer's
-        adapter if it is named; where the backend has `early_exit`.
-        """
-        raise NotImplementedError
+    def check(self, sequence: KvSequence, tokens: NDArray[np.int32]) -> None:
+        self._check_open()
+        if not sequence.belongs_to(self):
+            raise BackendError("this sequence was closed, or is another target's")
+        if sequence.idle:
+            raise BackendError("this sequence was set aside; swap it with one that is at work")
+        small = tokens.tolist() if len(tokens) <= _FEW else [tokens.min(), tokens.max()]
+        if small and not 0 <= min(small) <= max(small) < self.spec.vocab_size:
+            raise BackendError(f"token ids must lie in 0..{self.spec.vocab_size - 1}")
 
     @property
-    def early_room(self) -> int:
-        """Nodes that `forward_until` can still take before a commit, of all texts together."""
-        return 0
-
-    @property
-    def maxima(self) -> Logits | None:
-        """The largest of each tile of the logits that a pass returned last, so that the best ones
-        are found without reading the rest.
-
-        [rows, ceil(vocab / TILE)] f32, NaN for a tile that holds one; the target's own, as the
-        logits are. None from a backend that does not find them.
-        """
-        return None
-
-    def limit_threads(self, most: int | None) -> None:  # noqa: B027 - not all backends can
-        """Compute passes on at most so many of the planned threads; None: on as many as ever."""
+    def prefill_chunk(self) -> int:
+        return self.max_nodes
 
     @property
     def kv_kind(self) -> str:
@@ -253,54 +148,17 @@ class Target(ABC):
         """
         return ""
 
-    def commit(self, path: Sequence[int]) -> None:
-        """`KvSequence.commit` of the target's own text."""
-        self.own.commit(path)
-
-    def truncate(self, length: int) -> None:
-        """`KvSequence.truncate` of the target's own text."""
-        self.own.truncate(length)
-
-    def prefill(
-        self,
-        tokens: Sequence[int] | NDArray[np.int32],
-        *,
-        progress: Progress | None = None,
-        chunk: int | None = None,
-    ) -> None:
-        """`KvSequence.prefill` of the target's own text."""
-        self.own.prefill(tokens, progress=progress, chunk=chunk)
-
-    @property
-    def prefill_chunk(self) -> int:
-        """Most tokens one prefill step may hold."""
-        return self.max_nodes
-
-    def cost_curve(
-        self, progress: Progress | None = None, *, trials: int = 5, least: bool = False
-    ) -> dict[int, float]:
-        """Seconds of one forward pass by number of nodes, measured once on the committed positions.
-
-        Lower quartiles of alternating passes over chains, at least `trials` of each, or, with
-        `least`, the shortest: what other programs took is not in them. Nothing stays committed.
+    def adapt(self, layer: int, matrix: NDArray[np.float16]) -> None:
+        """Put a matrix [dim, dim] between the exit after `layer` and the head, for passes that ask
+        for it; where the backend has `early_exit`. No plan counts it.
         """
-        if self._curve is None:
-            self._curve = pass_times(self, progress, trials=trials, least=least)
-        return self._curve
+        raise NotImplementedError
 
-    def curve_sizes(self) -> tuple[int, ...]:
-        """Numbers of nodes the cost curve is measured for."""
-        room = min(self.max_nodes, self.context_length - self.length)
-        return tuple(size for size in _CURVE_SIZES if size <= room)
-
-    def time_pass(self, num_nodes: int) -> float:
-        """Seconds of one forward pass over a chain; nothing of it stays."""
-        tree = TokenTree.chain([(7 * i) % self.spec.vocab_size for i in range(num_nodes)])
-        start = time.perf_counter()
-        self.forward(tree)
-        seconds = time.perf_counter() - start
-        self.own.expect(None)
-        return seconds
+    def head(self, streams: NDArray[np.float32], adapted: int | None = None) -> Logits:
+        """Logits [n, vocab] of at most `max_nodes` residual streams [n, dim], through a layer's
+        adapter if it is named; where the backend has `early_exit`.
+        """
+        raise NotImplementedError
 
     def close(self) -> None:
         """Give back everything this target holds; using it afterwards is an error."""
@@ -312,73 +170,24 @@ class Target(ABC):
         if self._closed:
             raise BackendError("this target was closed and holds no weights; load the model again")
 
-    def check(self, sequence: KvSequence, tokens: NDArray[np.int32]) -> None:
-        """Raise BackendError for what a pass cannot work with."""
-        self._check_open()
-        if sequence.target is not self or sequence.closed:
-            raise BackendError("this sequence was closed, or is another target's")
-        if sequence.idle:
-            raise BackendError("this sequence was set aside; swap it with one that is at work")
-        small = tokens.tolist() if len(tokens) <= TILE else [tokens.min(), tokens.max()]
-        if small and not 0 <= min(small) <= max(small) < self.spec.vocab_size:
-            raise BackendError(f"token ids must lie in 0..{self.spec.vocab_size - 1}")
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @abstractmethod
-    def snapshot(self) -> Any:
-        """A copy of the committed state that `restore` takes back."""
-
-    @abstractmethod
-    def restore(self, snapshot: Any) -> None:
-        """Return to the state of a snapshot of this target."""
-
     def _open_sequence(self) -> Any:
-        """What the backend keeps of an empty text; asked for once by this class' `__init__`, and
-        again only where the backend has `sequences`.
+        """What the backend keeps of an empty sequence; asked for once by this class' `__init__`,
+        and again only where the backend has `sequences`.
         """
         return None
 
-    def _fork(self, sequence: KvSequence, length: int) -> Any:
-        """What the backend keeps of a text that begins like another, where it has `sequences`."""
-        raise NotImplementedError
-
     @abstractmethod
-    def _forward(self, parts: Sequence[Part], rows: Rows) -> Logits: ...
-
-    def _forward_until(
-        self,
-        sequence: KvSequence,
-        layer: int,
-        tokens: Sequence[int],
-        parents: Sequence[int],
-        vocab: int | None,
-        rows: Rows,
-        adapted: bool,
-    ) -> Logits:
-        """`KvSequence.forward_until`, where the backend has `early_exit`."""
-        raise NotImplementedError
-
-    def _deepen(
-        self, sequence: KvSequence, layer: int, vocab: int | None, rows: Rows, adapted: bool
-    ) -> Logits:
-        """`KvSequence.deepen`, where the backend has `early_exit`."""
-        raise NotImplementedError
+    def _forward(self, parts: Sequence[Part], rows: Rows) -> Pass: ...
 
     def _prefill(self, sequence: KvSequence, tokens: NDArray[np.int32]) -> None:
-        """Compute and keep the KV of a chain; `length` still counts the positions before it."""
         self._forward(((sequence, TokenTree.chain(tokens)),), "none")
         self._commit(sequence, range(len(tokens)))
-
-    @abstractmethod
-    def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None: ...
-
-    @abstractmethod
-    def _truncate(self, sequence: KvSequence, length: int) -> None: ...
 
     def _close(self) -> None:  # noqa: B027 (most backends need nothing here)
         """Release memory and files."""

@@ -49,18 +49,19 @@ def pass_seconds(path: Path, plan: Plan) -> dict[int, float] | None:
 
 def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
     from edgespec.backends import registry as backends
-    from edgespec.models.file import open_model
+    from edgespec.backends.pass_times import curve_sizes, pass_times
+    from edgespec.models.open_model import open_model
 
     devices = tuple(DevicePart(**part) for part in request["devices"])
     plan = Plan(**request["plan"], footprint=Footprint(()), devices=devices)
-    with open_model(Path(request["path"]), foreign=True) as file:
+    with open_model(Path(request["path"]), any_engine=True) as file:
         kinds = {info.type for info in file.tensors.values() if len(info.shape) > 1}
         backends.warm_up(plan.backend, kinds, plan.kv_type)
         with backends.open_target(file, plan) as target:
             # The shortest of many: a busy moment must not decide between backends.
-            passes = int(_BYTES_IN_ALL / file.size_bytes) // len(target.curve_sizes())
+            passes = int(_BYTES_IN_ALL / file.size_bytes) // len(curve_sizes(target))
             trials = min(max(passes, _FEWEST_TRIALS), _MOST_TRIALS)
-            curve = target.cost_curve(trials=trials, least=True)
+            curve = pass_times(target, trials=trials, least=True)
     return {str(size): seconds for size, seconds in curve.items()}, lambda question: question
 
 

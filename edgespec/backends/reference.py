@@ -15,15 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import (
-    Capabilities,
-    Logits,
-    Part,
-    Progress,
-    Rows,
-    Target,
-    TokenTree,
-)
+from edgespec.backends.base import Part, Target
+from edgespec.backends.passes import Capabilities, Pass, Progress, Rows, TokenTree
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError
 from edgespec.memory.plan.plan import Plan
@@ -84,13 +77,13 @@ class ReferenceTarget(Target):
     def _fork(self, sequence: KvSequence, length: int) -> KvRows:
         return KvRows(sequence.state.committed[:length])
 
-    def _forward(self, parts: Sequence[Part], rows: Rows) -> Logits:
+    def _forward(self, parts: Sequence[Part], rows: Rows) -> Pass:
         states = [state for sequence, tree in parts for state in self._tree(sequence.state, tree)]
         wanted = {"all": states, "last": states[-1:], "none": []}[rows]
         logits = np.empty((len(wanted), self.spec.vocab_size), np.float32)
         for index, state in enumerate(wanted):
             logits[index] = self._logits(state)
-        return logits
+        return Pass(logits)
 
     def _tree(self, text: KvRows, tree: TokenTree) -> list[Vector]:
         """The residual stream of each node, in the end."""
@@ -169,15 +162,14 @@ class ReferenceTarget(Target):
     def _truncate(self, sequence: KvSequence, length: int) -> None:
         del sequence.state.committed[length:]
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(tuple(self.own.state.committed))
+    def _snapshot(self, sequence: KvSequence) -> Snapshot:
+        return Snapshot(tuple(sequence.state.committed))
 
-    def restore(self, snapshot: Any) -> None:
+    def _restore(self, sequence: KvSequence, snapshot: Any) -> int:
         if not isinstance(snapshot, Snapshot):
             raise BackendError(f"a reference target cannot restore a {type(snapshot).__name__}")
-        self.own.state.committed = list(snapshot.rows)
-        self.own.length = len(snapshot.rows)
-        self.own.expect(None)
+        sequence.state.committed = list(snapshot.rows)
+        return len(snapshot.rows)
 
     def _close(self) -> None:
         self._weights, self.own.state = {}, KvRows()

@@ -11,10 +11,12 @@ from edgespec.errors import BackendError, OptionError, UnsupportedModelError
 from edgespec.memory.plan.settings import CHOSEN_KV_TYPES
 
 if TYPE_CHECKING:
-    from edgespec.backends.base import Progress, Target
+    from edgespec.backends.base import Target
+    from edgespec.backends.passes import Progress
     from edgespec.memory.plan.external_engine import Ask
     from edgespec.memory.plan.placement import Device
     from edgespec.memory.plan.plan import Plan
+    from edgespec.models.adapter import Adapter
     from edgespec.models.file import ModelFile
     from edgespec.models.spec import TensorType
 
@@ -156,8 +158,13 @@ def warm_up(name: str, kinds: Iterable[TensorType], kv_type: str = "f16") -> Non
         warm_up_native(kinds, kv_type)
 
 
-def open_target(file: ModelFile, plan: Plan, progress: Progress | None = None) -> Target:
-    """Load a model into the backend its plan names."""
+def open_target(
+    file: ModelFile,
+    plan: Plan,
+    progress: Progress | None = None,
+    adapter: Adapter | None = None,
+) -> Target:
+    """Load a model into the backend its plan names, with the adapter of its early exits."""
     if plan.backend == "llamacpp" and plan.devices:
         from edgespec.backends.llamacpp.remote.offloaded import OffloadedTarget
 
@@ -176,4 +183,4 @@ def open_target(file: ModelFile, plan: Plan, progress: Progress | None = None) -
         return ReferenceTarget(file, plan, progress)
     from edgespec.backends.native.target import NativeTarget
 
-    return NativeTarget(file, plan, progress)
+    return NativeTarget(file, plan, progress, adapter)

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import edgespec.version
-from edgespec.backends.base import Progress, Target
+from edgespec.backends.base import Target
+from edgespec.backends.pass_times import curve_sizes, pass_times, time_pass
+from edgespec.backends.passes import Progress
 from edgespec.memory.plan.plan import Plan
 from edgespec.system.disk_cache import cache_folder, code_key
 from edgespec.system.hardware import hardware
@@ -26,7 +28,7 @@ def measured_curve(
     path: Path, plan: Plan, target: Target, progress: Progress | None = None
 ) -> dict[int, float]:
     """Seconds of a forward pass by number of nodes: remembered, or measured now and remembered."""
-    sizes = target.curve_sizes()
+    sizes = curve_sizes(target)
     place = _place(path, plan)
     curve = _read(place)
     if curve is not None and set(sizes) <= set(curve):
@@ -36,7 +38,7 @@ def measured_curve(
             if checked != known:
                 _write(place, curve | checked)
             return checked
-    curve = target.cost_curve(progress)
+    curve = pass_times(target, progress)
     _write(place, curve)
     return curve
 
@@ -58,14 +60,14 @@ def _checked(target: Target, known: dict[int, float]) -> dict[int, float] | None
     As many sizes are tried as a tenth of a second allows, the small ones first.
     """
     end = time.perf_counter() + _CHECK_S
-    plain = min(target.time_pass(1) for _ in range(3))
+    plain = min(time_pass(target, 1) for _ in range(3))
     if not 0.5 < plain / known[1] < 2.0:
         return None
     curve = dict(known)
     for size in sorted(known)[1:]:
         if time.perf_counter() > end:
             break
-        ratio = min(target.time_pass(size) for _ in range(2)) / plain
+        ratio = min(time_pass(target, size) for _ in range(2)) / plain
         if ratio * _OUTLIER < known[size] / known[1]:
             curve[size] = ratio * known[1]
     return curve

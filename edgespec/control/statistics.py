@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgespec.drafting.base import StepOutcome
+from edgespec.drafting.tree import StepOutcome
 
 
 @dataclass(slots=True)

@@ -6,24 +6,18 @@ Structure"), with a drafter's own estimates in place of a draft model's.
 places int32 [most nodes + most waiting + 1, 5]: token, parent, kind, state, match; scores float64
 [the same, 3]: probability of the path, of the node given its parent, share. Rows below WAITING are
 the tree, root first; the others wait, and the last row counts. What `state` and `match` mean is the
-drafter's business. Every drafter grows its tree by the same loop:
-
-    node = plant(...)
-    while node >= 0:
-        push(...)  # each continuation of the node that may pay
-        node = take_best(...)
+drafter's business. Every drafter's tree grows by the one loop of `grown.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import DraftTree
 from edgespec.drafting.rates import learn
-from edgespec.system.jit import inner_kernel, kernel
+from edgespec.drafting.tree import DraftTree
+from edgespec.system.addresses import AddressTable
+from edgespec.system.jit import inner_kernel
 
 TOKEN, PARENT, KIND, STATE, MATCH = 0, 1, 2, 3, 4
 PATH, GIVEN, SHARE = 0, 1, 2
@@ -36,6 +30,14 @@ NODES, QUEUED, MOST = 0, 1, 2
 """Of the last row: nodes of the tree, those waiting, and the most nodes asked for."""
 PATH_FLOOR = 0.01
 """Paths less likely than this never pay."""
+EXPAND, FEED, LEARN, KEPT, NOW, PROMPT, PATH_AT, PATH_LENGTH = range(8)
+"""Words of a drafter's table: the addresses of its three kernels (the last two may be 0); nodes of
+the last proposal until its outcome is known; what the text's latest rows are stamped with; whether
+what is fed is a prompt; where the tokens after the text are that a tree is to follow.
+"""
+PLACES, SCORES, TOKENS, PARENTS, CHANCES, RATES, OWN = range(8, 29, 3)
+"""Arrays of a drafter's table; from the last word on, the drafter's own."""
+NUM_WORDS = 48
 
 
 @inner_kernel
@@ -129,7 +131,7 @@ def num_nodes(places: NDArray[np.int32]) -> int:
     return int(places[COUNTS, NODES])
 
 
-@kernel
+@inner_kernel
 def learn_from(
     places: NDArray[np.int32],
     scores: NDArray[np.float64],
@@ -152,7 +154,7 @@ def learn_from(
         node = follower
 
 
-@kernel
+@inner_kernel
 def read_out(
     places: NDArray[np.int32],
     scores: NDArray[np.float64],
@@ -169,12 +171,11 @@ def read_out(
 
 
 class Proposal:
-    """The buffers of one drafter's proposals, and the last of them until its outcome is known."""
+    """The buffers of one drafter's proposals."""
 
     def __init__(self, source: int) -> None:
         self.places = np.zeros((COUNTS + 1, 5), np.int32)
         self.scores = np.zeros((COUNTS + 1, 3), np.float64)
-        self._num_nodes = 0
         self._tokens = np.zeros(WAITING, np.int32)
         self._parents = np.zeros(WAITING, np.int16)
         self._p_accept = np.zeros(WAITING, np.float32)
@@ -182,29 +183,22 @@ class Proposal:
         self._sources[0] = 0
         self._sources.setflags(write=False)
 
-    def forget(self) -> None:
-        """Nothing is to be learnt from the last proposal any more."""
-        self._num_nodes = 0
+    def bind_to(self, table: AddressTable) -> None:
+        """Let a drafter's kernels grow their trees here."""
+        table.bind(PLACES, self.places)
+        table.bind(SCORES, self.scores)
+        table.bind(TOKENS, self._tokens)
+        table.bind(PARENTS, self._parents)
+        table.bind(CHANCES, self._p_accept)
 
     def tree(self, num_nodes: int) -> DraftTree:
         """The first `num_nodes` nodes, good until the next proposal."""
-        self._num_nodes = num_nodes
-        read_out(self.places, self.scores, num_nodes, self._tokens, self._parents, self._p_accept)
         return DraftTree(
             self._tokens[:num_nodes],
             self._parents[:num_nodes],
             self._p_accept[:num_nodes],
             self._sources[:num_nodes],
         )
-
-    def settle(
-        self, new_tokens: Sequence[int] | NDArray[np.int32], rates: NDArray[np.float64]
-    ) -> None:
-        """Learn from the tokens that came, whether or not the proposal's nodes were verified."""
-        if self._num_nodes > 1:
-            came = np.asarray(new_tokens, dtype=np.int32)
-            learn_from(self.places, self.scores, self._num_nodes, came, rates)
-        self._num_nodes = 0
 
     @property
     def size_bytes(self) -> int:

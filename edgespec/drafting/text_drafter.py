@@ -1,4 +1,4 @@
-"""What drafters share that read the text in pieces and grow trees in Numba."""
+"""What drafters share that read the text in pieces and remember its last tokens."""
 
 from __future__ import annotations
 
@@ -8,106 +8,106 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import Drafter, DraftTree, Path, StepOutcome
-from edgespec.drafting.proposal import MOST_NODES, Proposal
-from edgespec.drafting.rates import new_rates
-from edgespec.drafting.tables.followers import NOBODY
-from edgespec.errors import OptionError
+from edgespec.drafting.grown import GrownDrafter, feed_one
+from edgespec.drafting.proposal import NOW, OWN, PROMPT, Proposal
+from edgespec.drafting.tree import DraftTree, Path
+from edgespec.system.addresses import int32_line, int32s_at, int64_rows, set_word, word
+from edgespec.system.jit import inner_kernel
 
-_PIECE = 512
-"""Tokens counted at once, so that a long prompt is never copied whole."""
+PIECE = 512
+"""Tokens read at once, so that a long prompt is never copied whole."""
+WINDOW, KEYS, ROWS, STORE = OWN, OWN + 3, OWN + 6, OWN + 9
+"""Words of a text drafter's table: the text's last tokens with room for a piece behind them,
+scratch for the keys of contexts, a table of followers; from the last on, a drafter's own.
+"""
+NOBODY = -1
+"""Before the text's beginning."""
 
 
-class TextDrafter(Drafter):
-    """The text's last tokens, a proposal, and stores of fixed size that a subclass brings.
+@inner_kernel
+def write_behind(table: int, tokens: int, count: int) -> int:
+    """Put a piece behind the text's last tokens; return how many these are."""
+    window, new = int32_line(table, WINDOW), int32s_at(tokens, count)
+    begin = len(int64_rows(table, KEYS))
+    for place in range(count):
+        window[begin + place] = new[place]
+    return begin
 
-    The subclass fills in what the text, or a verified tree, teaches the stores and how a tree grows
-    from them. All bytes are taken at construction. Raises OptionError when `max_bytes` is too small
-    to be of use.
+
+@inner_kernel
+def move_up(table: int, count: int) -> int:
+    """Let the window begin with what are now the text's last tokens."""
+    window = int32_line(table, WINDOW)
+    for place in range(len(int64_rows(table, KEYS))):
+        window[place] = window[place + count]
+    set_word(table, NOW, (word(table, NOW) + count) % 2**30)
+    return 0
+
+
+class TextDrafter(GrownDrafter):
+    """The text's last tokens, and stores of fixed size that a subclass brings.
+
+    All bytes are taken at construction.
     """
 
     default_bytes = 2 * 2**20
-    least_bytes = 64 * 1024
     orders = 1
     """The longest context, in tokens."""
-    priors: Sequence[float]
-    """For each kind of node, how often it is right until more is known."""
 
     def __init__(self, max_bytes: int = default_bytes, *, source: int = 1) -> None:
-        if max_bytes < self.least_bytes:
-            raise OptionError(
-                f"the drafter {self.name} cannot work in {max_bytes} bytes; give it "
-                f"{self.least_bytes} or more"
-            )
-        self.max_bytes = max_bytes
-        self.source = source
-        self._rates = new_rates(self.priors)
-        self._proposal = Proposal(source)
+        super().__init__(max_bytes, source=source)
         self._keys = np.zeros((self.orders, 2), np.int64)
-        self._window = np.full(self.orders + _PIECE, NOBODY, np.int32)
+        self._window = np.full(self.orders + PIECE, NOBODY, np.int32)
         self._tail = self._window[: self.orders]
         """The text's last tokens; new ones go behind them in the window, and then move up."""
+        self.table.bind(WINDOW, self._window)
+        self.table.bind(KEYS, self._keys)
 
     @property
     def _fixed_bytes(self) -> int:
-        small = (self._rates, self._keys, self._window)
-        return self._proposal.size_bytes + sum(buffer.nbytes for buffer in small)
+        return super()._fixed_bytes + self._keys.nbytes + self._window.nbytes
+
+    @property
+    def last_token(self) -> int:
+        return int(self._tail[-1])
+
+    @property
+    def _now(self) -> int:
+        """What rows that are written now are stamped with: grows with the text."""
+        return self._words[NOW]
+
+    @_now.setter
+    def _now(self, now: int) -> None:
+        self._words[NOW] = now % 2**30
 
     def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         """Start over with these tokens as the text so far; what was learnt about kinds of nodes
         stays.
         """
-        self._proposal.forget()
+        self._forget_proposal()
         self._tail.fill(NOBODY)
         self._forget()
+        self._words[PROMPT] = 1
         self.extend(tokens)
+        self._words[PROMPT] = 0
 
     def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         """The text grew by these tokens."""
-        for start in range(0, len(tokens), _PIECE):
-            self._feed(tokens[start : start + _PIECE])
+        for start in range(0, len(tokens), PIECE):
+            self._feed(np.asarray(tokens[start : start + PIECE], np.int32))
 
-    def _feed(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
-        text = self._window[: self.orders + len(tokens)]
-        text[self.orders :] = tokens
-        self._learn_text(text, self.orders)
-        self._tail[:] = text[len(tokens) :]
-
-    def propose(self, max_nodes: int) -> DraftTree:
-        """The likeliest continuations, at most `max_nodes` besides the root, best path first."""
-        if self._tail[-1] < 0:
-            raise OptionError(
-                "a drafter has no text to continue; call reset() with the prompt first"
-            )
-        return self._proposal.tree(self._grow(min(max_nodes, MOST_NODES)))
+    def _feed(self, tokens: NDArray[np.int32]) -> None:
+        feed_one(self.table.address, np.ascontiguousarray(tokens))
 
     def propose_after(self, path: Path, max_nodes: int, scratch: Proposal) -> DraftTree:
         """What the stores know to follow, as if the text had grown by the path."""
-        tail, own = self._tail.copy(), self._proposal
+        tail = self._tail.copy()
         try:
             self._tail[:] = np.append(tail, np.array(path.tokens, np.int32))[-len(tail) :]
-            self._proposal = scratch
-            return scratch.tree(self._grow(min(max_nodes, MOST_NODES)))
+            return super().propose_after(path, max_nodes, scratch)
         finally:
-            self._tail[:], self._proposal = tail, own
-
-    def observe(self, outcome: StepOutcome) -> None:
-        """Learn how often each kind of node was right, and what the verified tree teaches."""
-        self._proposal.settle(outcome.new_tokens, self._rates)
-        self._learn_outcome(outcome)
+            self._tail[:] = tail
 
     @abstractmethod
     def _forget(self) -> None:
         """A new text begins."""
-
-    def _learn_text(self, text: NDArray[np.int32], begin: int) -> None:
-        """The text grew by text[begin:]; by default it teaches nothing."""
-        del text, begin
-
-    def _learn_outcome(self, outcome: StepOutcome) -> None:
-        """A tree was verified; the text still ends with its root. By default it teaches nothing."""
-        del outcome
-
-    @abstractmethod
-    def _grow(self, max_nodes: int) -> int:
-        """Fill the proposal; return its number of nodes, the root included."""

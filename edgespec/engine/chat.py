@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 from edgespec.engine.context import NUM_SINKS, Overflow, Sliding, policy
-from edgespec.engine.request import Reply
+from edgespec.engine.reply import Reply
+from edgespec.engine.reply_options import ReplyOptions
+from edgespec.engine.reply_stream import Stream
 from edgespec.errors import TemplateError
+from edgespec.models.file import ModelFile
+from edgespec.system.option_fields import takes
 
-if TYPE_CHECKING:
-    from edgespec.engine.engine import Engine
-    from edgespec.engine.reply_stream import ReplyStream
+Write = Callable[[Sequence[int], Overflow, Hashable, ReplyOptions], Stream]
+"""Begins a reply to token ids, in the sequence of an owner."""
 
 
 class Chat:
@@ -24,16 +27,24 @@ class Chat:
     """
 
     def __init__(
-        self, engine: Engine, system: str | None = None, prefix: str | None = None
+        self,
+        file: ModelFile,
+        write: Write,
+        forget: Callable[[Hashable], None],
+        system: str | None = None,
+        prefix: str | None = None,
     ) -> None:
-        """`prefix` names the saved prefix that holds the system message."""
-        template = engine.file.chat_template
+        """Made by `Engine.chat`: `write` and `forget` are the engine's, `prefix` names the saved
+        prefix that holds the system message.
+        """
+        template = file.chat_template
         if template is None:
             raise TemplateError(
-                f"{engine.file.path.name} has no chat template, so it cannot hold a conversation; "
+                f"{file.path.name} has no chat template, so it cannot hold a conversation; "
                 "use `edgespec run --raw` or engine.generate(..., raw=True) to continue a text"
             )
-        self._engine = engine
+        self._tokenizer = file.tokenizer
+        self._write, self._forget = write, forget
         self._template = template
         self.messages: list[dict[str, str]] = []
         """Turns so far: {"role": ..., "content": ...}."""
@@ -44,46 +55,49 @@ class Chat:
         self._prefix = prefix
         self._owner = object()
         """Stands for this conversation with the engine, which must not keep it alive."""
-        self._end = weakref.finalize(self, engine.forget, self._owner)
+        self._end = weakref.finalize(self, forget, self._owner)
         self._end.atexit = False
 
-    def send(self, text: str, **options: Any) -> Reply:
-        """Add a turn and return the whole reply; options as for `Engine.generate`."""
-        stream = self.stream(text, **options)
+    @takes(ReplyOptions)
+    def send(self, text: str, options: ReplyOptions) -> Reply:
+        """Add a turn and return the whole reply."""
+        stream = self._stream(text, options)
         for _ in stream:
             pass
         return stream.reply
 
-    def stream(
-        self, text: str, *, on_overflow: str | Overflow = "stop", **options: Any
-    ) -> ChatStream:
-        """Add a turn and yield the reply piece by piece; options as for `Engine.stream`.
+    @takes(ReplyOptions)
+    def stream(self, text: str, options: ReplyOptions) -> Stream:
+        """Add a turn and yield the reply piece by piece.
 
         When the context is full, `on_overflow` "drop-turns" drops the oldest turns whole, and
         "sliding" keeps the system message (or the first tokens) and the latest tokens.
         """
+        return self._stream(text, options)
+
+    def _stream(self, text: str, options: ReplyOptions) -> Stream:
         turns = [*self.messages, {"role": "user", "content": text}]
-        told = Told(turns, self.render(turns))
-        ids = self._encode(told.text)
-        overflow = self._policy(on_overflow, told)
-        options = {"prefix": self._prefix, **options}
-        stream = self._engine.stream_for(self._owner, ids, overflow, options)
-        return ChatStream(self, told, stream)
+        rendered = Rendered(turns, self.render(turns))
+        ids = self._encode(rendered.text)
+        overflow = self._policy(options.on_overflow, rendered)
+        options = replace(options, prefix=options.prefix or self._prefix)
+        stream = self._write(ids, overflow, self._owner, options)
+        return Stream(_remembering(stream, self, rendered), stream.generation)
 
     def render(self, turns: Sequence[Mapping[str, str]], *, reply_next: bool = True) -> str:
         """The turns as the model's template writes them; texts cannot pretend to be its marks."""
-        shield = self._engine.tokenizer.shield
+        shield = self._tokenizer.shield
         shielded = [{**turn, "content": shield(turn["content"])} for turn in turns]
         return self._template.render(shielded, add_generation_prompt=reply_next)
 
     def encode(self, rendered: str) -> list[int]:
         """Token ids of rendered turns."""
-        ids: list[int] = self._engine.tokenizer.encode(rendered, parse_special=True)
+        ids: list[int] = self._tokenizer.encode(rendered, parse_special=True)
         return ids
 
-    def _policy(self, name: str | Overflow, told: Told) -> Overflow:
+    def _policy(self, name: str, rendered: Rendered) -> Overflow:
         if name == "drop-turns":
-            return DropTurns(self, told)
+            return DropTurns(self, rendered)
         if name == "sliding":
             return Sliding(max(self._num_system_tokens(), NUM_SINKS))
         return policy(name)
@@ -100,14 +114,14 @@ class Chat:
         """Token ids of the conversation: what the model wrote keeps the ids it wrote."""
         if self._text and rendered.startswith(self._text):
             rest = rendered[len(self._text) :]
-            tokenizer = self._engine.tokenizer
+            tokenizer = self._tokenizer
             return [*self._ids, *tokenizer.encode(rest, add_bos=False, parse_special=True)]
         return self.encode(rendered)
 
-    def remember(self, told: Told, seen_ids: Sequence[int], reply: Reply) -> None:
+    def remember(self, rendered: Rendered, seen_ids: Sequence[int], reply: Reply) -> None:
         """Take a finished (or interrupted) reply into the conversation."""
-        self.messages = [*told.turns, {"role": "assistant", "content": reply.text}]
-        self._text = told.text + self._engine.tokenizer.shield(reply.text)
+        self.messages = [*rendered.turns, {"role": "assistant", "content": reply.text}]
+        self._text = rendered.text + self._tokenizer.shield(reply.text)
         self._ids = list(seen_ids)
 
     def reset(self) -> None:
@@ -118,7 +132,7 @@ class Chat:
     def close(self) -> None:
         """End the conversation and give its memory back; the engine stays open."""
         self.reset()
-        self._engine.forget(self._owner)
+        self._forget(self._owner)
 
     def __enter__(self) -> Self:
         return self
@@ -128,7 +142,7 @@ class Chat:
 
 
 @dataclass(slots=True)
-class Told:
+class Rendered:
     """The turns before a reply, and how the template writes them."""
 
     turns: list[dict[str, str]]
@@ -142,15 +156,15 @@ class DropTurns:
     after a conversation that never had those turns.
     """
 
-    def __init__(self, chat: Chat, told: Told) -> None:
+    def __init__(self, chat: Chat, rendered: Rendered) -> None:
         self.dropped_turns = 0
         self.dropped_tokens = 0
         self._chat = chat
-        self._told = told
+        self._rendered = rendered
 
     def shorten(self, prompt: Sequence[int], reply: Sequence[int], room: int) -> list[int] | None:
         """The turns that stay, and the reply so far; None when the last turn alone is too long."""
-        turns = self._told.turns
+        turns = self._rendered.turns
         kept = [*prompt, *reply]
         num_dropped = 0
         while len(kept) > room - room // 4:
@@ -164,7 +178,7 @@ class DropTurns:
             return None
         self.dropped_turns += num_dropped
         self.dropped_tokens += max(0, len(prompt) + len(reply) - len(kept))
-        self._told.turns, self._told.text = turns, self._chat.render(turns)
+        self._rendered.turns, self._rendered.text = turns, self._chat.render(turns)
         return kept
 
 
@@ -174,33 +188,11 @@ def _without_oldest(turns: list[dict[str, str]]) -> list[dict[str, str]] | None:
     return [*turns[: users[0]], *turns[users[1] :]] if len(users) > 1 else None
 
 
-class ChatStream:
-    """An iterator over the pieces of a reply in a conversation; `reply` is the whole afterwards."""
-
-    def __init__(self, chat: Chat, told: Told, stream: ReplyStream) -> None:
-        self._stream = stream
-        self._pieces = _remembering(stream, chat, told)
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        return next(self._pieces)
-
-    def close(self) -> None:
-        """Stop writing; what was written stays in the conversation."""
-        self._pieces.close()  # type: ignore[attr-defined]
-
-    @property
-    def reply(self) -> Reply:
-        return self._stream.reply
-
-
-def _remembering(stream: ReplyStream, chat: Chat, told: Told) -> Iterator[str]:
+def _remembering(stream: Stream, chat: Chat, rendered: Rendered) -> Generator[str, None, None]:
     """The pieces of a reply, which becomes a turn however it ends."""
     try:
         yield from stream
     finally:
         stream.close()
         if stream.started:
-            chat.remember(told, stream.seen_ids, stream.reply)
+            chat.remember(rendered, stream.seen_ids, stream.reply)

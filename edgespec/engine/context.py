@@ -68,10 +68,8 @@ class Sliding:
         return [*ids[:sinks], *ids[-latest:]]
 
 
-def policy(name: str | Overflow) -> Overflow:
+def policy(name: str) -> Overflow:
     """A policy by its name; where there are no turns to drop, `drop-turns` stops."""
-    if not isinstance(name, str):
-        return name
     check_policy(name)
     return Sliding() if name == "sliding" else Stop()
 

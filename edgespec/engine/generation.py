@@ -1,45 +1,224 @@
-"""A reply while it is written: from its request to text and numbers."""
+"""One reply, from its request to its text and numbers."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from edgespec.backends.base import Progress
+from edgespec.backends.passes import Logits, Progress
 from edgespec.control.statistics import ReplyStats
+from edgespec.drafting.tree import DraftTree, StepOutcome
 from edgespec.engine.context import Overflow, Stop
-from edgespec.engine.decode import Run
-from edgespec.engine.request import FinishReason, KvTraffic, Reply, Request, Stats
-from edgespec.engine.slot import Session, Text
+from edgespec.engine.idle_sequences import KvTraffic
+from edgespec.engine.reply import FinishReason, Reply, Stats
+from edgespec.engine.request import Request
+from edgespec.engine.slot import CachedSequence, Slot
 from edgespec.errors import ContextOverflowError, EdgeSpecError, OptionError
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
+from edgespec.models.tokenizers.stream import StreamDecoder
 from edgespec.system.resident_memory import peak_resident_bytes
 from edgespec.verification.match import Verifier
 
 
-@dataclass(slots=True)
-class Writing:
-    """What a reader sees of a reply while it is written; its stream and the work share it.
+@dataclass(slots=True, eq=False)
+class Generation:
+    """A reply while it is written; afterwards `reply` is the whole.
 
-    The work holds this and not the stream, so that a stream nobody holds any more ends at once.
+    Waiting, it has a request; `begin` gives it a slot, steps `commit` tokens to it, and `end` fills
+    its numbers. A reader's handle is a `Stream`: this knows nothing of who reads.
     """
 
     request: Request
     overflow: Overflow = field(default_factory=Stop)
-    """What becomes of a text that outgrows the context."""
+    """What becomes of a sequence that outgrows the context."""
     owner: Hashable = None
-    """Whose text this goes on with: a conversation's, or nobody's."""
-    seen_ids: list[int] = field(default_factory=list)
-    """What the model has before it: prompt and reply, less what was dropped."""
+    """Whose sequence this goes on with: a conversation's, or nobody's."""
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
-    stats: Stats | None = None
+    """What was written, without the token that ended it."""
+    seen_ids: list[int] = field(default_factory=list)
+    """What the model has before it: prompt and reply, less what was dropped."""
     finish_reason: FinishReason = "cancelled"
+    stats: Stats | None = None
+    counts: ReplyStats = field(default_factory=ReplyStats)
+    _slot: Slot | None = None
+    _verifier: Verifier | None = None
+    _pieces: StreamDecoder | None = None
+    _end_ids: frozenset[int] = frozenset()
+    _progress: Progress | None = None
+    _shift: int = 0
+    """Tokens dropped since the prompt: noise goes on where it was, and never repeats."""
+    _cached: int = 0
+    _num_prompt: int = 0
+    _start: float = 0.0
+    _first_s: float = 0.0
+    _prefill_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.seen_ids = list(self.request.prompt_ids)
+
+    def fit(self, plan: Plan, most: int) -> None:
+        """Let the policy shorten a prompt that does not fit; raises as `check_prompt` does when it
+        may not.
+        """
+        room = plan.context_length - 1
+        if len(self.seen_ids) > room:
+            kept = self.overflow.shorten(self.seen_ids, [], room)
+            if kept is not None:
+                self.seen_ids = kept
+                return
+        check_prompt(len(self.seen_ids), plan, most)
+
+    def begin(
+        self,
+        slot: Slot,
+        file: ModelFile,
+        max_nodes: int,
+        others: Iterable[CachedSequence] = (),
+        progress: Progress | None = None,
+    ) -> None:
+        """Prefill the prompt in a slot, as far as neither this one nor the others have it."""
+        begun = time.perf_counter()
+        self._start, self._progress = self._start or begun, progress
+        self._num_prompt = len(self.seen_ids)
+        self._cached = slot.begin(self.seen_ids, others, progress)
+        self._prefill_s = time.perf_counter() - begun
+        self._pieces = file.tokenizer.stream()
+        end_ids = frozenset[int]() if self.request.ignore_eos else file.tokenizer.end_ids
+        self.take(slot, verifier_for(self.request, file.spec.vocab_size, max_nodes), end_ids)
+
+    def take(self, slot: Slot, verifier: Verifier, end_ids: frozenset[int] = frozenset()) -> None:
+        """Go on from what a slot holds, which is the prompt."""
+        self._slot, self._verifier, self._end_ids = slot, verifier, end_ids
+        self.counts = ReplyStats(slot.market.names)
+        if self.request.speculation:
+            slot.market.begin(self.request.sampling)
+            slot.market.reset(slot.ids)
+
+    def arrive(self) -> None:
+        """It is its turn now: from here on the time to its first token counts."""
+        self._start = time.perf_counter()
+
+    @property
+    def slot(self) -> Slot:
+        """Where it is written; there is none before `begin`."""
+        assert self._slot is not None
+        return self._slot
+
+    @property
+    def began(self) -> bool:
+        """Whether its prompt was accepted and prefilled."""
+        return self._pieces is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the reply has ended, or stands before a full context."""
+        return self.finish_reason != "cancelled"
+
+    @property
+    def most_drafts(self) -> int:
+        """Most nodes besides the root that may be drafted now."""
+        sequence = self.slot.sequence
+        room = sequence.target.context_length - sequence.length
+        room = min(room, self.request.max_tokens - self.counts.output_tokens)
+        return min(room, self.request.max_nodes or room) - 1
+
+    def commit(
+        self, tree: DraftTree, logits: Logits, maxima: Logits | None
+    ) -> tuple[StepOutcome, list[int]]:
+        """Verify a tree by its logits, commit what the model agrees with, and let the sequence
+        grow; returns the outcome and the new tokens, up to one that ends the reply.
+        """
+        slot, verifier = self.slot, self._verifier
+        assert verifier is not None
+        ids, sampling = slot.ids, self.request.sampling
+        recent = ids[-sampling.repetition_window :]
+        position = self._shift + len(ids) - 1
+        verdict = verifier.verify(logits, tree.tokens, tree.parents, recent, position, maxima)
+        slot.sequence.commit(verdict.path)
+        drafts = verdict.path[1:]
+        tokens = [*tree.tokens[drafts].tolist(), verdict.bonus] if drafts else [verdict.bonus]
+        new = _until_end(tokens, self._end_ids)
+        ids.extend(new)
+        self._judge(new, len(tokens))
+        return StepOutcome(tree, verdict.path, verdict.bonus, tokens), new
+
+    def _judge(self, new: Sequence[int] = (), num_tokens: int = 0) -> None:
+        """Find out whether the reply has ended, now that a step brought so many tokens."""
+        sequence = self.slot.sequence
+        self.finish_reason = (
+            "stop"
+            if new and new[-1] in self._end_ids
+            else "length"
+            if self.counts.output_tokens + num_tokens >= self.request.max_tokens
+            else "context"
+            if sequence.length >= sequence.target.context_length
+            else "cancelled"
+        )
+
+    def push(self, new: list[int]) -> str:
+        """Make text of a step's tokens; returns what they complete."""
+        assert self._pieces is not None
+        self._first_s = self._first_s or time.perf_counter() - self._start
+        kept = new[:-1] if self.finish_reason == "stop" else new
+        self.token_ids += kept
+        self.seen_ids += kept
+        piece = "".join(map(self._pieces.push, kept))
+        if self.is_over and not self._make_room():
+            piece += self._pieces.flush()
+        self.text += piece
+        return piece
+
+    def _make_room(self) -> bool:
+        """Where the context is full, let the policy drop something and prefill what is left; False
+        when the reply has ended for good.
+        """
+        if self.finish_reason != "context":
+            return False
+        slot = self.slot
+        num_seen = len(slot.ids)
+        prompt = max(num_seen - len(self.token_ids), 0)
+        room = slot.sequence.target.context_length - 1
+        kept = self.overflow.shorten(slot.ids[:prompt], slot.ids[prompt:], room)
+        if kept is None:
+            return False
+        self.seen_ids = kept
+        slot.settle()
+        slot.begin(kept, progress=self._progress)
+        self._shift += num_seen - len(kept)
+        if self.request.speculation:
+            slot.market.reset(kept)
+        self._judge()
+        return True
+
+    def end(self, plan: Plan, traffic: KvTraffic) -> None:
+        """Fill in the numbers; the slot is free. One that never began has none to speak of."""
+        slot, self._slot = self._slot, None
+        market = slot.market if slot is not None and self.request.speculation else None
+        computed = max(self._num_prompt - 1 - self._cached, 0)
+        self.stats = Stats(
+            prompt_tokens=self._num_prompt or len(self.request.prompt_ids),
+            cached_tokens=self._cached,
+            prefill_tokens_per_second=computed / self._prefill_s
+            if self._prefill_s and computed > 0
+            else 0.0,
+            time_to_first_token_s=self._first_s,
+            peak_memory_bytes=peak_resident_bytes(),
+            planned_memory_bytes=plan.planned_bytes,
+            backend=plan.backend,
+            seed=self.request.sampling.seed,
+            dropped_turns=self.overflow.dropped_turns,
+            dropped_tokens=self.overflow.dropped_tokens,
+            lossy=self.request.lossy,
+            restored_tokens=traffic.restored_tokens,
+            spilled_tokens=traffic.spilled_tokens,
+            forgotten_tokens=traffic.forgotten_tokens,
+            notes=(*traffic.notes, *(market.notes if market else ())),
+            overlap=market.overlap if market else "",
+            **self.counts.as_dict(),
+        )
 
     @property
     def reply(self) -> Reply:
@@ -49,106 +228,8 @@ class Writing:
         return Reply(self.text, self.token_ids, self.finish_reason, self.stats)
 
 
-class Writer:
-    """Writes one reply in a session: prefills its prompt, takes tokens, makes text of them."""
-
-    def __init__(
-        self,
-        writing: Writing,
-        session: Session,
-        file: ModelFile,
-        plan: Plan,
-        others: Iterable[Text] = (),
-        progress: Progress | None = None,
-        traffic: KvTraffic | None = None,
-        start: float | None = None,
-    ) -> None:
-        """Prefill the prompt as far as neither this session nor the others have it already.
-
-        `traffic` is what comes and goes meanwhile, `start` when the request came, if not now.
-        """
-        self.writing = writing
-        self._traffic = traffic
-        self._plan = plan
-        self._progress = progress
-        begun = time.perf_counter()
-        self._start = begun if start is None else start
-        request = writing.request
-        self._num_prompt = len(writing.seen_ids)
-        self._cached = session.begin(writing.seen_ids, others, progress)
-        self._prefill_s = time.perf_counter() - begun
-        session.shift = 0
-        if request.speculation:
-            session.market.begin(request.sampling)
-            session.market.reset(writing.seen_ids)
-        self.run = Run(
-            session,
-            request,
-            _verifier(file.spec.vocab_size, request, plan.max_nodes),
-            frozenset() if request.ignore_eos else file.tokenizer.end_ids,
-            ReplyStats(session.market.names),
-        )
-        self._detokenizer = file.tokenizer.stream()
-        self._first_s = 0.0
-
-    def push(self, tokens: list[int]) -> str:
-        """Take the tokens of a step; returns the text they complete."""
-        self._first_s = self._first_s or time.perf_counter() - self._start
-        kept = tokens if self.run.session.finish_reason != "stop" else tokens[:-1]
-        self.writing.token_ids += kept
-        self.writing.seen_ids += kept
-        piece = "".join(map(self._detokenizer.push, kept))
-        self.writing.text += piece
-        return piece
-
-    def make_room(self) -> bool:
-        """Where the context is full, let the policy drop something and prefill what is left; False
-        when the reply has ended for good.
-        """
-        writing, session = self.writing, self.run.session
-        if session.finish_reason != "context":
-            return False
-        num_seen = len(session.ids)
-        prompt = max(num_seen - len(writing.token_ids), 0)
-        room = session.sequence.target.context_length - 1
-        kept = writing.overflow.shorten(session.ids[:prompt], session.ids[prompt:], room)
-        if kept is None:
-            return False
-        session.finish_reason = "cancelled"
-        writing.seen_ids = kept
-        session.begin(kept, progress=self._progress)
-        session.shift += num_seen - len(kept)
-        if writing.request.speculation:
-            session.market.reset(kept)
-        return True
-
-    def flush(self) -> str:
-        """The text that was held back because more might have belonged to it."""
-        rest = self._detokenizer.flush()
-        self.writing.text += rest
-        return rest
-
-    def end(self) -> None:
-        """Tell the reader how it ended, and the numbers."""
-        writing = self.writing
-        computed = self._num_prompt - 1 - self._cached
-        writing.finish_reason = self.run.session.finish_reason
-        writing.stats = stats(
-            writing.request,
-            self._plan,
-            self.run.stats,
-            prompt_tokens=self._num_prompt,
-            dropped_turns=writing.overflow.dropped_turns,
-            dropped_tokens=writing.overflow.dropped_tokens,
-            cached_tokens=self._cached,
-            prefill_tokens_per_second=computed / self._prefill_s if computed else 0.0,
-            time_to_first_token_s=self._first_s,
-            traffic=self._traffic,
-            told=self.run.session.market.told() if writing.request.speculation else None,
-        )
-
-
-def _verifier(vocab_size: int, request: Request, max_nodes: int) -> Verifier:
+def verifier_for(request: Request, vocab_size: int, max_nodes: int) -> Verifier:
+    """What compares a request's drafts with the model's own tokens."""
     if request.lossy:
         from edgespec.verification.typical import TypicalVerifier
 
@@ -156,49 +237,10 @@ def _verifier(vocab_size: int, request: Request, max_nodes: int) -> Verifier:
     return Verifier(vocab_size, request.sampling, max_nodes)
 
 
-def stats(
-    request: Request,
-    plan: Plan,
-    counts: ReplyStats,
-    *,
-    prompt_tokens: int | None = None,
-    dropped_turns: int = 0,
-    dropped_tokens: int = 0,
-    cached_tokens: int = 0,
-    prefill_tokens_per_second: float = 0.0,
-    time_to_first_token_s: float = 0.0,
-    traffic: KvTraffic | None = None,
-    told: tuple[tuple[str, ...], str] | None = None,
-) -> Stats:
-    """The numbers of a reply, or of one that was never begun."""
-    moved = traffic or KvTraffic()
-    notes, overlap = told or ((), "")
-    return Stats(
-        prompt_tokens=len(request.prompt_ids) if prompt_tokens is None else prompt_tokens,
-        dropped_turns=dropped_turns,
-        dropped_tokens=dropped_tokens,
-        cached_tokens=cached_tokens,
-        prefill_tokens_per_second=prefill_tokens_per_second,
-        time_to_first_token_s=time_to_first_token_s,
-        peak_memory_bytes=peak_resident_bytes(),
-        planned_memory_bytes=plan.planned_bytes,
-        backend=plan.backend,
-        seed=request.sampling.seed,
-        lossy=request.lossy,
-        restored_tokens=moved.restored_tokens,
-        spilled_tokens=moved.spilled_tokens,
-        forgotten_tokens=moved.forgotten_tokens,
-        notes=(*moved.notes, *notes),
-        overlap=overlap,
-        **counts.as_dict(),
-    )
-
-
-def check_prompt(request: Request, plan: Plan, most: int) -> None:
+def check_prompt(num_tokens: int, plan: Plan, most: int) -> None:
     """Raise OptionError for an empty prompt, ContextOverflowError for one that does not fit; the
     model takes `most` tokens.
     """
-    num_tokens = len(request.prompt_ids)
     if not num_tokens:
         raise OptionError("the prompt is empty; type at least one character")
     if num_tokens > plan.context_length - 1:
@@ -209,14 +251,9 @@ def check_prompt(request: Request, plan: Plan, most: int) -> None:
         )
 
 
-def fit_prompt(writing: Writing, plan: Plan, most: int) -> None:
-    """Let a reply's policy shorten a prompt that does not fit; raises as `check_prompt` does when
-    it may not.
-    """
-    room = plan.context_length - 1
-    if len(writing.seen_ids) > room:
-        kept = writing.overflow.shorten(writing.seen_ids, [], room)
-        if kept is not None:
-            writing.seen_ids = kept
-            return
-    check_prompt(writing.request, plan, most)
+def _until_end(tokens: list[int], end_ids: frozenset[int]) -> list[int]:
+    """The tokens up to the first that ends the reply, which is kept."""
+    for place, token in enumerate(tokens):
+        if token in end_ids:
+            return tokens[: place + 1]
+    return tokens

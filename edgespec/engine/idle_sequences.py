@@ -1,7 +1,7 @@
 """Texts that nobody writes at: their keys and values stay in the arena while it has room.
 
 Each conversation has a text of its own, and so has whatever is written without one. A text is put
-here when another takes its place in the engine's session, and comes back when it is written on. Its
+here when another takes its place in the engine's slot, and comes back when it is written on. Its
 blocks count against the plan like any others: when all are taken, or memory is short, the text idle
 longest is spilled to a file, and where that fails forgotten and computed again. The text of a reply
 depends on none of this: what comes back are the same bytes, or those the same tokens give again.
@@ -18,8 +18,7 @@ import numpy as np
 
 from edgespec.backends.base import Target
 from edgespec.backends.sequence import KvSequence
-from edgespec.engine.request import KvTraffic
-from edgespec.engine.slot import Session, num_common
+from edgespec.engine.slot import Slot, num_common
 from edgespec.errors import EdgeSpecError, KvFileError
 from edgespec.memory.kv.arena import BLOCK
 from edgespec.memory.kv.kv_file import KvHeader
@@ -27,6 +26,21 @@ from edgespec.memory.kv.prompt_cache import Prefix, blocks
 from edgespec.memory.kv.spill import SpillFolder
 
 _KEEPS_NONE = "this backend keeps keys and values itself"
+
+
+@dataclass(slots=True)
+class KvTraffic:
+    """What became of idle conversations' keys and values while a reply was written."""
+
+    spilled_tokens: int = 0
+    restored_tokens: int = 0
+    forgotten_tokens: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, sentence: str) -> None:
+        """Keep what went wrong, once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
 
 
 @dataclass(slots=True)
@@ -70,24 +84,24 @@ class IdleSequences:
         if self.target.arena is not None:
             self.target.arena.make_room = self.make_room
 
-    def switch(self, session: Session, owner: Hashable, prompt_ids: Sequence[int]) -> None:
-        """Let a session work on an owner's text, as far as the prompt goes on with it; None is
+    def switch(self, slot: Slot, owner: Hashable, prompt_ids: Sequence[int]) -> None:
+        """Let a slot work on an owner's text, as far as the prompt goes on with it; None is
         whatever is written without a conversation.
         """
-        if session.owner == owner:
+        if slot.owner == owner:
             return
         if self.target.arena is not None:
-            self._put(session)
-        session.owner = owner
+            self._put(slot)
+        slot.owner = owner
         kept = self._texts.pop(owner, None)
         if kept is None:
             return
         try:
             if kept.path is None:
-                session.sequence.swap(kept.sequence)
-                session.ids[:] = kept.ids
+                slot.sequence.swap(kept.sequence)
+                slot.ids[:] = kept.ids
             else:
-                self._restore(kept, session, prompt_ids)
+                self._restore(kept, slot, prompt_ids)
         finally:
             self._remove(kept)
 
@@ -95,16 +109,16 @@ class IdleSequences:
         """Those that are in memory."""
         return (text for text in self._texts.values() if text.sequence.length)
 
-    def _put(self, session: Session) -> None:
-        if session.sequence.length:
+    def _put(self, slot: Slot) -> None:
+        if slot.sequence.length:
             idle = self.target.idle_sequence()
-            session.sequence.swap(idle)
-            self._texts[session.owner] = IdleSequence(list(session.ids), idle)
-        session.ids.clear()
+            slot.sequence.swap(idle)
+            self._texts[slot.owner] = IdleSequence(list(slot.ids), idle)
+        slot.ids.clear()
 
     def offer(self, prefix: Prefix, prompt_ids: Sequence[int], known: int) -> None:
         """Let a prompt begin like a saved prefix, if that is more than the `known` positions that
-        its session has, or another text in memory.
+        its slot has, or another text in memory.
         """
         arena = self.target.arena
         if arena is None:
@@ -169,12 +183,12 @@ class IdleSequences:
             self.traffic.forgotten_tokens += 0 if text.is_saved else length
             del self._texts[owner]
 
-    def _restore(self, kept: IdleSequence, session: Session, prompt_ids: Sequence[int]) -> None:
-        """Read what a prompt goes on with into a session, which is empty; what it shares with a
+    def _restore(self, kept: IdleSequence, slot: Slot, prompt_ids: Sequence[int]) -> None:
+        """Read what a prompt goes on with into a slot, which is empty; what it shares with a
         text in memory is shared again.
         """
         assert self.folder is not None and kept.path is not None
-        length, sequence = kept.common_spilled(prompt_ids), session.sequence
+        length, sequence = kept.common_spilled(prompt_ids), slot.sequence
         common, source = 0, sequence
         for text in self.texts():
             if text.common(prompt_ids) > common:
@@ -185,7 +199,7 @@ class IdleSequences:
         if common:
             sequence.begin_like(source, common)
         blocks = sequence.state.own_contents(common, length)
-        session.ids[:] = kept.ids
+        slot.ids[:] = kept.ids
         try:
             header = self._header(kept.ids[: kept.num_spilled])
             self.folder.read(kept.path, header, common // BLOCK, blocks)
@@ -203,14 +217,14 @@ class IdleSequences:
         """An owner has ended: its text goes at the next `sweep`. May be called at any time."""
         self._ended.append(owner)
 
-    def sweep(self, session: Session) -> None:
+    def sweep(self, slot: Slot) -> None:
         """Forget the texts of owners that have ended."""
         while self._ended:
             owner = self._ended.popleft()
-            if session.owner == owner:
-                session.owner = None
-                session.sequence.truncate(0)
-                session.ids.clear()
+            if slot.owner == owner:
+                slot.owner = None
+                slot.sequence.truncate(0)
+                slot.ids.clear()
             text = self._texts.pop(owner, None)
             if text is not None:
                 self._remove(text)

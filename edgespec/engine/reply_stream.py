@@ -1,18 +1,22 @@
-"""A reply while it is written."""
+"""A reader's handle on one reply."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
-from edgespec.engine.generation import Writing
-from edgespec.engine.request import Reply, Request
+from edgespec.engine.generation import Generation
+from edgespec.engine.reply import Reply
+from edgespec.engine.request import Request
 
 
-class ReplyStream:
-    """An iterator over the pieces of one reply; `reply` is the whole once it has ended."""
+class Stream:
+    """An iterator over the pieces of one reply; `reply` is the whole once it has ended.
 
-    def __init__(self, pieces: Generator[str, None, None], writing: Writing) -> None:
-        self._pieces, self._writing = pieces, writing
+    The work holds the generation and not this, so a stream that nobody holds any more ends at once.
+    """
+
+    def __init__(self, pieces: Generator[str, None, None], generation: Generation) -> None:
+        self._pieces, self.generation = pieces, generation
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -26,28 +30,28 @@ class ReplyStream:
 
     @property
     def request(self) -> Request:
-        return self._writing.request
+        return self.generation.request
 
     @property
     def text(self) -> str:
         """What has been written so far."""
-        return self._writing.text
+        return self.generation.text
 
     @property
     def token_ids(self) -> list[int]:
-        return self._writing.token_ids
+        return self.generation.token_ids
 
     @property
     def seen_ids(self) -> list[int]:
         """What the model has before it: prompt and reply, less what a full context dropped."""
-        return self._writing.seen_ids
+        return self.generation.seen_ids
 
     @property
     def started(self) -> bool:
         """Whether the reply was begun: its prompt was accepted and prefilled."""
-        return self._writing.stats is not None
+        return self.generation.began
 
     @property
     def reply(self) -> Reply:
         """The reply; raises EdgeSpecError while it is still being written."""
-        return self._writing.reply
+        return self.generation.reply

@@ -1,4 +1,4 @@
-"""A text that is written on, with what a model and the drafters keep of it."""
+"""A place where one sequence is written on, with what a model and the drafters keep of it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from edgespec.backends.base import Progress
+from edgespec.backends.passes import Progress
 from edgespec.backends.sequence import KvSequence
-from edgespec.drafting.base import DraftTree
+from edgespec.control.prospects import Prospects
 from edgespec.drafting.market.market import Market
-from edgespec.engine.request import FinishReason
+from edgespec.drafting.tree import DraftTree
 
 
-class Text(Protocol):
-    """A text that others may begin like."""
+class CachedSequence(Protocol):
+    """Keys and values in memory that a prompt may begin with."""
 
     @property
     def sequence(self) -> KvSequence: ...
@@ -25,38 +25,37 @@ class Text(Protocol):
 
 
 @dataclass(slots=True)
-class Session:
-    """The text so far and everything that works on it.
+class Slot:
+    """The sequence so far and everything that works on it; one reply after the other uses it.
 
-    Invariant between steps, and after an abandoned or failed one: the sequence has committed all of
-    `ids` but the last.
+    Invariant between steps, and after an abandoned or failed one: the KV sequence has committed all
+    of `ids` but the last.
     """
 
     sequence: KvSequence
     market: Market
     ids: list[int] = field(default_factory=list)
-    finish_reason: FinishReason = "cancelled"
     clock: Callable[[], float] = time.perf_counter
     """Seconds; a target that computes nothing moves it on by what its passes would have taken."""
-    shift: int = 0
-    """Tokens dropped since the prompt: noise goes on where it was, and never repeats."""
     owner: Hashable = None
-    """Whose text this is: a conversation's, or nobody's."""
+    """Whose sequence this is: a conversation's, or nobody's."""
+    prospects: Prospects = field(default_factory=Prospects)
+    """What drafting here has brought lately."""
     _root: DraftTree = field(default_factory=lambda: DraftTree.root(0))
 
     def root(self) -> DraftTree:
-        """The text's last token alone: a pass over it is plain decoding. Good until the next."""
+        """The last token alone: a pass over it is plain decoding. Good until the next."""
         self._root.tokens[0] = self.ids[-1]
         return self._root
 
     def begin(
         self,
         prompt_ids: Sequence[int],
-        others: Iterable[Text] = (),
+        others: Iterable[CachedSequence] = (),
         progress: Progress | None = None,
     ) -> int:
         """Commit all of a prompt but its last token; returns how many positions were there already,
-        in this session or in one of the others, whose memory is then shared.
+        in this slot or in one of the others, whose memory is then shared.
         """
         sequence = self.sequence
         cached, source = self.common(prompt_ids), sequence
@@ -85,7 +84,7 @@ class Session:
         return num_common(self.ids, prompt_ids, self.sequence.length)
 
     def settle(self) -> None:
-        """Drop what an interrupted step committed beyond the text; nobody drafts any more."""
+        """Drop what an interrupted step committed beyond the ids; nobody drafts any more."""
         self.market.pause()
         self.sequence.truncate(min(self.sequence.length, max(len(self.ids) - 1, 0)))
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from edgespec.engine.batch import Batch, requests
-from edgespec.engine.request import Reply
-
-if TYPE_CHECKING:
-    from edgespec.engine.engine import Engine
+from edgespec.engine.batch import BatchStream
+from edgespec.engine.reply import Reply
 
 Ballots = dict[Hashable, list[int]]
 """Indices of the replies that gave an answer, the lowest first."""
@@ -32,50 +27,51 @@ class Vote:
     """All of them; those that were not needed any more are "cancelled"."""
 
 
-def first_finished(
-    engine: Engine, prompt: str | Sequence[int], n: int, options: dict[str, Any]
-) -> Reply:
-    """See `Engine.first_finished`."""
-    with _batch(engine, prompt, n, options) as (batch, steps):
-        best, seen = (0, 0), 0
-        for _ in steps:
-            for index in batch.ended[seen:]:
-                writing = batch.writings[index]
-                if writing.finish_reason != "cancelled":
-                    taken = len(writing.token_ids) + (writing.finish_reason == "stop")
+def first_finished(stream: BatchStream) -> Reply:
+    """The reply that takes the fewest tokens, the earlier among equals; see
+    `Engine.first_finished`.
+    """
+    written = stream.generations
+    best, seen = (0, 0), 0
+    try:
+        for _ in stream:
+            ended = stream.ended
+            for index in ended[seen:]:
+                one = written[index]
+                if one.finish_reason != "cancelled":
+                    taken = len(one.token_ids) + (one.finish_reason == "stop")
                     best = min(best, (taken, index)) if best[0] else (taken, index)
-            seen = len(batch.ended)
-            for index in set(range(n)) - set(batch.ended):
-                if best[0] and (len(batch.writings[index].token_ids) + 1, index) > best:
-                    batch.cancel(index)
-    return batch.writings[best[1]].reply
+            seen = len(ended)
+            for index in set(range(len(written))) - set(ended):
+                if best[0] and (len(written[index].token_ids) + 1, index) > best:
+                    stream.cancel(index)
+    finally:
+        stream.close()
+    return written[best[1]].reply
 
 
-def majority(
-    engine: Engine,
-    prompt: str | Sequence[int],
-    n: int,
-    key: Callable[[str], Hashable],
-    options: dict[str, Any],
-) -> Vote:
-    """See `Engine.majority`."""
-    ballots: Ballots = defaultdict(list)
-    with _batch(engine, prompt, n, options) as (batch, steps):
-        seen = 0
-        for _ in steps:
-            for index in batch.ended[seen:]:
-                answer = key(batch.writings[index].text)
+def majority(stream: BatchStream, key: Callable[[str], Hashable]) -> Vote:
+    """The answer of most replies; see `Engine.majority`."""
+    written, ballots, seen = stream.generations, defaultdict[Hashable, list[int]](list), 0
+    try:
+        for _ in stream:
+            ended = stream.ended
+            for index in ended[seen:]:
+                answer = key(written[index].text)
                 if answer is not None:
                     ballots[answer] = sorted([*ballots[answer], index])
-            seen = len(batch.ended)
-            if is_decided(ballots, sorted(set(range(n)) - set(batch.ended))):
+            seen = len(ended)
+            if is_decided(ballots, sorted(set(range(len(written))) - set(ended))):
                 break
+    finally:
+        first = stream.ended[0] if stream.ended else 0
+        stream.close()
     ranked = sorted(ballots, key=lambda answer: _rank(ballots[answer]))
     winner = ranked[0] if ranked else None
-    replies = [writing.reply for writing in batch.writings]
+    replies = stream.replies
     return Vote(
         winner,
-        replies[ballots[winner][0] if ranked else batch.ended[0]],
+        replies[ballots[winner][0] if ranked else first],
         {answer: len(ballots[answer]) for answer in ranked},
         replies,
     )
@@ -93,19 +89,3 @@ def is_decided(ballots: Ballots, open_indices: Sequence[int]) -> bool:
 def _rank(voters: Sequence[int]) -> tuple[int, int]:
     """Smaller is better: most votes first, then the earliest voter."""
     return -len(voters), voters[0]
-
-
-@contextmanager
-def _batch(
-    engine: Engine, prompt: str | Sequence[int], n: int, options: dict[str, Any]
-) -> Iterator[tuple[Batch, Generator[list[tuple[int, str]], None, None]]]:
-    """A batch of n replies to one prompt and its steps; what has not ended is cancelled after."""
-    own = {name: options.pop(name, None) for name in ("seed", "seeds", "max_batch")}
-    asked = requests(engine, [prompt], n, own["seed"], own["seeds"], options)
-    batch = Batch(engine, asked, own["max_batch"])
-    steps = engine._run_batch(batch)
-    try:
-        yield batch, steps
-    finally:
-        steps.close()
-        batch.end()

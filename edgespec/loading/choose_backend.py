@@ -76,7 +76,7 @@ class Selection:
             made = self.make_plan(name)
         except EdgeSpecError:
             return None
-        why = f"backend {name}: chosen by measurement before; `edgespec plan` compares again"
+        why = f"backend {name}: measured to be fastest before; `edgespec plan` compares again"
         return replace(made, reasons=(why, *made.reasons))
 
     def _fastest(self, before: Choice) -> Plan:
@@ -150,11 +150,13 @@ class Selection:
 
 
 def _reason(chosen: Contender, found: list[Contender]) -> str:
-    told = f"backend {chosen.name}: {_rounded(chosen.speed)} tokens/s expected, {chosen.basis}"
+    first = f"backend {chosen.name}: {_rounded(chosen.speed)} tokens/s expected ({chosen.basis})"
     others = [
-        f"{one.name} {_rounded(one.speed)}, {one.basis}" for one in found if one.name != chosen.name
+        f"{one.name} {_rounded(one.speed)} ({one.basis})"
+        for one in found
+        if one.name != chosen.name
     ]
-    return told + "".join(f"; {other}" for other in others)
+    return first + "".join(f"; {other}" for other in others)
 
 
 def _rounded(speed: float) -> str:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 from edgespec.backends import registry as backends
 from edgespec.control.estimated_curve import read_bytes
 from edgespec.errors import BackendError, OptionError, UnsupportedModelError
+from edgespec.loading.load_options import LoadOptions
 from edgespec.memory.plan.placement import Device, device_to_draft
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.memory.plan.sizing import DRAFT_CHUNK, DRAFT_NODES, DraftModelSizes
-from edgespec.models.file import ModelFile, open_model
+from edgespec.models.file import ModelFile
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.models.spec import TensorType
 from edgespec.system.cores import cores
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edgespec.backends.base import Progress, Target
+    from edgespec.backends.base import Target
+    from edgespec.backends.passes import Progress
     from edgespec.backends.sequence import KvSequence
 
 DRAFT_BACKENDS = ("native", "llamacpp", "onnx")
@@ -34,7 +37,7 @@ _TOKENS = "tokenizer.ggml.tokens"
 
 @dataclass(slots=True)
 class DraftModel:
-    """A model that drafts; one target for all texts, with a sequence for each."""
+    """An opened draft model; one target with a sequence for each of the other's."""
 
     file: ModelFile
     backend: str
@@ -44,7 +47,7 @@ class DraftModel:
     overlap: str = "auto"
     """Whether it drafts while the other verifies: one of `OPTIONS` in control/overlap/choice.py."""
     _target: Target | None = None
-    _num_texts: int = 0
+    _num_sequences: int = 0
 
     @classmethod
     def open(
@@ -56,15 +59,15 @@ class DraftModel:
         sequences: int = 1,
         overlap: str = "auto",
     ) -> Self:
-        """Open a file that is to draft for `main`, for as many texts at once.
+        """Open a file that is to draft for `main`, for so many sequences at once.
 
         OptionError when it cannot or `backend` is no name, UnsupportedModelError or BackendError
         when nothing here computes it, ModelFileError when it cannot be read.
         """
         if backend not in ("auto", *DRAFT_BACKENDS):
             known = ", ".join(("auto", *DRAFT_BACKENDS))
-            raise OptionError(f"no backend for drafting is called {backend!r}; choose {known}")
-        file = open_model(resolve(model), foreign=True)
+            raise OptionError(f"unknown draft backend {backend!r}; choose {known}")
+        file = open_model(resolve(model), any_engine=True)
         try:
             chosen = _backend(backend, file)
             _check(chosen, file, sequences)
@@ -130,25 +133,25 @@ class DraftModel:
         )
 
     def sequence(self) -> KvSequence:
-        """Where the next text's keys and values go."""
+        """Where the next sequence's keys and values go."""
         assert self._target is not None
-        self._num_texts += 1
-        return self._target.own if self._num_texts == 1 else self._target.open_sequence()
+        self._num_sequences += 1
+        return self._target.own if self._num_sequences == 1 else self._target.open_sequence()
 
     def cannot_overlap(self, plan: Plan) -> str:
         """Why it cannot draft while the other verifies, "" when it can."""
         if plan.sequences > 1:  # it computes for one at a time
-            return "the texts share the draft model"
+            return "replies written together share the draft model"
         if self.backend == "native" or plan.draft_devices:
             return ""
-        return f"the {self.backend} backend's threads cannot be shared out"
+        return f"the {self.backend} backend cannot share the threads"
 
     def check_overlap(self, plan: Plan) -> None:
         """Raise OptionError where overlap was asked for that cannot be."""
         if self.overlap == "on" and (why := self.cannot_overlap(plan)):
             raise OptionError(
-                f"overlap was asked for, and {why}; use --overlap auto, or a GGUF file that the "
-                "native backend reads"
+                f"cannot overlap drafting and verification: {why}; use --overlap auto, or a GGUF "
+                "draft model that the native backend runs"
             )
 
     def shared_cores(self, plan: Plan) -> tuple[int | None, int]:
@@ -159,18 +162,21 @@ class DraftModel:
 
     def overlap_reason(self, plan: Plan) -> str:
         """A sentence on drafting while the other verifies."""
-        why = "as asked" if self.overlap == "off" else self.cannot_overlap(plan)
+        why = "as requested" if self.overlap == "off" else self.cannot_overlap(plan)
         if why:
-            return f"overlap off: {why}; drafts are written before each pass"
+            return f"overlap off: {why}; drafting comes before each pass"
         threads, draft_threads = self.shared_cores(plan)
-        kept = "kept where that is measured to be faster" if self.overlap == "auto" else "as asked"
+        kept = "used if measured to be faster" if self.overlap == "auto" else "as requested"
         if plan.draft_devices:
-            told = f"drafts on its device while {plan.threads} threads verify"
-            return f"overlap {self.overlap}: {told}; {kept}"
+            return (
+                f"overlap {self.overlap}: drafts on its device while {plan.threads} threads "
+                f"verify; {kept}"
+            )
         place = " (efficiency cores)" if cores().unequal else ""
         return (
-            f"overlap {self.overlap}: drafts on {draft_threads} of the threads{place} while "
-            f"{threads or plan.threads} verify; {kept}"
+            f"overlap {self.overlap}: {draft_threads} thread{'' if draft_threads == 1 else 's'} "
+            f"draft{'s' if draft_threads == 1 else ''}{place} while {threads or plan.threads} "
+            f"verify; {kept}"
         )
 
     def close(self) -> None:
@@ -180,26 +186,42 @@ class DraftModel:
         self.file.close()
 
 
-def open_draft_model(
-    model: str | os.PathLike[str] | None,
-    file: ModelFile,
-    backend: str,
-    sequences: int,
-    overlap: str,
-) -> DraftModel | None:
+def open_draft_model(options: LoadOptions, file: ModelFile) -> DraftModel | None:
     """The model that drafts, when one was asked for."""
-    if model is not None:
-        return DraftModel.open(model, file, backend=backend, sequences=sequences, overlap=overlap)
-    if backend != "auto":
+    if options.draft_model is not None:
+        return DraftModel.open(
+            options.draft_model,
+            file,
+            backend=options.draft_backend,
+            sequences=options.sequences,
+            overlap=options.overlap,
+        )
+    if options.draft_backend != "auto":
         raise OptionError(
-            f"drafting on the {backend} backend was asked for, and no model to draft with; name "
-            "it: --draft-model FILE"
+            f"--draft-backend {options.draft_backend} needs a draft model; add --draft-model FILE"
         )
     return None
 
 
+def check_overlap(options: LoadOptions) -> None:
+    """Raise OptionError for an overlap that means nothing, or that there cannot be."""
+    overlap = options.overlap
+    if overlap not in ("auto", "on", "off"):
+        raise OptionError(f"unknown overlap {overlap!r}; choose auto, on or off")
+    if overlap == "on" and options.draft_model is None:
+        raise OptionError(
+            "--overlap on lets a draft model work while the model verifies, and needs one; add "
+            "--draft-model FILE"
+        )
+    if overlap == "on" and options.sequences > 1:
+        raise OptionError(
+            f"cannot overlap drafting and verification for {options.sequences} replies at once, "
+            "which share the draft model; write one at a time, or use --overlap auto"
+        )
+
+
 def _backend(name: str, file: ModelFile) -> str:
-    """Who computes a model that drafts: the backend asked for, else native if it reads the file."""
+    """What computes a draft model: the backend asked for, else native if it reads the file."""
     from edgespec.backends.native.limits import refusal
 
     if name != "onnx" and name != "llamacpp" and not refusal(file.spec, file.tensors.values()):
@@ -207,8 +229,8 @@ def _backend(name: str, file: ModelFile) -> str:
     try:
         return backends.offer(name, file).names[0]
     except (UnsupportedModelError, BackendError) as error:
-        told = str(error).replace("--backend", "--draft-backend")
-        raise type(error)(f"{file.path} cannot draft: {told}") from None
+        why = str(error).replace("--backend", "--draft-backend")
+        raise type(error)(f"{file.path} cannot be a draft model: {why}") from None
 
 
 def shared_cores(threads: int, cores: int) -> tuple[int | None, int]:
@@ -223,13 +245,13 @@ def shared_cores(threads: int, cores: int) -> tuple[int | None, int]:
 def _check(backend: str, file: ModelFile, sequences: int) -> None:
     if file.spec.recurrent:
         raise UnsupportedModelError(
-            f"{file.path} cannot draft: it has a recurrent state, which cannot take back a draft; "
-            "choose a model with attention alone"
+            f"{file.path} cannot be a draft model: its recurrent state cannot be rolled back; "
+            "choose a model that uses attention alone"
         )
     if backend == "onnx" and sequences > 1:
         raise OptionError(
-            f"{file.path} cannot draft for {sequences} texts at once, because the onnx backend "
-            "computes one; use sequences=1 (--max-batch 1), or a GGUF file"
+            f"{file.path} cannot draft for {sequences} replies at once: the onnx backend runs one "
+            "at a time; use sequences=1 (--max-batch 1), or a GGUF file"
         )
 
 
@@ -245,8 +267,8 @@ def translation(main: ModelFile, draft: ModelFile) -> NDArray[np.int32] | None:
     missing = sum(text not in places for text in ours if text)  # padding has no text
     if missing or not any(ours):
         raise OptionError(
-            f"{draft.path} cannot draft for {main.path}: its vocabulary of {len(theirs)} lacks "
-            f"{missing} of {len(ours)} tokens; choose a smaller model of the same family"
+            f"{draft.path} cannot draft for {main.path}: its vocabulary of {len(theirs)} tokens "
+            f"lacks {missing} of {len(ours)}; choose a smaller model of the same family"
         )
     import numpy as np
 

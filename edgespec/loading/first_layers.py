@@ -1,7 +1,7 @@
 """A model's own first layers as a second model that drafts for it, on the same pages (llama.cpp).
 
 For models in two files (`models/gguf/splitting.py`). The second context shares no keys and values
-with the first, which llama.cpp cannot: it reads the text by itself.
+with the first, which llama.cpp cannot: it reads the sequence by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edgespec.loading.draft_model import DraftModel
 from edgespec.loading.model_drafters import EARLY_EXIT
 from edgespec.memory.plan.external_engine import Ask
 from edgespec.memory.plan.placement import Device
-from edgespec.memory.plan.plan import Lever, Plan
+from edgespec.memory.plan.plan import Alternative, Plan
 from edgespec.memory.plan.settings import Settings
 from edgespec.memory.plan.sizing import DraftModelSizes
 from edgespec.models.file import ModelFile
@@ -26,7 +26,7 @@ from edgespec.system.resident_memory import count_once
 from edgespec.system.size import format_size
 
 if TYPE_CHECKING:
-    from edgespec.backends.base import Progress
+    from edgespec.backends.passes import Progress
 
 BACKEND = "llamacpp"
 
@@ -56,8 +56,8 @@ class FirstLayers(DraftModel):
 
     def overlap_reason(self, plan: Plan) -> str:
         return (
-            f"drafts by the first {self.layers} of {self.file.spec.num_layers} layers, on the "
-            "model's own pages, which count once"
+            f"the first {self.layers} of {self.file.spec.num_layers} layers draft, on the model's "
+            "own pages, which are counted once"
         )
 
     def device(self, devices: Sequence[Device], main: ModelFile) -> Device | None:
@@ -80,8 +80,8 @@ class FirstLayers(DraftModel):
         if held > planned + plan.budget_bytes - plan.planned_bytes:
             self.close()
             raise BudgetError(
-                f"llama.cpp has allocated {format_size(held)} for the first layers, and "
-                f"{format_size(planned)} were planned; try a larger --memory or a smaller --context"
+                f"llama.cpp has allocated {format_size(held)} for the first layers, but "
+                f"{format_size(planned)} were planned; use more --memory or a smaller --context"
             )
 
     def close(self) -> None:
@@ -96,14 +96,14 @@ def first_layers_of(
 ) -> tuple[FirstLayers | None, str]:
     """The first layers that may draft for a model, or why there are none, as a clause."""
     if draft_model is not None:
-        return None, "a draft model too; one model drafts there, so leave one of them out"
+        return None, "only one model can draft there, and --draft-model names another; drop one"
     if devices:
-        return None, "its layers are to lie on other devices; leave one of them out"
+        return None, "layers are to go to other devices; drop the drafter, or --vram and --workers"
     found = FirstLayers.of(file)
     if found is None:
         return None, (
-            "it needs a model in two files there: make it with `edgespec prepare MODEL.gguf "
-            "--exit-layer E`, or use --backend native, or leave the drafter out"
+            "it needs a model in two files there; make one with `edgespec prepare MODEL.gguf "
+            "--exit-layer E`, use --backend native, or drop the drafter"
         )
     return found, ""
 
@@ -124,29 +124,32 @@ def with_first_layers(
         return plain
     settings = Settings(plain.context_length, plain.prefill_chunk, plain.max_nodes, 0)
     if ask(settings, plain.threads).copies_head:
-        return _told(plain, "llama.cpp repacks these weights, and is slower with mapped ones")
+        return _undrafted(plain, "llama.cpp repacks these weights, and is slower with mapped ones")
     try:
         made = planned((*drafters, EARLY_EXIT), first)
     except BudgetError:
-        return _told(plain, "there is no room for their keys and values")
+        return _undrafted(plain, "there is no room for their KV cache")
     same = ("context_length", "kv_type", "max_nodes", "prefill_chunk", "threads", "sequences")
     if any(getattr(made, name) != getattr(plain, name) for name in same):
-        return _told(plain, "there is no room for their keys and values")
-    return replace(made, mapped=True, levers=with_their_levers(plain, made))
+        return _undrafted(plain, "there is no room for their KV cache")
+    return replace(made, mapped=True, alternatives=their_alternatives(plain, made))
 
 
-def with_their_levers(plain: Plan, made: Plan) -> tuple[Lever, ...]:
-    """The levers of a plan in which the first layers draft: without speculation they would not."""
-    alone = {lever.option: lever.total_bytes for lever in plain.levers}
+def their_alternatives(plain: Plan, made: Plan) -> tuple[Alternative, ...]:
+    """The alternatives to a plan in which the first layers draft: without speculation they do
+    not.
+    """
+    alone = {one.option: one.total_bytes for one in plain.alternatives}
     total, option = made.planned_bytes, "--no-speculation"
     return tuple(
-        Lever(lever.name, option, alone[option], alone[option] - total)
-        if lever.option == option and option in alone
-        else lever
-        for lever in made.levers
+        Alternative(one.name, option, alone[option], alone[option] - total)
+        if one.option == option and option in alone
+        else one
+        for one in made.alternatives
     )
 
 
-def _told(plan: Plan, why: str) -> Plan:
-    told = f"the first layers do not draft: {why}; --drafters ...,early-exit has them draft anyway"
-    return replace(plan, reasons=(*plan.reasons, told))
+def _undrafted(plan: Plan, why: str) -> Plan:
+    return plan.with_notes(
+        f"the first layers do not draft: {why}; --drafters ...,early-exit makes them"
+    )

@@ -41,25 +41,11 @@ def exit_layers(file: ModelFile) -> tuple[int, ...]:
     return (first, *sorted(layer for layer in others - {first} if 1 <= layer < num_layers))
 
 
-def check_overlap(overlap: str, draft_model: bool, sequences: int) -> None:
-    """Raise OptionError for an overlap that means nothing, or that there cannot be."""
-    if overlap not in ("auto", "on", "off"):
-        raise OptionError(f"overlap is auto, on or off, and {overlap!r} was asked for")
-    if overlap == "on" and not draft_model:
-        raise OptionError(
-            "overlap lets a draft model work while the model verifies, and there is none; name "
-            "one: --draft-model FILE"
-        )
-    if overlap == "on" and sequences > 1:
-        raise OptionError(
-            f"overlap was asked for with {sequences} texts at once, which share the draft model; "
-            "write one at a time, or use --overlap auto"
-        )
-
-
-def adapter_beside(file: ModelFile) -> tuple[Adapter | None, str]:
-    """The adapter to draft with, if there is one, and what a plan says of it."""
-    adapter, why_not = find_adapter(file) if file.format == "gguf" else (None, "")
+def adapter_beside(file: ModelFile, names: Sequence[str]) -> tuple[Adapter | None, str]:
+    """What `edgespec adapt` wrote beside a model, if exits draft, and what a plan says of it."""
+    if EARLY_EXIT not in names or file.format != "gguf":
+        return None, ""
+    adapter, why_not = find_adapter(file)
     if adapter is None:
         return None, why_not
     gains = ", ".join(
@@ -67,7 +53,7 @@ def adapter_beside(file: ModelFile) -> tuple[Adapter | None, str]:
         f"{100 * adapter.fits[layer].after:.0f} %"
         for layer in adapter.layers
     )
-    return adapter, f"adapter: {adapter.path.name}, next tokens that exits foretell: {gains}"
+    return adapter, f"adapter {adapter.path.name}: next tokens predicted at exits, {gains}"
 
 
 def check(names: Sequence[str], backend: str, file: ModelFile, *, apart: str = "") -> None:
@@ -78,21 +64,27 @@ def check(names: Sequence[str], backend: str, file: ModelFile, *, apart: str = "
         return
     if backend == "llamacpp":
         if apart:
-            raise OptionError(f"the drafter {EARLY_EXIT} was asked for on llama.cpp, and {apart}")
+            raise OptionError(f"cannot use the drafter {EARLY_EXIT} on llama.cpp: {apart}")
         return
     if backend != "native":
         raise OptionError(
-            f"the drafter {EARLY_EXIT} was asked for, and the {backend} backend cannot leave a "
-            "pass early; use --backend native, or leave the drafter out"
+            f"cannot use the drafter {EARLY_EXIT}: the {backend} backend cannot leave a pass "
+            "early; use --backend native, or drop the drafter"
         )
     if file.spec.num_layers < 2:
         raise OptionError(
-            f"the drafter {EARLY_EXIT} was asked for, and this model has one layer; leave it out"
+            f"cannot use the drafter {EARLY_EXIT}: this model has only one layer; drop the drafter"
         )
 
 
-def make(name: str, file: ModelFile, draft_model: DraftModel | None, plan: Plan) -> Drafter:
-    """A model drafter by its name."""
+def make(
+    name: str,
+    file: ModelFile,
+    draft_model: DraftModel | None,
+    plan: Plan,
+    adapted: Sequence[int] = (),
+) -> Drafter:
+    """A model drafter by its name; `adapted` are the layers whose exit has an adapter."""
     vocab_size = file.spec.vocab_size
     if name == EARLY_EXIT and plan.mapped and draft_model is not None:
         from edgespec.drafting.model.small_model import FirstLayersDrafter
@@ -115,7 +107,6 @@ def make(name: str, file: ModelFile, draft_model: DraftModel | None, plan: Plan)
         )
     from edgespec.drafting.model.early_exit import EarlyExitDrafter, Exit
 
-    adapted = () if file.adapter is None else file.adapter.layers
     # With an adapter first: it is there because it was right more often.
     exits = [
         Exit(layer, through)

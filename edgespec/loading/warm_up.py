@@ -100,9 +100,10 @@ def warm_up_drafter(name: str) -> None:
     """Some steps of everything between two passes, on a text of few tokens."""
     from edgespec.control.controller import Controller
     from edgespec.control.cost_curve import CostCurve
-    from edgespec.drafting.base import StepOutcome, TopTokens
+    from edgespec.control.prospects import Prospects
     from edgespec.drafting.market.market import Market
     from edgespec.drafting.registry import make_drafter
+    from edgespec.drafting.tree import StepOutcome, TopTokens
     from edgespec.memory.plan.sizing import MODEL_DRAFTERS
     from edgespec.verification.match import Verifier
     from edgespec.verification.sampling import SamplingParams
@@ -116,13 +117,13 @@ def warm_up_drafter(name: str) -> None:
         market = Market([FlatDrafter(16), FlatDrafter(16)])
     else:
         market = Market([make_drafter(name, _DRAFTER_BYTES) for _ in range(2)])
-    controller = Controller(CostCurve({1: 1.0, 2: 1.1, 4: 1.2}), 4)
+    controller, prospects = Controller(CostCurve({1: 1.0, 2: 1.1, 4: 1.2}), 4), [Prospects()]
     sampling = SamplingParams(seed=0)
     market.begin(sampling)
     market.reset(text)
     for _ in range(_STEPS):
         tree = market.propose(3)
-        tree = tree.take(1 + max(controller.choose(tree, 0.1), 1))
+        tree = tree.take(1 + max(*controller.choose(prospects, [tree], 0.1), 1))
         logits = np.zeros((len(tree), 16), np.float32)
         verifier = Verifier(16, sampling, len(tree))
         verdict = verifier.verify(logits, tree.tokens, tree.parents, text, len(text) - 1)
@@ -132,7 +133,7 @@ def warm_up_drafter(name: str) -> None:
         market.observe(outcome)
         market.extend(tokens)
         text += tokens
-        controller.observe(outcome, 1.0, 0.1)
+        controller.observe(prospects, [outcome], 1.0, 0.1)
 
 
 def _give_back_regularly() -> None:

@@ -1,8 +1,8 @@
 """The file that `edgespec adapt` writes beside a model: a matrix for some of its exits.
 
 A GGUF file of the architecture `edgespec-adapter`, because that format is validated before it is
-trusted and holds no code. It names the model it was fitted to by a hash of its contents, tells of
-every exit that was tried how often it foretold the model's next token before and after, and has
+trusted and holds no code. It names the model it was fitted to by a hash of its contents, says for
+every exit that was tried how often it predicted the model's next token before and after, and has
 matrices, f16 [dim, dim], only for those that gained by it.
 """
 
@@ -35,7 +35,7 @@ _UINT32, _FLOAT32, _STRING = 4, 6, 8
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How one exit foretells the model's next token, on text that nothing was fitted to."""
+    """How well one exit predicts the model's next token, on held-out text."""
 
     layer: int
     before: float
@@ -57,8 +57,8 @@ class Adapter:
         version = keys.count("edgespec.adapter.version")
         if version != VERSION:
             raise UnsupportedModelError(
-                f"cannot use {source.path}: it is an adapter of version {version}, and "
-                f"{VERSION} is read; run `edgespec adapt` again"
+                f"cannot use {source.path}: it is an adapter of version {version}, and only "
+                f"version {VERSION} is supported; run `edgespec adapt` again"
             )
         self.model = keys.text("edgespec.adapter.model")
         """`ModelFile.content_fingerprint` of the model, in hex."""
@@ -78,7 +78,7 @@ class Adapter:
             info.type is not TensorType.F16 or info.shape != shape for info in self.tensors.values()
         ):
             raise ModelFileError(
-                f"cannot use {source.path}: its matrices are not those that it tells of; run "
+                f"cannot use {source.path}: its matrices do not match its metadata; run "
                 "`edgespec adapt` again"
             )
 
@@ -99,7 +99,7 @@ class Adapter:
         rows = raw.view(np.float16).reshape(stop - start, self.dim)
         if not np.isfinite(rows).all():
             raise ModelFileError(
-                f"cannot use {self.path}: the matrix of layer {layer} holds what is no number; "
+                f"cannot use {self.path}: the matrix of layer {layer} is not finite; "
                 "run `edgespec adapt` again"
             )
         return rows
@@ -133,7 +133,7 @@ def open_adapter(path: Path) -> Adapter:
         header = read_header(source)
         if header.metadata.get(_ARCHITECTURE_KEY) != ARCHITECTURE:
             raise ModelFileError(
-                f"cannot use {path}: it is no adapter; run `edgespec adapt` to make one"
+                f"cannot use {path}: it is not an adapter; run `edgespec adapt` to make one"
             )
         return Adapter(source, header)
     except BaseException:
@@ -144,7 +144,7 @@ def open_adapter(path: Path) -> Adapter:
 def find_adapter(file: ModelFile) -> tuple[Adapter | None, str]:
     """The adapter beside a model, and a sentence about it: why there is none to use, or "".
 
-    A file that is damaged or another model's is told of and left alone: the text is the same
+    A file that is damaged or another model's is reported and left alone: the text is the same
     without.
     """
     place = place_beside(file.path)
@@ -158,10 +158,10 @@ def find_adapter(file: ModelFile) -> tuple[Adapter | None, str]:
             adapter.close()
             raise
     except ModelFileError as error:
-        return None, f"adapter: not used: {error}"
+        return None, f"adapter not used: {error}"
     if not adapter.layers:
         adapter.close()
-        return None, f"adapter: not used: {place.name} says that it does not pay for this model"
+        return None, f"adapter not used: {place.name} brings no gain for this model"
     return adapter, ""
 
 
@@ -211,8 +211,8 @@ def write_adapter(
         partial.replace(place)
     except OSError as error:
         raise ModelFileError(
-            f"cannot write {place}: {error.strerror or error}; the adapter lies beside its model, "
-            "so copy the model into a folder of your own and adapt that"
+            f"cannot write {place}: {error.strerror or error}; the adapter is written next to its "
+            "model, so copy the model to a folder you can write to and adapt that"
         ) from None
     finally:
         partial.unlink(missing_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -13,62 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import ModelFileError, UnsupportedModelError
-from edgespec.models.architectures.dense import build_spec
 from edgespec.models.gguf.dequantise import dequantise
 from edgespec.models.gguf.file_source import FileSource
-from edgespec.models.gguf.header import GgufHeader, MetadataValue, read_header
+from edgespec.models.gguf.header import GgufHeader, MetadataValue
 from edgespec.models.gguf.keys import Keys
 from edgespec.models.spec import ModelSpec, TensorInfo
 
 if TYPE_CHECKING:
-    from edgespec.models.adapter import Adapter
     from edgespec.models.template import ChatTemplate
     from edgespec.models.tokenizers.tokenizer import Tokenizer
 
-
 _LAST_NORM = "output_norm.weight"
-
-
-def open_model(path: str | os.PathLike[str], *, foreign: bool = False) -> ModelFile:
-    """Open and validate a model file; the caller closes it, or uses it as a context manager.
-
-    GGUF, or with `foreign` an ONNX decoder, by its file or folder.
-    Raises ModelFileError for a missing or damaged file, UnsupportedModelError for a sound one that
-    our own backends cannot run; with `foreign` such a file opens too, and `spec.refusal` says why.
-    Reads the header only: no tensor data, no tokenizer.
-    """
-    path = Path(path)
-    if foreign and (path.is_dir() or path.suffix == ".onnx"):
-        from edgespec.models.onnx.folder import open_onnx
-
-        return open_onnx(path)
-    source = FileSource(path)
-    try:
-        header = read_header(source)
-        spec = _spec(source.path, header, foreign)
-    except BaseException:
-        source.close()
-        raise
-    return ModelFile(source, header, spec)
-
-
-def _spec(path: Path, header: GgufHeader, foreign: bool) -> ModelSpec:
-    try:
-        return build_spec(path, header)
-    except UnsupportedModelError as refused:
-        if not foreign:
-            raise
-        from edgespec.models.gguf.unsupported import unsupported_spec
-
-        return unsupported_spec(path, header, refused)
 
 
 class ModelFile:
     """A validated model file; tensors are read on demand into memory of the caller's own."""
 
     format = "gguf"
-    adapter: Adapter | None = None
-    """What drafts that leave early go through, once they were asked for; closed with this."""
 
     def __init__(self, source: FileSource, header: GgufHeader, spec: ModelSpec) -> None:
         self._source = source
@@ -135,7 +95,7 @@ class ModelFile:
         Raises ModelFileError when it is missing or damaged, UnsupportedModelError when unknown.
         """
         if self._tokenizer is None:
-            from edgespec.models.tokenizers.tokenizer import build_tokenizer
+            from edgespec.models.tokenizers.build_tokenizer import build_tokenizer
 
             self._tokenizer = build_tokenizer(Keys(self.path, self.metadata))
         return self._tokenizer
@@ -143,7 +103,7 @@ class ModelFile:
     @property
     def tokenizer_refusal(self) -> str:
         """Why our tokenizers do not read the file's kind, "" when they do."""
-        from edgespec.models.tokenizers.tokenizer import check_kind
+        from edgespec.models.tokenizers.build_tokenizer import check_kind
 
         try:
             check_kind(Keys(self.path, self.metadata))
@@ -172,8 +132,6 @@ class ModelFile:
     def close(self) -> None:
         """Close the file; tensors and lazy metadata can no longer be read, the rest stays."""
         self._source.close()
-        if self.adapter is not None:
-            self.adapter.close()
 
     def __enter__(self) -> ModelFile:
         return self
@@ -194,6 +152,6 @@ class ModelFile:
             return self.tensors[name]
         except KeyError:
             raise ModelFileError(
-                f"cannot read tensor {name!r} of {self.path}: there is none of that name; "
+                f"cannot read tensor {name!r} of {self.path}: there is no such tensor; "
                 "`edgespec show --tensors` lists them"
             ) from None

@@ -25,7 +25,7 @@ _COMPILERS = ("numba", "llvmlite", "numpy")
 """Packages whose version decides what a source is compiled to."""
 _COMPILED_IN = (
     "system/jit.py",
-    "backends/base.py",
+    "backends/passes.py",
     "memory/kv/arena.py",
     "memory/plan/settings.py",
     "system/size.py",

@@ -118,7 +118,10 @@ def inlined_kernel(function: Function) -> Function:
 def callback(function: Callable[..., Any], signature: Any) -> Any:
     """Compile as C would call it; the code is at `.address` for as long as this object lives."""
     compiled = _Callback(
-        function, normalize_signature(signature), locals={}, options={"error_model": "numpy"}
+        function,
+        normalize_signature(signature),
+        locals={},
+        options={"error_model": "numpy", "boundscheck": False, "_nrt": False},
     )
     if CACHING:
         compiled.enable_caching()

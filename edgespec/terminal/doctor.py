@@ -66,7 +66,7 @@ def _versions() -> Iterator[Finding]:
     text = ", ".join(f"{name} {version or 'missing'}" for name, version in found.items())
     missing = [name for name, version in found.items() if version is None]
     if missing:
-        advice = f"install EdgeSpec again: it needs {', '.join(missing)}"
+        advice = f"reinstall EdgeSpec, which needs {', '.join(missing)}"
         yield Finding("packages", text, found, "problem", advice)
     else:
         yield Finding("packages", text, found)
@@ -81,7 +81,7 @@ def _version(package: str) -> str | None:
 
 def _processor() -> Iterator[Finding]:
     cpu = hardware()
-    quota = "" if cpu.cpu_quota is None else f", a control group allows {cpu.cpu_quota:g}"
+    quota = "" if cpu.cpu_quota is None else f", limited to {cpu.cpu_quota:g} by a control group"
     threads = cpu.usable_threads()
     yield Finding(
         "processor",
@@ -97,20 +97,20 @@ def _processor() -> Iterator[Finding]:
     try:
         used = isa.chosen()
     except EdgeSpecError as error:
-        advice = "unset EDGESPEC_ISA, or set it to one of those available"
+        advice = "unset EDGESPEC_ISA, or set it to one that is available"
         if not available:
-            advice = "use --backend reference, or let the virtual machine offer its host's features"
+            advice = "use --backend reference, or give the virtual machine its host's CPU features"
         yield Finding("instruction set", str(error), value, "problem", advice)
         return
     value["used"] = used
-    text = f"{used}; this processor can run {', '.join(available)}"
+    text = f"{used}; available: {', '.join(available)}"
     if used != isa.PLAIN:
         yield Finding("instruction set", text, value)
     elif len(available) > 1:
         advice = f"unset EDGESPEC_ISA: {available[0]} is much faster"
         yield Finding("instruction set", text, value, "note", advice)
     else:
-        advice = "expect a fraction of the speed: fast kernels need AVX2 with FMA, or ARM dotprod"
+        advice = "expect low speed: fast kernels need AVX2 with FMA, or ARM dotprod"
         yield Finding("instruction set", text, value, "note", advice)
 
 
@@ -121,7 +121,7 @@ def _memory() -> Iterator[Finding]:
     yield Finding(
         "memory",
         f"{format_size(memory.free_bytes)} of {format_size(memory.usable_bytes)} free, "
-        f"{limited}, swap {format_size(memory.swap_bytes)} free (never planned with)",
+        f"{limited}, {format_size(memory.swap_bytes)} of swap free (never used for plans)",
         asdict(memory),
     )
     try:
@@ -129,7 +129,7 @@ def _memory() -> Iterator[Finding]:
     except EdgeSpecError as error:
         yield Finding("budget", str(error), None, "problem", "close other programs")
         return
-    yield Finding("budget", f"--memory auto is {format_size(budget)} now", budget)
+    yield Finding("budget", f"--memory auto is currently {format_size(budget)}", budget)
 
 
 def _cache() -> Iterator[Finding]:
@@ -145,14 +145,14 @@ def _cache() -> Iterator[Finding]:
     }
     text = f"{folder}, {format_size(size)}"
     if problem:
-        advice = "set EDGESPEC_CACHE to a folder you can write to, or every start compiles anew"
+        advice = "set EDGESPEC_CACHE to a writable folder, or every start compiles again"
         yield Finding("cache", f"{text}, cannot be written: {problem}", value, "note", advice)
     else:
         yield Finding("cache", f"{text}, writable", value)
     if compiled:
         yield Finding("compiled kernels", f"in the cache: {', '.join(compiled)}", list(compiled))
     else:
-        advice = "the next start compiles them, which takes some seconds once"
+        advice = "the next start compiles them, which takes some seconds, once"
         yield Finding("compiled kernels", "not in the cache yet", [], "note", advice)
 
 
@@ -162,7 +162,7 @@ def _compiler() -> Finding:
     value = {"numba": numba.__version__, "enabled": not numba.config.DISABLE_JIT}
     text = f"Numba {numba.__version__}"
     if numba.config.DISABLE_JIT:
-        advice = "unset NUMBA_DISABLE_JIT: nothing is compiled, which is thousands of times slower"
+        advice = "unset NUMBA_DISABLE_JIT: nothing is compiled, and all is much slower"
         return Finding("compiler", text + ", off", value, "problem", advice)
     return Finding("compiler", text, value)
 
@@ -177,7 +177,7 @@ def _llamacpp() -> Finding:
         "version": None if why else library.version(),
     }
     if why:
-        return Finding(name, f"{why}, for models that the native backend does not run", value)
+        return Finding(name, f"{why} (optional, runs what the native backend cannot)", value)
     found = probe.probed()
     value |= asdict(found)
     text = f"{library.PACKAGE} {library.version()}"
@@ -201,8 +201,8 @@ def _onnx() -> Finding:
         "writer": writer,
     }
     if why:
-        return Finding(name, f"{why}, for ONNX models", value)
-    writes = f"onnx {writer} writes models for it" if writer else "onnx, to export, is missing"
+        return Finding(name, f"{why} (optional, for ONNX models)", value)
+    writes = f"onnx {writer} exports models" if writer else "onnx, to export, is not installed"
     return Finding(name, f"{runtime_library.PACKAGE} {runtime_library.version()}; {writes}", value)
 
 
@@ -221,14 +221,14 @@ def _devices() -> Finding:
     try:
         found = devices.local_devices()
     except EdgeSpecError as error:
-        return Finding("devices", str(error), value, "note", "update the driver, or use no --vram")
+        return Finding("devices", str(error), value, "note", "update the driver")
     value["devices"] = [asdict(device) for device in found]
-    told = ", ".join(
+    names = ", ".join(
         f"{one.kind} {one.name} ({one.description}, {format_size(one.free_bytes)} of "
         f"{format_size(one.total_bytes)} free)"
         for one in found
     )
-    return Finding("devices", f"llama.cpp: {told}; ONNX Runtime: {providers}", value)
+    return Finding("devices", f"llama.cpp: {names}; ONNX Runtime: {providers}", value)
 
 
 def _workers() -> Finding:
@@ -236,22 +236,22 @@ def _workers() -> Finding:
     from edgespec.backends.llamacpp import library
 
     why = library.missing() or library.missing_rpc()
-    text = why or "llama.cpp is built with RPC: `edgespec worker` serves, --workers uses"
+    text = why or "available: run `edgespec worker` there, and use --workers here"
     return Finding("workers", text, not why)
 
 
 def _extras() -> Iterator[Finding]:
     for extra, package in _EXTRAS.items():
         version = _version(package)
-        text = f"{package} {version}" if version else f"{package} is not installed"
-        yield Finding(f"extra {extra}", f"{text} (only `edgespec bench` uses it)", version)
+        text = f"{package} {version}" if version else f"{package} is not installed (optional)"
+        yield Finding(f"extra {extra}", f"{text} (used by `edgespec bench` only)", version)
 
 
 def _bundled_model() -> Finding:
     try:
         path = resolve()
     except EdgeSpecError as error:
-        advice = "install EdgeSpec again, or give every command a --model"
+        advice = "reinstall EdgeSpec, or always give a --model"
         return Finding("bundled model", str(error), None, "problem", advice)
     size = path.stat().st_size
     text = f"{path.name}, {format_size(size)}"
@@ -262,6 +262,6 @@ def _environment() -> Iterator[Finding]:
     names = sorted(name for name in os.environ if name.startswith(("EDGESPEC_", "NUMBA_")))
     values = {name: os.environ[name] for name in names}
     text = ", ".join(f"{name}={value}" for name, value in values.items())
-    yield Finding("environment", text or "no EDGESPEC_ or NUMBA_ variable is set", values)
+    yield Finding("environment", text or "no EDGESPEC_ or NUMBA_ variables set", values)
     if sys.flags.optimize:
         yield Finding("python -O", "on", sys.flags.optimize, "note", "it is not needed")

@@ -17,16 +17,16 @@ def run_worker(
 ) -> None:
     """Serve until interrupted; raises what keeps it from beginning."""
     if not 0 <= port <= 65535:
-        raise OptionError(f"port {port} was asked for; ports are 1 to 65535, or 0 for a free one")
+        raise OptionError(f"cannot use port {port}; ports are 1 to 65535, or 0 for any free one")
     cpu = hardware()
     if threads is not None and not 1 <= threads <= cpu.allowed_logical:
         raise OptionError(
-            f"{threads} threads were asked for; this process may use 1 to {cpu.allowed_logical}"
+            f"cannot use {threads} threads: this process may use 1 to {cpu.allowed_logical}"
         )
     check_listening(host, allow_public=allow_public)
     why = library.missing() or library.missing_rpc()
     if why:
-        raise BackendError(f"a worker serves llama.cpp's RPC devices and {why}")
+        raise BackendError(f"a worker needs llama.cpp's RPC backend: {why}")
     from edgespec.backends.llamacpp.remote.front import Front
     from edgespec.backends.llamacpp.remote.server import RpcServer
 
@@ -35,14 +35,14 @@ def run_worker(
     server = RpcServer(library.shared_folder(), count)
     front = Front(host, port, budget.size_bytes, server, _say)
     _say(
-        "the protocol has no authentication and no encryption: whoever reaches this address can "
-        "use this worker, and read what passes"
+        "warning: the connection is neither authenticated nor encrypted; anyone who can reach this "
+        "address can use this worker and read what is sent"
     )
     offer = f"{format_size(front.offer_bytes)} of a budget of {format_size(budget.size_bytes)}"
     shown = f"[{host}]" if ":" in host else host
     print(
         f"listening on {shown}:{front.port}, offering {offer}, {count} "
-        f"thread{'' if count == 1 else 's'}; end with Ctrl-C",
+        f"thread{'' if count == 1 else 's'}; stop with Ctrl-C",
         flush=True,
     )
     try:

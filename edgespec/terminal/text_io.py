@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from edgespec.errors import EdgeSpecError, OptionError
 
 if TYPE_CHECKING:
-    from edgespec.engine.request import Reply, Stats
+    from edgespec.engine.reply import Reply, Stats
 
 _CONTROL = {code: "�" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
@@ -27,7 +28,7 @@ def decode(raw: bytes, what: str) -> str:
     except UnicodeDecodeError as error:
         raise EdgeSpecError(
             f"{what} is not UTF-8 text: byte 0x{raw[error.start]:02x} at position {error.start}; "
-            "convert it first, for example with `iconv -f latin1 -t utf-8`"
+            "convert it, for example with `iconv -f latin1 -t utf-8`"
         ) from None
 
 
@@ -41,7 +42,7 @@ def read_prompt(argument: str | None, stdin: BinaryIO, *, stdin_is_terminal: boo
     parts = [part for part in (argument, piped) if part]
     if not parts:
         raise OptionError(
-            'no prompt: type one, as in `edgespec run "Tell me a story"`, or pipe one'
+            'no prompt: give one, as in `edgespec run "Tell me a story"`, or pipe it in'
         )
     return "\n\n".join(parts)
 
@@ -54,16 +55,16 @@ def stats_line(stats: Stats) -> str:
     tokens = f"{stats.output_tokens} token{'' if stats.output_tokens == 1 else 's'}"
     accepted = stats.tokens_per_step - 1 if stats.steps else 0.0
     return (
-        f"[{tokens} · {stats.tokens_per_second:.1f} tokens/s · first after "
-        f"{stats.time_to_first_token_s:.2f} s · {accepted:.2f} accepted per step · "
-        f"peak {peak}, planned {planned}]"
+        f"[{tokens} · {stats.tokens_per_second:.1f} tokens/s · first token after "
+        f"{stats.time_to_first_token_s:.2f} s · {accepted:.2f} drafts accepted per step · "
+        f"peak memory {peak} of {planned} planned]"
     )
 
 
 def notices(reply: Reply) -> list[str]:
     """What the reader of a reply has to know: that it is lossy, what a full context meant."""
     overflow = _overflow_line(reply)
-    lossy = "[lossy: --accept typical kept drafts that the model alone might not have written]"
+    lossy = "[--accept typical may have changed the text]"
     return [*([lossy] if reply.stats.lossy else []), *([overflow] if overflow else [])]
 
 
@@ -76,13 +77,27 @@ def _overflow_line(reply: Reply) -> str | None:
             f"dropped the oldest {stats.dropped_turns} turn{plural} ({stats.dropped_tokens} tokens)"
         )
     elif stats.dropped_tokens:
-        said.append(f"dropped {stats.dropped_tokens} tokens before the latest")
+        said.append(f"dropped {stats.dropped_tokens} older tokens")
     if reply.finish_reason == "context":
         said.append(
-            "stopped; a larger --context holds more, and --on-overflow drop-turns or sliding goes "
-            "on without what is oldest"
+            "stopped; use a larger --context, or --on-overflow drop-turns or sliding to go on "
+            "without the oldest text"
         )
-    return f"[the context is full: {'; '.join(said)}]" if said else None
+    return f"[context full: {'; '.join(said)}]" if said else None
+
+
+def write_pieces(pieces: Iterator[str]) -> None:
+    """Print a reply as it comes and end it with a line end, also when it is cut short."""
+    clean = printable if sys.stdout.isatty() else str
+    last = ""
+    try:
+        for last in pieces:
+            sys.stdout.write(clean(last))
+            sys.stdout.flush()
+    finally:
+        if last and not last.endswith("\n"):
+            sys.stdout.write("\n")
+            sys.stdout.flush()
 
 
 def tolerate_any_encoding() -> None:
@@ -92,6 +107,6 @@ def tolerate_any_encoding() -> None:
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
 
 
-def print_json(values: dict[str, Any]) -> None:
-    """Print numbers for programs on stdout."""
+def print_json(values: dict[str, Any] | list[dict[str, Any]]) -> None:
+    """Print values for programs on stdout."""
     print(json.dumps(values, indent=2, ensure_ascii=False))

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgespec.engine.context import policy
-from edgespec.engine.generation import Writing, fit_prompt
+from edgespec.engine.generation import Generation
 from edgespec.errors import ContextOverflowError, EdgeSpecError, OptionError
 
 if TYPE_CHECKING:
     from edgespec.engine.engine import Engine
-    from edgespec.engine.request import Reply, Request
+    from edgespec.engine.reply import Reply
+from edgespec.engine.request import Request
 
 Answer = dict[str, Any]
 
@@ -50,8 +51,8 @@ def answers(
     for line in lines:
         request = _request(engine, line, options)
         try:
-            writing = Writing(request, policy(on_overflow))
-            fit_prompt(writing, engine.plan, engine.file.spec.context_length)
+            waiting = Generation(request, policy(on_overflow))
+            waiting.fit(engine.plan, engine.file.spec.context_length)
         except ContextOverflowError as error:
             too_long.append((line, line.head | {"error": str(error)}))
             continue

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import TILE
+from edgespec.backends.passes import TILE
 from edgespec.system.jit import inner_kernel, kernel
 
 BLOCK = 32

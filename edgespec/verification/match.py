@@ -17,7 +17,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from edgespec.backends.base import TILE, Logits
+from edgespec.backends.passes import TILE, Logits
 from edgespec.errors import BackendError
 from edgespec.system.jit import kernel
 from edgespec.verification.best_tokens import BLOCK, NOT_A_NUMBER, fill_maxima, fill_row

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import TILE
+from edgespec.backends.passes import TILE
 from edgespec.system.jit import inner_kernel
 from edgespec.verification.best_tokens import tile_maximum
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Logits
+from edgespec.backends.passes import Logits
 from edgespec.verification.best_tokens import NOT_A_NUMBER
 from edgespec.verification.match import Verdict, Verifier, bad_row
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import TILE
+from edgespec.backends.passes import TILE
 from edgespec.system.jit import inner_kernel
 from edgespec.verification.best_tokens import BLOCK, KEY_SHIFT, pack, sort_key
 from edgespec.verification.noise import gumbel, highest_uniform, uniform

@@ -14,8 +14,8 @@ from edgespec.drafting.model.early_exit import EarlyExitDrafter
 from edgespec.errors import AdaptError, BudgetError, ModelFileError, OptionError
 from edgespec.memory.plan.footprint import ADAPTER_ITEM
 from edgespec.models.adapter import Fit, open_adapter, place_beside, write_adapter
-from edgespec.models.file import open_model
-from edgespec.terminal.about import about
+from edgespec.models.open_model import open_model
+from edgespec.terminal.model_facts import facts_of
 from edgespec.tools.adapt.adapt import adapt
 from edgespec.tools.adapt.ridge import Sums, normalised
 from edgespec.tools.adapt.texts import windows
@@ -83,7 +83,7 @@ def test_fitting_a_file_of_texts(tmp_path: Path) -> None:
     with closing(open_adapter(report.path)) as adapter:
         assert adapter.layers == tuple(fit.layer for fit in report.fits if fit.pays)
         assert adapter.num_tokens == report.judged_tokens
-    facts = about(str(model))["adapter"]
+    facts = facts_of(str(model))["adapter"]
     assert [fit["layer"] for fit in facts["exits"]] == [1, 2]
 
 
@@ -110,7 +110,7 @@ def test_the_text_is_that_of_plain_decoding(tmp_path: Path, threads: int) -> Non
     model = make_model(tmp_path)
     give_adapter(model)
     with edgespec.load(model, drafters=DRAFTERS, threads=threads) as engine:
-        drafter = engine._session.market._sources[1].drafter
+        drafter = engine.scheduler.slots[0].market._sources[1].drafter
         assert isinstance(drafter, EarlyExitDrafter)
         assert {tuple(way) for way in drafter.exits} == {
             (1, False),
@@ -131,19 +131,19 @@ def test_logits_through_an_adapter_are_those_of_its_definition(tmp_path: Path) -
     with closing(open_adapter(give_adapter(model))) as adapter:
         matrix = adapter.rows(1, 0, DIM).astype(np.float32)
     with edgespec.load(model, drafters=DRAFTERS) as engine:
-        target, epsilon = engine._target, engine.file.spec.norm_epsilon
+        target, epsilon = engine.scheduler.target, engine.file.spec.norm_epsilon
         streams = np.random.default_rng(0).standard_normal((3, DIM)).astype(np.float32)
         through = target.head(streams, 1).copy()
         expected = target.head(normalised(streams, epsilon) @ matrix.T).copy()
         cosine = np.sum(through * expected, 1) / np.linalg.norm(through, axis=1)
         assert (cosine / np.linalg.norm(expected, axis=1)).min() > 0.9999
-        target.prefill(np.array([1, 5, 7], np.int32))
-        adapted = target.own.forward_until(1, [9], [-1], adapted=True).copy()
-        plain = target.own.deepen(1).copy()
+        target.own.prefill(np.array([1, 5, 7], np.int32))
+        adapted = target.own.forward_until(1, [9], [-1], adapted=True).logits.copy()
+        plain = target.own.deepen(1).logits.copy()
         assert not np.array_equal(adapted, plain)
-        np.testing.assert_array_equal(target.own.deepen(1, adapted=True), adapted)
-        target.truncate(3)
-        np.testing.assert_array_equal(target.own.forward_until(1, [9], [-1]), plain)
+        np.testing.assert_array_equal(target.own.deepen(1, adapted=True).logits, adapted)
+        target.own.truncate(3)
+        np.testing.assert_array_equal(target.own.forward_until(1, [9], [-1]).logits, plain)
 
 
 def test_it_is_planned_to_the_byte(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_it_is_planned_to_the_byte(tmp_path: Path) -> None:
     plan = edgespec.plan(model, drafters=DRAFTERS)
     assert any("layer 2 25 -> 50 %" in reason for reason in plan.reasons)
     with edgespec.load(model, drafters=DRAFTERS) as engine:
-        allocated = engine._target.allocated_bytes()
+        allocated = engine.scheduler.target.allocated_bytes()
         assert allocated[ADAPTER_ITEM] == plan.footprint[ADAPTER_ITEM] > 2 * DIM * DIM
 
 
@@ -164,7 +164,7 @@ def test_another_models_adapter_is_left_alone(tmp_path: Path) -> None:
     place_beside(model).write_bytes(give_adapter(other).read_bytes())
     plan = edgespec.plan(model, drafters=DRAFTERS)
     assert any("fitted to another model" in reason for reason in plan.reasons)
-    assert "another model" in about(str(model))["adapter"]["error"]
+    assert "another model" in facts_of(str(model))["adapter"]["error"]
 
 
 def test_damaged_files_are_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from numba import config
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.base import Target
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.attention.grouped_query import describe_tree
+from edgespec.backends.passes import TokenTree
 from edgespec.memory.plan.settings import KV_TYPES
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from tests.backends.attending import Attending, exact, kept
 from tests.conformance.targets import cosines, open_target, tokens
 from tests.conformance.trees import parents, path_to, token_trees
@@ -227,9 +228,9 @@ def test_against_the_reference(heads: str, tree: TokenTree, prefix: int) -> None
     logits = []
     for backend in ("native", "reference"):
         target = _target(backend, heads)
-        target.truncate(0)
-        target.prefill(tokens(prefix))
-        logits.append(target.forward(tree).copy())
+        target.own.truncate(0)
+        target.own.prefill(tokens(prefix))
+        logits.append(target.own.forward(tree).logits.copy())
     assert cosines(*logits).min() >= 0.99999
     np.testing.assert_allclose(*logits, atol=2e-3)
 
@@ -242,8 +243,8 @@ def test_sharp_scores(threads: int, tmp_path: Path) -> None:
     tree, logits = TokenTree.chain(tokens(12, 1)), []
     for backend in ("native", "reference"):
         with open_target(backend, path, threads=threads) as target:
-            target.prefill(tokens(50))
-            logits.append(target.forward(tree).copy())
+            target.own.prefill(tokens(50))
+            logits.append(target.own.forward(tree).logits.copy())
     assert np.all(np.isfinite(logits[0]))
     assert cosines(*logits).min() >= 0.9999
 

@@ -31,7 +31,7 @@ def draw(key):
 RUN = """
 import json
 import numpy as np
-from edgespec.backends.native.kernels import isa
+from edgespec.backends.native.kernels.codegen import isa
 from edgespec.models.spec import TensorType
 from edgespec.verification import noise
 from edgespec.verification.caller import draw
@@ -224,14 +224,14 @@ def test_folder_of_kernels_changes_with(
     assert key() != here
 
 
-@pytest.mark.parametrize("place", ["kernels/loop.py", "jit.py", "models/spec.py"])
+@pytest.mark.parametrize("place", ["kernels/loop.py", "system/jit.py", "models/spec.py"])
 def test_folder_of_kernels_changes_with_what_they_say(
     place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Not with what other files say, nor when an edit is taken back."""
     kernel = tmp_path / place
     kernel.parent.mkdir(exist_ok=True)
-    monkeypatch.setattr(disk_cache, "__file__", str(tmp_path / "cache.py"))
+    monkeypatch.setattr(disk_cache, "__file__", str(tmp_path / "system" / "disk_cache.py"))
     keys = []
     for text in ("x = 1", "x = 2", "x = 1"):
         kernel.write_text(text)
@@ -248,6 +248,8 @@ def test_folder_of_kernels_changes_with_the_place(
     """Numba keeps the code of each place apart, so being compiled is told apart too."""
     keys = set()
     for place in ("one", "other"):
-        monkeypatch.setattr(disk_cache, "__file__", str(tmp_path / place / "cache.py"))
+        monkeypatch.setattr(
+            disk_cache, "__file__", str(tmp_path / place / "system" / "disk_cache.py")
+        )
         keys.add(disk_cache.code_key.__wrapped__())
     assert len(keys) == 2

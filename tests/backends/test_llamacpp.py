@@ -15,13 +15,13 @@ import pytest
 
 import edgespec
 from edgespec.backends import registry as backends
-from edgespec.backends.base import TokenTree
 from edgespec.backends.llamacpp import library, probe
 from edgespec.backends.llamacpp.memory_need import CELL_BYTES, scratch_bytes
 from edgespec.backends.llamacpp.model import Context, ContextSettings, Model, buffers, cache_bytes
 from edgespec.backends.llamacpp.pass_batch import Batch
 from edgespec.backends.llamacpp.probe import Verdict
 from edgespec.backends.llamacpp.survey import Survey
+from edgespec.backends.passes import TokenTree
 from edgespec.errors import (
     BackendError,
     BudgetError,
@@ -29,7 +29,7 @@ from edgespec.errors import (
     OptionError,
     UnsupportedModelError,
 )
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from edgespec.system.resident_memory import resident_bytes
 from edgespec.system.size import MIB
 from tests.conformance.targets import PLAN, decode, missing, score, tokens
@@ -72,13 +72,13 @@ def test_another_architecture_is_run_by_llamacpp(gemma: Path) -> None:
 @pytest.mark.usefixtures("absent")
 def test_what_is_missing_is_told_only_where_it_would_help(gemma: Path, tmp_path: Path) -> None:
     native = write_gguf(tmp_path / "m.gguf")
-    with open_model(native, foreign=True) as file:
+    with open_model(native, any_engine=True) as file:
         found = backends.offer("auto", file)
         assert found.names == ("native",)
         assert "pip install 'edgespec[llamacpp]'" in found.refused["llamacpp"]
         with pytest.raises(BackendError, match=r"pip install 'edgespec\[llamacpp\]'"):
             backends.offer("llamacpp", file)
-    with open_model(gemma, foreign=True) as file:
+    with open_model(gemma, any_engine=True) as file:
         for name in ("auto", "native", "reference"):
             with pytest.raises(UnsupportedModelError, match=r"'gemma'.*may run it.*pip install"):
                 backends.offer(name, file)
@@ -93,7 +93,7 @@ def test_old_versions_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @installed
 def test_odd_widths_go_to_llamacpp(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "odd.gguf", dim=72, heads=4, ffn=96)
-    with open_model(path, foreign=True) as file:
+    with open_model(path, any_engine=True) as file:
         assert backends.offer("auto", file).names == ("llamacpp",)
         with pytest.raises(UnsupportedModelError, match=r"72 wide.*--backend llamacpp"):
             backends.offer("native", file)
@@ -104,7 +104,7 @@ def test_memory_is_what_was_planned(gemma: Path) -> None:
     for kv_type in ("f16", "int8", "q4"):
         path = gemma if kv_type == "f16" else _wide_heads(gemma.parent)
         with edgespec.load(path, backend="llamacpp", threads=1, kv_type=kv_type) as engine:
-            held = engine._target.allocated_bytes()  # type: ignore[attr-defined]
+            held = engine.scheduler.target.allocated_bytes()  # type: ignore[attr-defined]
             assert held == pytest.approx(engine.plan.footprint.exact, abs=ROUNDING)
 
 
@@ -121,7 +121,7 @@ def test_more_memory_than_planned_is_an_error(gemma: Path) -> None:
     )
     footprint = replace(plan.footprint, items=items)
     tight = replace(plan, footprint=footprint, budget_bytes=footprint.total_bytes)
-    with open_model(gemma, foreign=True) as file:
+    with open_model(gemma, any_engine=True) as file:
         with pytest.raises(BudgetError, match="more than was planned .*KV cache"):
             backends.open_target(file, tight)
         backends.open_target(file, plan).close()
@@ -131,28 +131,28 @@ def test_more_memory_than_planned_is_an_error(gemma: Path) -> None:
 def test_recurrent_models_are_computed_again(mamba: Path) -> None:
     ids, after = tokens(30), tokens(1, 1)
     with edgespec.load(mamba, threads=1) as engine:
-        plan, target = engine.plan, engine._target
+        plan, target = engine.plan, engine.scheduler.target
         assert plan.max_nodes == 1
         assert not target.capabilities.trees
         assert any("recurrent state" in reason for reason in plan.reasons)
-        target.truncate(0)
-        target.prefill(ids[:20])
+        target.own.truncate(0)
+        target.own.prefill(ids[:20])
         expected = score(target, after)
-        kept = target.snapshot()
+        kept = target.own.snapshot()
         np.testing.assert_array_equal(score(target, after), expected)  # a pass without a commit
-        target.prefill(ids[20:])
-        target.truncate(20)
+        target.own.prefill(ids[20:])
+        target.own.truncate(20)
         np.testing.assert_array_equal(score(target, after), expected)
         decode(target, ids[:5])
-        target.restore(kept)
-        assert target.length == 20
+        target.own.restore(kept)
+        assert target.own.length == 20
         np.testing.assert_allclose(score(target, after), expected, rtol=0, atol=1e-4)
 
 
 @installed
 def test_recurrent_models_refuse_drafts(mamba: Path) -> None:
     with (
-        open_model(mamba, foreign=True) as file,
+        open_model(mamba, any_engine=True) as file,
         pytest.raises(BackendError, match=r"recurrent state.*--no-speculation"),
     ):
         backends.open_target(file, replace(PLAN, backend="llamacpp", max_nodes=4))
@@ -190,7 +190,7 @@ def test_recurrent_models_take_one_text_at_a_time(mamba: Path) -> None:
     with pytest.raises(OptionError, match="one text at a time.*sequences=1"):
         edgespec.load(mamba, sequences=2)
     with (
-        open_model(mamba, foreign=True) as file,
+        open_model(mamba, any_engine=True) as file,
         pytest.raises(BackendError, match="one text at a time.*sequences=1"),
     ):
         backends.open_target(file, replace(PLAN, backend="llamacpp", max_nodes=2, sequences=2))
@@ -199,7 +199,7 @@ def test_recurrent_models_take_one_text_at_a_time(mamba: Path) -> None:
 @installed
 def test_several_texts_hold_what_was_planned(gemma: Path) -> None:
     with edgespec.load(gemma, threads=1, sequences=3) as engine:
-        held = engine._target.allocated_bytes()  # type: ignore[attr-defined]
+        held = engine.scheduler.target.allocated_bytes()  # type: ignore[attr-defined]
         assert held == pytest.approx(engine.plan.footprint.exact, abs=ROUNDING)
         prompts = ["the cat", "the hat", "the cat and the hat", "a"]
         replies = engine.generate_batch(prompts, max_tokens=12, temperature=0)
@@ -315,12 +315,12 @@ def test_a_pass_that_fails_leaves_the_target_usable(
     gemma: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = replace(PLAN, backend="llamacpp")
-    with open_model(gemma, foreign=True) as file, backends.open_target(file, plan) as target:
-        target.prefill(tokens(5))
+    with open_model(gemma, any_engine=True) as file, backends.open_target(file, plan) as target:
+        target.own.prefill(tokens(5))
         expected = score(target, tokens(2, 1))
         batch = target._batch  # type: ignore[attr-defined]
         with monkeypatch.context() as patch:
             patch.setattr(batch, "run", lambda context: 1)
             with pytest.raises(BackendError, match=r"failed in a pass \(code 1\)"):
-                target.forward(TokenTree.chain([1, 2]))
+                target.own.forward(TokenTree.chain([1, 2]))
         np.testing.assert_array_equal(score(target, tokens(2, 1)), expected)

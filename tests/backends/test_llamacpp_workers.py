@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import edgespec
-from edgespec.backends.base import TokenTree
 from edgespec.backends.llamacpp import library
 from edgespec.backends.llamacpp.remote import front
 from edgespec.backends.llamacpp.remote.address import Address, check_listening, parse_workers
@@ -31,8 +30,9 @@ from edgespec.backends.llamacpp.remote.protocol import (
 from edgespec.backends.llamacpp.remote.server import RpcServer
 from edgespec.backends.llamacpp.remote.wire import Wire
 from edgespec.backends.llamacpp.target import LlamaTarget
+from edgespec.backends.passes import TokenTree
 from edgespec.errors import BackendError, BudgetError, OptionError
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from edgespec.system.size import MIB
 from tests.backends.workers import (
     WHY,
@@ -84,7 +84,7 @@ def test_a_split_model_writes_the_same_text_inside_every_budget(
             )
             assert reply.token_ids == expected.token_ids
         assert reply.stats.peak_memory_bytes <= engine.plan.budget_bytes
-        held = engine._target.device_bytes()  # type: ignore[attr-defined]
+        held = engine.scheduler.target.device_bytes()  # type: ignore[attr-defined]
         for part in parts:
             assert sum(held[part.name].values()) <= part.total_bytes + 3 * 16 * 1024
             offer = ask_free(engine, part.name)
@@ -95,7 +95,7 @@ def test_a_split_model_writes_the_same_text_inside_every_budget(
 
 def ask_free(engine: edgespec.Engine, name: str) -> int:
     """What a device of an open model says is free, through llama.cpp."""
-    target = engine._target
+    target = engine.scheduler.target
     assert isinstance(target, OffloadedTarget)
     free = reversed(target._model.devices.free_bytes())
     return dict(zip((part.name for part in engine.plan.devices), free, strict=True))[name]
@@ -142,15 +142,19 @@ def test_trees_and_snapshots_work_over_workers(model: Path, pair: list[Worker]) 
         OffloadedTarget(file, plan) as target,
     ):
         for one in (local, target):
-            one.prefill(list(range(3, 40)))
-        assert np.allclose(target.forward(tree), local.forward(tree), atol=1e-3)
-        target.commit([0, 1])
-        local.commit([0, 1])
-        kept = target.snapshot()
-        target.truncate(3)
-        target.restore(kept)
+            one.own.prefill(list(range(3, 40)))
+        assert np.allclose(
+            target.own.forward(tree).logits, local.own.forward(tree).logits, atol=1e-3
+        )
+        target.own.commit([0, 1])
+        local.own.commit([0, 1])
+        kept = target.own.snapshot()
+        target.own.truncate(3)
+        target.own.restore(kept)
         chain = TokenTree.chain([7])
-        assert np.allclose(target.forward(chain), local.forward(chain), atol=1e-3)
+        assert np.allclose(
+            target.own.forward(chain).logits, local.own.forward(chain).logits, atol=1e-3
+        )
 
 
 @serving

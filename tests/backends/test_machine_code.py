@@ -19,7 +19,7 @@ from edgespec.models.spec import TensorType
 ROOT = Path(__file__).parents[2]
 RUN = """
 import numpy as np
-from edgespec.backends.native.kernels import isa
+from edgespec.backends.native.kernels.codegen import isa
 from edgespec.models.spec import TensorType
 from tests.backends.tiles import Activations, Tile, raw_rows
 kind = TensorType.F32
@@ -43,7 +43,7 @@ def _run(cache: Path, code: str = RUN, **environment: str) -> subprocess.Complet
 
 RUN_NUMBA = """
 import numpy as np
-from edgespec.backends.native.kernels import plain, tile, unpack
+from edgespec.backends.native.kernels.matmul import plain, tile, unpack
 from edgespec.models.spec import TensorType
 for kind in (TensorType.F16, TensorType.Q8_0, TensorType.Q5_K):
     plain.address(kind)
@@ -74,7 +74,7 @@ def test_no_cache_folder_costs_one_line(tmp_path: Path) -> None:
 
 
 NOTHING_EMITTED = """
-from edgespec.backends.native.kernels import emit
+from edgespec.backends.native.kernels.codegen import emit
 def done(self):
     raise AssertionError(f"{self.function.name} is emitted once more")
 emit.Emitter.done = done

@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 
 import edgespec
 from edgespec.backends import registry as backends
-from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.base import Target
 from edgespec.backends.onnx import runtime_library
 from edgespec.backends.onnx.session_memory import OPENING_BYTES, Weights
+from edgespec.backends.passes import TokenTree
 from edgespec.errors import BackendError, EdgeSpecError, ModelFileError, UnsupportedModelError
-from edgespec.models.file import open_model
 from edgespec.models.onnx.graph_file import read_graph
+from edgespec.models.open_model import open_model
 from edgespec.tools.export.export import DATA, GRAPH, export
 from tests.conformance.targets import (
     PLAN,
@@ -47,7 +48,7 @@ BRANCHES = TokenTree(tokens(6, 1), np.array([-1, 0, 0, 1, 2, 2], np.int16))
 
 
 def open_onnx(path: Path, **changes: Any) -> Target:
-    with open_model(path, foreign=True) as file:
+    with open_model(path, any_engine=True) as file:
         return backends.open_target(file, replace(PLAN, backend="onnx", **changes))
 
 
@@ -68,10 +69,13 @@ def test_a_tree_on_an_empty_text() -> None:
     """Its first pass counts positions by itself: branches must not be counted on."""
     for model in ("llama-Q8_0", "qwen3-Q4_0"):
         with open_target("onnx", model) as target, open_target("native", model) as native:
-            found = cosines(target.forward(BRANCHES).copy(), native.forward(BRANCHES).copy())
+            found = cosines(
+                target.own.forward(BRANCHES).logits.copy(),
+                native.own.forward(BRANCHES).logits.copy(),
+            )
             assert found.min() > 0.999
             for opened in (target, native):
-                opened.commit([0, 2, 4])
+                opened.own.commit([0, 2, 4])
             after = tokens(3, 2)
             assert cosines(score(target, after), score(native, after)).min() > 0.999
 
@@ -80,7 +84,7 @@ def test_chains_only_says_so() -> None:
     with open_target("onnx-growing", "llama-F32") as target:
         assert not target.capabilities.trees
         with pytest.raises(BackendError, match="can only score chains"):
-            target.forward(BRANCHES)
+            target.own.forward(BRANCHES)
         assert score(target, tokens(3)).shape[0] == 3
 
 
@@ -112,8 +116,8 @@ def test_types_of_other_exporters(how: str, least: float, growing: Path) -> None
     ids = tokens(20)
     with open_onnx(growing / f"{how}.onnx") as target, open_target("native", "llama-F32") as native:
         assert cosines(decode(target, ids), decode(native, ids)).min() > least
-        target.truncate(9)
-        native.truncate(9)
+        target.own.truncate(9)
+        native.own.truncate(9)
         after = tokens(5, 1)
         assert cosines(score(target, after), score(native, after)).min() > least
 
@@ -318,9 +322,9 @@ def try_out(folder: Path, seed: int) -> None:
     path.write_bytes(model.SerializeToString())
     try:
         with open_onnx(path) as target:
-            target.forward(BRANCHES if target.capabilities.trees else TokenTree.chain([1, 2]))
-            target.commit([0])
-            target.forward(TokenTree.chain([3]))
+            target.own.forward(BRANCHES if target.capabilities.trees else TokenTree.chain([1, 2]))
+            target.own.commit([0])
+            target.own.forward(TokenTree.chain([3]))
     except (EdgeSpecError, MemoryError):
         pass
 
@@ -418,7 +422,7 @@ def test_a_weight_counts_by_what_reads_it(tmp_path: Path) -> None:
 
 def test_planned_as_allocated(folder: Path) -> None:
     made = edgespec.plan(folder, context=512, threads=1, max_nodes=8)
-    with open_model(folder, foreign=True) as file, backends.open_target(file, made) as target:
+    with open_model(folder, any_engine=True) as file, backends.open_target(file, made) as target:
         held = target.allocated_bytes()  # type: ignore[attr-defined]
         assert held["KV cache"] == made.footprint["KV cache"]
         assert held["masks"] < made.footprint["activations"] + made.footprint["logits"]
@@ -436,13 +440,13 @@ def test_a_large_vocabulary_is_not_multiplied_for_a_prompt(tmp_path: Path) -> No
     path = write_gguf(tmp_path / "m.gguf", vocab=5000, type="Q8_0", ffn=128)
     made = export(path, tmp_path / "out", check=False)
     with open_onnx(made.path, max_nodes=2, prefill_chunk=64) as target:
-        target.prefill(tokens(200))
+        target.own.prefill(tokens(200))
         assert target._layout.picks  # type: ignore[attr-defined]
-        assert target.length == 200
+        assert target.own.length == 200
         tree = TokenTree.chain(tokens(2, 1))
-        both = target.forward(tree).copy()
+        both = target.own.forward(tree).logits.copy()
         assert both.shape == (2, 5000)
-        last = target.forward(tree, rows="last")
+        last = target.own.forward(tree, rows="last").logits
         assert last.shape == (1, 5000)
         assert np.allclose(last[0], both[1], atol=1e-5)
-        assert target.forward(tree, rows="none").shape == (0, 5000)
+        assert target.own.forward(tree, rows="none").logits.shape == (0, 5000)

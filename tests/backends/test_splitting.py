@@ -13,10 +13,10 @@ import edgespec
 from edgespec.backends.base import Target
 from edgespec.backends.reference import ReferenceTarget
 from edgespec.errors import ModelFileError, OptionError, UnsupportedModelError
-from edgespec.models.file import open_model
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import read_header
 from edgespec.models.gguf.splitting import split_model
+from edgespec.models.open_model import open_model
 from tests.cli_runs import edgespec as run
 from tests.conformance.targets import PLAN, cosines, decode, missing, tokens
 from tests.models.build import write_gguf
@@ -41,7 +41,7 @@ def parts(whole: Path) -> tuple[Path, Path]:
 def open_parts(path: Path, layers: int | None = None) -> Target:
     from edgespec.backends.llamacpp.target import LlamaTarget
 
-    with open_model(path, foreign=True) as file:
+    with open_model(path, any_engine=True) as file:
         return LlamaTarget(file, FOREIGN, mapped=True, layers=layers)
 
 
@@ -139,7 +139,7 @@ def test_a_part_alone_is_refused(parts: tuple[Path, Path], tmp_path: Path) -> No
     alone.write_bytes(parts[0].read_bytes())
     for path in (alone, parts[1]):
         with pytest.raises((UnsupportedModelError, ModelFileError)):
-            open_model(path, foreign=True).close()
+            open_model(path, any_engine=True).close()
 
 
 def test_the_command(whole: Path, tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from numba import config
 from numpy.typing import NDArray
 
-from edgespec.backends.base import TokenTree
 from edgespec.backends.native.kernels import table as t
 from edgespec.backends.native.kernels import work_sharing
 from edgespec.backends.native.kernels.work_sharing import first_unit, next_unit
 from edgespec.backends.native.target import NativeTarget
+from edgespec.backends.passes import TokenTree
 from edgespec.system.jit import kernel
 from tests.conformance.targets import open_target
 
@@ -106,7 +106,7 @@ def native(model: str, threads: int) -> NativeTarget:
 
 
 def logits(target: NativeTarget) -> NDArray[np.float32]:
-    return target.forward(TokenTree.chain([5, 6, 7])).copy()
+    return target.own.forward(TokenTree.chain([5, 6, 7])).logits.copy()
 
 
 def test_sleepers_wake(target: NativeTarget) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from edgespec.models.spec import TensorType
 from edgespec.system.child_process import PeerError
 from edgespec.tools.bench import peers

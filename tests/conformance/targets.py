@@ -13,15 +13,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Progress, Target, TokenTree
+from edgespec.backends.base import Target
 from edgespec.backends.llamacpp import library
 from edgespec.backends.llamacpp.probe import probed
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.native.target import NativeTarget
 from edgespec.backends.onnx import runtime_library as onnx_library
+from edgespec.backends.passes import Progress, TokenTree
 from edgespec.backends.reference import ReferenceTarget
 from edgespec.memory.plan.plan import Footprint, Plan
-from edgespec.models.file import ModelFile, open_model
+from edgespec.models.file import ModelFile
+from edgespec.models.open_model import open_model
 from tests.models.build import write_gguf
 
 
@@ -55,7 +57,7 @@ def _onnx_growing(file: ModelFile, plan: Plan, progress: Progress | None = None)
 def _openexported(path: Path, plan: Plan, progress: Progress | None) -> Target:
     from edgespec.backends.onnx.target import OnnxTarget
 
-    with open_model(path, foreign=True) as exported:
+    with open_model(path, any_engine=True) as exported:
         return OnnxTarget(exported, replace(plan, backend="onnx"), progress)
 
 
@@ -196,7 +198,7 @@ def fitting(target: Target, tree: TokenTree) -> TokenTree:
 
 def score(target: Target, ids: NDArray[np.int32]) -> NDArray[np.float32]:
     """Logits [n, vocab] of a chain in one pass, as a copy."""
-    return target.forward(TokenTree.chain(ids)).copy()
+    return target.own.forward(TokenTree.chain(ids)).logits.copy()
 
 
 def decode(target: Target, ids: NDArray[np.int32]) -> NDArray[np.float32]:
@@ -204,7 +206,7 @@ def decode(target: Target, ids: NDArray[np.int32]) -> NDArray[np.float32]:
     rows = []
     for token in ids:
         rows.append(score(target, np.array([token], np.int32))[0])
-        target.commit([0])
+        target.own.commit([0])
     return np.array(rows)
 
 

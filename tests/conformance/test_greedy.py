@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import edgespec
-from edgespec.backends.base import TokenTree
+from edgespec.backends.passes import TokenTree
 from edgespec.engine.engine import Engine
-from edgespec.engine.request import Reply
+from edgespec.engine.reply import Reply
 from tests.conformance.targets import exported, missing
 from tests.support.equality import Case, same
 from tests.support.parity import QUANTISED_MARGIN
@@ -47,7 +47,7 @@ def test_greedy_text_is_the_same_but_for_near_ties(engine: Engine, shape: str) -
         drafted = case.speculative(engine, shape, None, plain)
         assert shape == "drafter" or drafted.stats.accepted > 10
         if not same(plain, drafted):
-            assert not engine._target.capabilities.bit_exact_rows
+            assert not engine.scheduler.target.capabilities.bit_exact_rows
             assert _gap(engine, case, plain, drafted) <= QUANTISED_MARGIN
             ties += 1
     assert ties <= MOST_TIES
@@ -57,12 +57,12 @@ def _gap(engine: Engine, case: Case, one: Reply, other: Reply) -> float:
     """How far apart the logits of the first two tokens are that differ."""
     pairs = list(zip(one.token_ids, other.token_ids, strict=True))
     place = next(place for place, (left, right) in enumerate(pairs) if left != right)
-    target = engine._target
+    target = engine.scheduler.target
     ids = [*engine.encode(case.prompt), *one.token_ids[:place]]
-    target.truncate(0)
-    target.prefill(ids[:-1])
-    logits = target.forward(TokenTree.chain(ids[-1:]))[0]
+    target.own.truncate(0)
+    target.own.prefill(ids[:-1])
+    logits = target.own.forward(TokenTree.chain(ids[-1:])).logits[0]
     left, right = pairs[place]
     gap = abs(float(logits[left] - logits[right]))
-    target.truncate(0)
+    target.own.truncate(0)
     return gap

@@ -12,13 +12,15 @@ import numpy as np
 import psutil
 import pytest
 
-from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.base import Target
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.matmul import tile
+from edgespec.backends.pass_times import curve_sizes, pass_times
+from edgespec.backends.passes import TokenTree
 from edgespec.errors import BackendError, ContextOverflowError, UnsupportedModelError
 from edgespec.memory.plan.native_sizes import KV_BLOCK, kv_bytes
 from edgespec.memory.plan.settings import KV_TYPES
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from tests.conformance.targets import (
     BACKENDS,
     FEW_MODELS,
@@ -47,36 +49,36 @@ def _tree(ids: list[int], parents: list[int]) -> TokenTree:
 def target(request: pytest.FixtureRequest) -> Target:
     """Six committed tokens and a pass of four nodes that waits for its commit."""
     opened = shared_target(request.param, "llama-F32")
-    opened.truncate(0)
-    opened.prefill(tokens(6))
-    opened.forward(fitting(opened, _tree([1, 2, 3, 4], [-1, 0, 0, 1])))
+    opened.own.truncate(0)
+    opened.own.prefill(tokens(6))
+    opened.own.forward(fitting(opened, _tree([1, 2, 3, 4], [-1, 0, 0, 1])))
     return opened
 
 
 WRONG_USE: dict[str, Callable[[Target], object]] = {
-    "no nodes": lambda t: t.forward(_tree([], [])),
-    "too many nodes": lambda t: t.forward(TokenTree.chain(tokens(MAX_NODES + 1))),
-    "two roots": lambda t: t.forward(_tree([1, 2], [-1, -1])),
-    "no root": lambda t: t.forward(_tree([1, 2], [0, 0])),
-    "parent after child": lambda t: t.forward(_tree([1, 2, 3], [-1, 2, 0])),
-    "its own parent": lambda t: t.forward(_tree([1, 2], [-1, 1])),
-    "negative token": lambda t: t.forward(_tree([-1], [-1])),
-    "token past the vocabulary": lambda t: t.forward(_tree([VOCAB], [-1])),
-    "negative token in a prompt": lambda t: t.prefill([1, -1]),
-    "token past the vocabulary in a prompt": lambda t: t.prefill([1, VOCAB]),
-    "commit past the pass": lambda t: t.commit([0, 4]),
-    "commit a negative node": lambda t: t.commit([-1]),
-    "commit without the root": lambda t: t.commit([1, 3]),
-    "commit siblings": lambda t: t.commit([0, 1, 2] if t.capabilities.trees else [0, 2]),
-    "commit twice the same node": lambda t: t.commit([0, 0]),
-    "commit upwards": lambda t: t.commit([3, 1, 0]),
-    "commit twice": lambda t: (t.commit([0]), t.commit([0])),
-    "commit after truncate": lambda t: (t.truncate(3), t.commit([0])),
-    "commit after a prompt": lambda t: (t.prefill([1]), t.commit([0])),
-    "commit after a failed pass": lambda t: (_fail(t), t.commit([0, 1, 3])),
-    "truncate forwards": lambda t: t.truncate(7),
-    "truncate below zero": lambda t: t.truncate(-1),
-    "restore something else": lambda t: t.restore("a snapshot"),
+    "no nodes": lambda t: t.own.forward(_tree([], [])),
+    "too many nodes": lambda t: t.own.forward(TokenTree.chain(tokens(MAX_NODES + 1))),
+    "two roots": lambda t: t.own.forward(_tree([1, 2], [-1, -1])),
+    "no root": lambda t: t.own.forward(_tree([1, 2], [0, 0])),
+    "parent after child": lambda t: t.own.forward(_tree([1, 2, 3], [-1, 2, 0])),
+    "its own parent": lambda t: t.own.forward(_tree([1, 2], [-1, 1])),
+    "negative token": lambda t: t.own.forward(_tree([-1], [-1])),
+    "token past the vocabulary": lambda t: t.own.forward(_tree([VOCAB], [-1])),
+    "negative token in a prompt": lambda t: t.own.prefill([1, -1]),
+    "token past the vocabulary in a prompt": lambda t: t.own.prefill([1, VOCAB]),
+    "commit past the pass": lambda t: t.own.commit([0, 4]),
+    "commit a negative node": lambda t: t.own.commit([-1]),
+    "commit without the root": lambda t: t.own.commit([1, 3]),
+    "commit siblings": lambda t: t.own.commit([0, 1, 2] if t.capabilities.trees else [0, 2]),
+    "commit twice the same node": lambda t: t.own.commit([0, 0]),
+    "commit upwards": lambda t: t.own.commit([3, 1, 0]),
+    "commit twice": lambda t: (t.own.commit([0]), t.own.commit([0])),
+    "commit after truncate": lambda t: (t.own.truncate(3), t.own.commit([0])),
+    "commit after a prompt": lambda t: (t.own.prefill([1]), t.own.commit([0])),
+    "commit after a failed pass": lambda t: (_fail(t), t.own.commit([0, 1, 3])),
+    "truncate forwards": lambda t: t.own.truncate(7),
+    "truncate below zero": lambda t: t.own.truncate(-1),
+    "restore something else": lambda t: t.own.restore("a snapshot"),
 }
 
 
@@ -84,7 +86,7 @@ def _fail(target: Target) -> None:
     """A pass that breaks inside the backend."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(target, "_forward", _interrupt)
-        target.forward(_tree([1], [-1]))
+        target.own.forward(_tree([1], [-1]))
 
 
 def _interrupt(*_: object) -> None:
@@ -95,7 +97,7 @@ def _interrupt(*_: object) -> None:
 def test_wrong_use(target: Target, use: Callable[[Target], object]) -> None:
     with pytest.raises(BackendError):
         use(target)
-    target.truncate(0)  # and the target still works
+    target.own.truncate(0)  # and the target still works
     assert score(target, tokens(3)).shape == (3, VOCAB)
 
 
@@ -104,26 +106,26 @@ def test_context_overflow(backend: str) -> None:
     ids = tokens(24)
     with open_target(backend, "llama-F32", context_length=24) as target:
         with pytest.raises(ContextOverflowError, match="25 tokens.*holds 24"):
-            target.prefill(tokens(25))
-        assert target.length == 0
-        target.prefill(ids[:20])
+            target.own.prefill(tokens(25))
+        assert target.own.length == 0
+        target.own.prefill(ids[:20])
         with pytest.raises(ContextOverflowError, match="20 committed and 5 new"):
-            target.forward(TokenTree.chain(tokens(5)))
+            target.own.forward(TokenTree.chain(tokens(5)))
         full = score(target, ids[20:])
-        target.commit([0, 1, 2, 3])
+        target.own.commit([0, 1, 2, 3])
         with pytest.raises(ContextOverflowError):
-            target.forward(TokenTree.chain([1]))
-        target.truncate(20)
+            target.own.forward(TokenTree.chain([1]))
+        target.own.truncate(20)
         assert_same(target, score(target, ids[20:]), full)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_closed_target_refuses(backend: str) -> None:
     target = open_target(backend, "llama-F32")
-    target.prefill(tokens(3))
+    target.own.prefill(tokens(3))
     target.close()
     target.close()  # twice is once
-    for use in (lambda: target.forward(TokenTree.chain([1])), lambda: target.prefill([1])):
+    for use in (lambda: target.own.forward(TokenTree.chain([1])), lambda: target.own.prefill([1])):
         with pytest.raises(BackendError, match="closed"):
             use()
 
@@ -131,13 +133,13 @@ def test_closed_target_refuses(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_cost_curve_commits_nothing(backend: str) -> None:
     target = shared_target(backend, "llama-Q8_0")
-    target.truncate(0)
-    target.prefill(tokens(5))
+    target.own.truncate(0)
+    target.own.prefill(tokens(5))
     before = score(target, tokens(2, 1))
-    curve = target.cost_curve()
-    assert tuple(curve) == target.curve_sizes()
+    curve = pass_times(target)
+    assert tuple(curve) == curve_sizes(target)
     assert min(curve.values()) > 0
-    assert target.length == 5
+    assert target.own.length == 5
     assert_same(target, score(target, tokens(2, 1)), before)
 
 
@@ -180,7 +182,7 @@ def test_open_and_close_without_growth(backend: str) -> None:
     process, sizes = psutil.Process(), []
     for _ in range(51):
         with open_target(backend, "llama-Q8_0", context_length=2048) as target:
-            target.prefill(tokens(1))
+            target.own.prefill(tokens(1))
             score(target, tokens(4))
         gc.collect()
         sizes.append(process.memory_info().rss)
@@ -192,19 +194,19 @@ def test_cancelled_prompt_keeps_whole_chunks(backend: str) -> None:
     """Interrupted between two chunks: what was done stays, and the rest can follow."""
     prompt, after = tokens(30), tokens(3, 1)
     target = shared_target(backend, "llama-F32")
-    target.truncate(0)
-    target.prefill(prompt)
+    target.own.truncate(0)
+    target.own.prefill(prompt)
     expected = score(target, after)
-    target.truncate(0)
+    target.own.truncate(0)
 
     def interrupt(done: int, total: int) -> None:
         if done == 20:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        target.prefill(prompt, chunk=10, progress=interrupt)
-    assert target.length == 20
-    target.prefill(prompt[20:])
+        target.own.prefill(prompt, chunk=10, progress=interrupt)
+    assert target.own.length == 20
+    target.own.prefill(prompt[20:])
     assert_same(target, score(target, after), expected)
 
 
@@ -217,19 +219,19 @@ def test_arena_grows_across_blocks(model: str) -> None:
     settings = {"context_length": 600, "prefill_chunk": 250}
     after = tokens(4, 2)
     with open_target("native", model, **settings) as target:
-        target.prefill(tokens(length))
-        logits = target.forward(tree).copy()
-        target.commit(path)
+        target.own.prefill(tokens(length))
+        logits = target.own.forward(tree).logits.copy()
+        target.own.commit(path)
         behind = score(target, after)
-        target.truncate(length)
+        target.own.truncate(length)
         assert_same(target, logits[path], decode(target, tree.tokens[path]))
         assert_same(target, behind, score(target, after))
-        target.prefill(tokens(300, 3))
-        kept = target.snapshot()
+        target.own.prefill(tokens(300, 3))
+        kept = target.own.snapshot()
         expected = score(target, after)
-        target.truncate(10)
-        target.prefill(tokens(530, 4))
-        target.restore(kept)
+        target.own.truncate(10)
+        target.own.prefill(tokens(530, 4))
+        target.own.restore(kept)
         assert_same(target, score(target, after), expected)
 
 
@@ -240,10 +242,10 @@ def test_allocated_as_planned(kv_type: str) -> None:
     with open_target("native", "llama-F32", **changes) as target:
         held = []
         for _ in range(3):
-            target.prefill(tokens(200))
+            target.own.prefill(tokens(200))
             held.append(target.allocated_bytes()["KV cache"])  # type: ignore[attr-defined]
         assert held == [kv_bytes(target.spec, count, kv_type) for count in (200, 400, 600)]
-        target.truncate(10)
+        target.own.truncate(10)
         assert target.allocated_bytes()["KV cache"] == held[0]  # type: ignore[attr-defined]
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.base import Target
+from edgespec.backends.passes import TokenTree
 from edgespec.errors import BackendError, ContextOverflowError
 from tests.conformance.targets import (
     FEW_MODELS,
@@ -35,7 +36,7 @@ def go_early(target: Target, tree: TokenTree, nodes: set[int], at_once: int, lay
     numbers = {-1: -1} | {node: number for number, node in enumerate(wanted)}
     for first in range(0, len(wanted), at_once):
         part = wanted[first : first + at_once]
-        target.forward_until(
+        target.own.forward_until(
             layer,
             tree.tokens[part].tolist(),
             [numbers[int(tree.parents[node])] for node in part],
@@ -65,17 +66,19 @@ def test_a_pass_goes_on_from_early_nodes(backend: str, model: str, data: st.Data
     after = TokenTree.chain(tokens(3, 9))
     results = []
     for early in (False, True):
-        target.truncate(0)
-        target.prefill(prefix)
+        target.own.truncate(0)
+        target.own.prefill(prefix)
         if early:
             both = TokenTree(
                 np.concatenate([tree.tokens, drafted.tokens[1:]]),
                 np.concatenate([tree.parents, _grafted(drafted, len(tree))]),
             )
             go_early(target, both, data.draw(part_of(both)), data.draw(st.integers(1, 4)))
-        logits, maxima = target.forward(tree).copy(), target.maxima.copy()
-        target.commit(path_to(tree, last))
-        results.append((logits, maxima, target.forward(after).copy()))
+        whole = target.own.forward(tree)
+        assert whole.maxima is not None
+        logits, maxima = whole.logits.copy(), whole.maxima.copy()
+        target.own.commit(path_to(tree, last))
+        results.append((logits, maxima, target.own.forward(after).logits.copy()))
     for whole, continued in zip(*results, strict=True):
         assert_same(target, continued, whole)
 
@@ -111,11 +114,11 @@ def test_several_texts_go_on_in_one_pass(
             for text, tree, layer in zip(texts, trees, layers, strict=True):
                 if early and layer:
                     text.forward_until(layer, tree.tokens[:1].tolist(), [-1])
-            found = target.forward_batch(list(zip(texts, trees, strict=True))).copy()
+            found = target.forward(list(zip(texts, trees, strict=True))).logits.copy()
             for text, tree in zip(texts, trees, strict=True):
                 text.commit(path_to(tree, len(tree) - 1))
             after = [(text, TokenTree.chain(tokens(2, 8))) for text in texts]
-            results.append((found, target.forward_batch(after).copy()))
+            results.append((found, target.forward(after).logits.copy()))
             assert target.early_room == 40  # all states were given back
     for whole, continued in zip(*results, strict=True):
         np.testing.assert_array_equal(continued.view(np.uint32), whole.view(np.uint32))
@@ -127,36 +130,38 @@ def test_exit_logits_are_those_of_the_first_layers(model: str) -> None:
     ids = tokens(6, 4)
     with open_target("native", model) as target, open_target("reference", model) as short:
         short.spec = replace(short.spec, num_layers=1)
-        target.prefill(tokens(5))
-        short.prefill(tokens(5))
-        expected = short.forward(TokenTree.chain(ids))
+        target.own.prefill(tokens(5))
+        short.own.prefill(tokens(5))
+        expected = short.own.forward(TokenTree.chain(ids)).logits
         parents = list(range(-1, 5))
-        whole = target.forward_until(1, ids[:4].tolist(), parents[:4], rows="all").copy()
-        rest = [target.forward_until(1, [ids[n]], [parents[n]]).copy() for n in (4, 5)]
+        whole = target.own.forward_until(1, ids[:4].tolist(), parents[:4], rows="all").logits.copy()
+        rest = [target.own.forward_until(1, [ids[n]], [parents[n]]).logits.copy() for n in (4, 5)]
         found = np.concatenate([whole, *rest])
         assert cosines(found, expected).min() > 0.9999
-        assert cosines(found, target.forward(TokenTree.chain(ids))).max() < 0.999
+        assert cosines(found, target.own.forward(TokenTree.chain(ids)).logits).max() < 0.999
 
 
 def test_the_first_tokens_logits_alone() -> None:
     with open_target("native", "llama-Q8_0") as target:
         root = ([5], [-1])
-        whole = target.forward_until(1, *root).copy()
-        target.truncate(0)
-        part = target.forward_until(1, *root, vocab=50)
+        whole = target.own.forward_until(1, *root).logits.copy()
+        target.own.truncate(0)
+        found = target.own.forward_until(1, *root, vocab=50)
+        part = found.logits
+        assert found.maxima is not None
         assert part.shape == (1, 64)  # whole tiles
         np.testing.assert_array_equal(part, whole[:, :64])
-        np.testing.assert_array_equal(target.maxima[0], part.reshape(4, 16).max(axis=1))
-        assert target.forward(TokenTree.chain([5])).shape == (1, 300)
+        np.testing.assert_array_equal(found.maxima[0], part.reshape(4, 16).max(axis=1))
+        assert target.own.forward(TokenTree.chain([5])).logits.shape == (1, 300)
 
 
 def test_an_early_node_counts_once_a_commit() -> None:
     with open_target("native", "llama-Q8_0") as target:
         assert target.early_room == PLAN.max_nodes
-        target.forward_until(1, [5, 6], [-1, 0])
+        target.own.forward_until(1, [5, 6], [-1, 0])
         assert target.early_room == PLAN.max_nodes - 2
-        target.forward(TokenTree.chain([5]))
-        target.commit([0])
+        target.own.forward(TokenTree.chain([5]))
+        target.own.commit([0])
         assert target.early_room == PLAN.max_nodes
 
 
@@ -176,32 +181,36 @@ def test_what_makes_no_sense_is_refused(
     arguments: tuple[int, list[int], list[int]], sentence: str
 ) -> None:
     with open_target("native", "llama-Q8_0") as target, pytest.raises(BackendError, match=sentence):
-        target.forward_until(*arguments)
+        target.own.forward_until(*arguments)
 
 
 def test_there_is_room_for_as_many_as_planned() -> None:
     with open_target("native", "llama-Q8_0", context_length=24) as target:
-        target.prefill(tokens(20))
+        target.own.prefill(tokens(20))
         with pytest.raises(ContextOverflowError, match="room for 4"):
-            target.forward_until(1, [1] * 5, [-1, 0, 1, 2, 3])
-        target.forward_until(1, [1] * 4, [-1, 0, 1, 2])
-        expected = target.forward(TokenTree.chain([1, 2, 3])).copy()  # forgets them: no room
-        target.truncate(20)
-        np.testing.assert_array_equal(target.forward(TokenTree.chain([1, 2, 3])), expected)
+            target.own.forward_until(1, [1] * 5, [-1, 0, 1, 2, 3])
+        target.own.forward_until(1, [1] * 4, [-1, 0, 1, 2])
+        expected = target.own.forward(
+            TokenTree.chain([1, 2, 3])
+        ).logits.copy()  # forgets them: no room
+        target.own.truncate(20)
+        np.testing.assert_array_equal(
+            target.own.forward(TokenTree.chain([1, 2, 3])).logits, expected
+        )
 
 
 def test_a_backend_without_says_so() -> None:
     with open_target("reference", "llama-F32") as target:
         assert not target.capabilities.early_exit
         with pytest.raises(BackendError, match="cannot leave a pass early"):
-            target.forward_until(1, [5], [-1])
+            target.own.forward_until(1, [5], [-1])
 
 
 def test_models_of_one_layer_have_no_exit() -> None:
     path = model_path("llama-Q8_0").with_name("shallow.gguf")
     write_gguf(path, type="Q8_0", vocab=300, layers=1)
     with open_target("native", path) as target, pytest.raises(BackendError, match="1 layers"):
-        target.forward_until(1, [5], [-1])
+        target.own.forward_until(1, [5], [-1])
 
 
 @settings(max_examples=8, deadline=None)
@@ -213,16 +222,15 @@ def test_going_from_exit_to_exit(tree: TokenTree, layers: list[int]) -> None:
         write_gguf(path, type="Q8_0", vocab=300, layers=4)
     everything = (tree.tokens.tolist(), tree.parents.tolist())
     with open_target("native", path) as target:
-        target.prefill(tokens(5))
-        expected = target.forward_until(layers[-1], *everything, rows="all").copy()
-        whole = target.forward(tree).copy()
-        target.truncate(5)
-        whole = target.forward(tree).copy()
-        target.forward_until(layers[0], *everything)
+        target.own.prefill(tokens(5))
+        expected = target.own.forward_until(layers[-1], *everything, rows="all").logits.copy()
+        target.own.truncate(5)
+        whole = target.own.forward(tree).logits.copy()
+        target.own.forward_until(layers[0], *everything)
         for layer in layers[1:]:
-            found = target.own.deepen(layer, rows="all").copy()
+            found = target.own.deepen(layer, rows="all").logits.copy()
         assert_same(target, found, expected)
-        assert_same(target, target.own.deepen(layers[-1], rows="all").copy(), expected)
-        assert_same(target, target.forward(tree).copy(), whole)
+        assert_same(target, target.own.deepen(layers[-1], rows="all").logits.copy(), expected)
+        assert_same(target, target.own.forward(tree).logits.copy(), whole)
         with pytest.raises(BackendError, match="from theirs to the last"):
             target.own.deepen(layers[0])

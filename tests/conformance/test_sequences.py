@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.base import Target
+from edgespec.backends.passes import TokenTree
 from edgespec.backends.reference import ReferenceTarget
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, ContextOverflowError
 from edgespec.memory.plan.native_sizes import KV_BLOCK
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from tests.conformance.targets import (
     BATCHING,
     BATCHING_MODELS,
@@ -69,23 +70,25 @@ def test_a_text_in_a_batch_is_as_if_alone(backend: str, model: str, data: st.Dat
     trees = [data.draw(token_trees(8)) for _ in range(count)]
     paths = [path_to(tree, data.draw(st.integers(0, len(tree) - 1))) for tree in trees]
     texts = [target.own, *(target.open_sequence() for _ in range(count - 1))]
-    target.truncate(0)
+    target.own.truncate(0)
     for seed, (text, prefix) in enumerate(zip(texts, prefixes, strict=True)):
         text.prefill(tokens(prefix, seed))
-    logits = target.forward_batch(list(zip(texts, trees, strict=True))).copy()
+    logits = target.forward(list(zip(texts, trees, strict=True))).logits.copy()
     for text, path in zip(texts, paths, strict=True):
         text.commit(path)
     after = TokenTree.chain(tokens(3, 9))
-    behind = target.forward_batch([(text, after) for text in texts]).copy()
+    behind = target.forward([(text, after) for text in texts]).logits.copy()
     for text in texts[1:]:
         text.close()
     first = 0
     for seed, (prefix, tree, path) in enumerate(zip(prefixes, trees, paths, strict=True)):
-        alone.truncate(0)
-        alone.prefill(tokens(prefix, seed))
-        assert_same(target, logits[first : first + len(tree)], alone.forward(tree).copy())
-        alone.commit(path)
-        assert_same(target, behind[3 * seed : 3 * seed + 3], alone.forward(after).copy())
+        alone.own.truncate(0)
+        alone.own.prefill(tokens(prefix, seed))
+        assert_same(
+            target, logits[first : first + len(tree)], alone.own.forward(tree).logits.copy()
+        )
+        alone.own.commit(path)
+        assert_same(target, behind[3 * seed : 3 * seed + 3], alone.own.forward(after).logits.copy())
         first += len(tree)
 
 
@@ -105,13 +108,13 @@ def test_long_texts_of_any_shape(kv_type: str, group: str, data: st.DataObject) 
         texts = [many.own, many.open_sequence(), many.open_sequence()]
         for seed, (text, length) in enumerate(zip(texts, lengths, strict=True)):
             text.prefill(tokens(length, seed))
-        logits = many.forward_batch(list(zip(texts, trees, strict=True))).copy()
+        logits = many.forward(list(zip(texts, trees, strict=True))).logits.copy()
     first = 0
     with open_target(kv_type, path, **changes) as one:
         for seed, (length, tree) in enumerate(zip(lengths, trees, strict=True)):
-            one.truncate(0)
-            one.prefill(tokens(length, seed))
-            assert_same(one, logits[first : first + len(tree)], one.forward(tree).copy())
+            one.own.truncate(0)
+            one.own.prefill(tokens(length, seed))
+            assert_same(one, logits[first : first + len(tree)], one.own.forward(tree).logits.copy())
             first += len(tree)
 
 
@@ -120,7 +123,7 @@ def test_forks_go_their_own_ways(backend: str, model: str) -> None:
     """A fork in the middle of a block, at its end, of a fork, and of what was cut since."""
     target, prompt = _open(backend, model), tokens(270)
     own = target.own
-    target.truncate(0)
+    target.own.truncate(0)
     own.prefill(prompt)
     half, whole = own.fork(100), own.fork()
     own.truncate(260)
@@ -132,32 +135,34 @@ def test_forks_go_their_own_ways(backend: str, model: str) -> None:
             text.truncate(min(lengths[seed], text.length))
             text.prefill(tokens(9, seed))
     after = TokenTree.chain(tokens(2, 7))
-    logits = target.forward_batch([(text, after) for text in ends.values()]).copy()
+    logits = target.forward([(text, after) for text in ends.values()]).logits.copy()
     for text in (half, whole, third):
         text.close()
     for place, seed in enumerate(ends):
-        target.truncate(0)
-        target.prefill(np.concatenate([prompt[: lengths[seed]], tokens(9, seed)]))
-        assert_same(target, logits[2 * place : 2 * place + 2], target.forward(after).copy())
+        target.own.truncate(0)
+        target.own.prefill(np.concatenate([prompt[: lengths[seed]], tokens(9, seed)]))
+        assert_same(
+            target, logits[2 * place : 2 * place + 2], target.own.forward(after).logits.copy()
+        )
 
 
 @pytest.mark.parametrize("kv_type", ["native", "native-int8", "native-q4"])
 def test_forks_share_what_they_have_in_common(kv_type: str) -> None:
     settings = {"context_length": 1000, "prefill_chunk": 250, "sequences": 3}
     with open_target(kv_type, "llama-F32", **settings) as target:
-        target.prefill(tokens(2 * KV_BLOCK + 5))
+        target.own.prefill(tokens(2 * KV_BLOCK + 5))
         blocks = target._arena  # type: ignore[attr-defined]
         forks = [target.own.fork(), target.own.fork()]
         assert blocks.num_blocks == 3
         for count, fork in enumerate(forks, 4):  # the block that is partly filled is copied
             fork.prefill(tokens(4))
             assert blocks.num_blocks == count
-        target.prefill(tokens(4))
+        target.own.prefill(tokens(4))
         assert blocks.num_blocks == 5  # the last owner keeps it
         for count, fork in zip((4, 3), forks, strict=True):
             fork.close()
             assert blocks.num_blocks == count
-        target.truncate(0)
+        target.own.truncate(0)
         assert blocks.num_blocks == 0
 
 
@@ -166,18 +171,18 @@ def test_a_text_is_not_spoiled_by_others_passes(backend: str) -> None:
     """A tree waits for its commit while others are computed, and a fork is taken meanwhile."""
     target = _open(backend, "llama-Q8_0")
     tree = TokenTree(tokens(4, 1), np.array([-1, 0, 0, 2], np.int16))
-    target.truncate(0)
-    target.prefill(tokens(20))
+    target.own.truncate(0)
+    target.own.prefill(tokens(20))
     expected = decode(target, np.concatenate([tree.tokens[[0, 2, 3]], tokens(3, 5)]))[3:]
-    target.truncate(20)
-    target.forward(tree)
+    target.own.truncate(20)
+    target.own.forward(tree)
     other = target.own.fork(20)
     other.prefill(tokens(5, 3))
-    target.forward_batch([(other, TokenTree.chain(tokens(7, 4)))])
-    target.commit([0, 2, 3])
+    target.forward([(other, TokenTree.chain(tokens(7, 4)))])
+    target.own.commit([0, 2, 3])
     assert_same(target, score(target, tokens(3, 5)), expected)
     other.commit([0, 1])
-    assert (target.length, other.length) == (23, 27)
+    assert (target.own.length, other.length) == (23, 27)
     other.close()
 
 
@@ -187,19 +192,19 @@ def test_texts_are_set_aside_and_come_back(backend: str) -> None:
     target = _open(backend, "llama-Q8_0")
     idle = [target.idle_sequence() for _ in range(2 * MOST)]
     for seed, other in enumerate(idle):
-        target.truncate(0)
-        target.prefill(tokens(20, seed))
+        target.own.truncate(0)
+        target.own.prefill(tokens(20, seed))
         target.own.swap(other)
-        assert (target.length, other.length) == (0, 20)
+        assert (target.own.length, other.length) == (0, 20)
     after = TokenTree.chain(tokens(3, 9))
     for seed, other in enumerate(idle):
         target.own.swap(other)
-        found = target.forward(after).copy()
-        target.truncate(0)
-        target.prefill(tokens(20, seed))
-        assert_same(target, found, target.forward(after).copy())
+        found = target.own.forward(after).logits.copy()
+        target.own.truncate(0)
+        target.own.prefill(tokens(20, seed))
+        assert_same(target, found, target.own.forward(after).logits.copy())
     with pytest.raises(BackendError, match="set aside"):
-        target.forward_batch([(idle[0], after)])
+        target.forward([(idle[0], after)])
     for other in idle:
         other.close()
     target.open_sequence().close()
@@ -208,20 +213,20 @@ def test_texts_are_set_aside_and_come_back(backend: str) -> None:
 
 
 WRONG_USE: dict[str, Callable[[Target, KvSequence], object]] = {
-    "no parts": lambda t, s: t.forward_batch([]),
-    "an empty tree": lambda t, s: t.forward_batch([(s, TokenTree.chain([]))]),
-    "an empty tree beside another": lambda t, s: t.forward_batch(
+    "no parts": lambda t, s: t.forward([]),
+    "an empty tree": lambda t, s: t.forward([(s, TokenTree.chain([]))]),
+    "an empty tree beside another": lambda t, s: t.forward(
         [(t.own, TokenTree.chain([1])), (s, TokenTree.chain([]))]
     ),
-    "the same text twice": lambda t, s: t.forward_batch(
+    "the same text twice": lambda t, s: t.forward(
         [(s, TokenTree.chain([1])), (s, TokenTree.chain([1]))]
     ),
-    "too many nodes together": lambda t, s: t.forward_batch(
+    "too many nodes together": lambda t, s: t.forward(
         [(t.own, TokenTree.chain(tokens(50))), (s, TokenTree.chain(tokens(31)))]
     ),
-    "a closed text": lambda t, s: (s.close(), t.forward_batch([(s, TokenTree.chain([1]))])),
+    "a closed text": lambda t, s: (s.close(), t.forward([(s, TokenTree.chain([1]))])),
     "a prompt for a closed text": lambda t, s: (s.close(), s.prefill([1])),
-    "another target's text": lambda t, s: t.forward_batch(
+    "another target's text": lambda t, s: t.forward(
         [(shared_target("reference", "llama-Q8_0").own, TokenTree.chain([1]))]
     ),
     "a fork past the end": lambda t, s: s.fork(4),
@@ -229,7 +234,7 @@ WRONG_USE: dict[str, Callable[[Target, KvSequence], object]] = {
     "more texts than planned": lambda t, s: [t.open_sequence() for _ in range(MOST)],
     "more forks than planned": lambda t, s: [s.fork() for _ in range(MOST)],
     "commit twice": lambda t, s: (
-        t.forward_batch([(s, TokenTree.chain([1]))]),
+        t.forward([(s, TokenTree.chain([1]))]),
         s.commit([0]),
         s.commit([0]),
     ),
@@ -244,7 +249,7 @@ def test_wrong_use(backend: str, use: Callable[[Target, KvSequence], object]) ->
         text.prefill(tokens(3))
         with pytest.raises(BackendError):
             use(target, text)
-        target.truncate(0)  # and the target still works
+        target.own.truncate(0)  # and the target still works
         assert score(target, tokens(3)).shape[0] == 3
 
 
@@ -256,10 +261,10 @@ def test_each_text_has_its_own_context(backend: str) -> None:
             text.prefill(tokens(22))
         parts = [(target.own, TokenTree.chain([1])), (other, TokenTree.chain([1, 2, 3]))]
         with pytest.raises(ContextOverflowError, match="22 committed and 3 new"):
-            target.forward_batch(parts)
+            target.forward(parts)
         with pytest.raises(ContextOverflowError, match="25 tokens.*holds 24"):
             other.prefill(tokens(3))
-        assert (target.length, other.length) == (22, 22)
+        assert (target.own.length, other.length) == (22, 22)
 
 
 @pytest.mark.parametrize("backend", BATCHING)
@@ -282,14 +287,14 @@ def test_as_many_texts_as_nodes(count: int, group: int) -> None:
         scratch = many._scratch  # type: ignore[attr-defined]
         rows = {1: 8 * 16 * 12, 8: 300}[group]  # of 16 texts; 128 + 15 * 11 rows in blocks
         assert len(scratch.mixed) == len(scratch.facts) == rows
-        many.prefill(tokens(515))
+        many.own.prefill(tokens(515))
         texts = [many.own.fork(515 - text) for text in range(1, count)]
-        logits = many.forward_batch([(text, starts) for text in (many.own, *texts)]).copy()
+        logits = many.forward([(text, starts) for text in (many.own, *texts)]).logits.copy()
     with open_target("native", path, **changes) as one:
-        one.prefill(tokens(515))
+        one.own.prefill(tokens(515))
         for text in range(count):
-            one.truncate(515 - text)
-            assert_same(one, logits[text : text + 1], one.forward(starts).copy())
+            one.own.truncate(515 - text)
+            assert_same(one, logits[text : text + 1], one.own.forward(starts).logits.copy())
 
 
 class OneText(ReferenceTarget):

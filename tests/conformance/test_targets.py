@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.backends.base import TILE, Target, TokenTree
+from edgespec.backends.base import Target
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
+from edgespec.backends.passes import TILE, TokenTree
 from edgespec.models.spec import TensorType
 from tests.conformance.targets import (
     EVERY,
@@ -42,7 +43,7 @@ from tests.models.build import write_gguf
 def target(request: pytest.FixtureRequest) -> Target:
     """One target of every backend and type, empty."""
     opened = shared_target(*request.param)
-    opened.truncate(0)
+    opened.own.truncate(0)
     return opened
 
 
@@ -53,11 +54,11 @@ def test_backends_agree(model: str) -> None:
     logits, chains = {}, {}
     for backend in filter(lambda name: not missing(name), OPENERS):
         opened = shared_target(backend, model)
-        opened.truncate(0)
-        opened.prefill(prompt)
+        opened.own.truncate(0)
+        opened.own.prefill(prompt)
         if opened.capabilities.trees:
-            logits[backend] = opened.forward(tree).copy()
-            opened.truncate(len(prompt))
+            logits[backend] = opened.own.forward(tree).logits.copy()
+            opened.own.truncate(len(prompt))
         chains[backend] = score(opened, tree.tokens)
     least = 0.99999 if model.split("-")[1] in FLOAT_TYPES else 0.999
     assert cosines(logits["native"], logits["reference"]).min() >= least
@@ -76,7 +77,7 @@ def test_backends_agree(model: str) -> None:
 def test_batch_equals_single_rows(target: Target) -> None:
     ids = tokens(17)
     single = decode(target, ids)
-    target.truncate(0)
+    target.own.truncate(0)
     for count in range(1, len(ids) + 1):
         assert_same(target, score(target, ids[:count]), single[:count])
 
@@ -123,14 +124,14 @@ def model_shapes(draw: st.DrawFn, kind: str) -> dict[str, int]:
 @given(tree=token_trees(MAX_NODES), prefix=st.integers(0, 40))
 def test_tree_equals_chains(pair: tuple[str, str], tree: TokenTree, prefix: int) -> None:
     target = shared_target(*pair)
-    target.truncate(0)
-    target.prefill(tokens(prefix))
+    target.own.truncate(0)
+    target.own.prefill(tokens(prefix))
     tree = fitting(target, tree)
-    logits = target.forward(tree).copy()
+    logits = target.own.forward(tree).logits.copy()
     parents = set(tree.parents.tolist())
     for leaf in (node for node in range(len(tree)) if node not in parents):
         path = path_to(tree, leaf)
-        target.truncate(prefix)
+        target.own.truncate(prefix)
         assert_same(target, logits[path], decode(target, tree.tokens[path]))
 
 
@@ -144,25 +145,25 @@ def test_commit_keeps_a_path(
     tree = fitting(target, tree)
     path = path_to(tree, data.draw(st.integers(0, len(tree) - 1), label="last node"))
     after = tokens(3, 9)
-    target.truncate(0)
-    target.prefill(tokens(prefix))
-    target.forward(tree)
-    target.commit(path)
-    assert target.length == prefix + len(path)
+    target.own.truncate(0)
+    target.own.prefill(tokens(prefix))
+    target.own.forward(tree)
+    target.own.commit(path)
+    assert target.own.length == prefix + len(path)
     committed = score(target, after)
-    target.truncate(0)
-    target.prefill(np.concatenate([tokens(prefix), tree.tokens[path]]))
+    target.own.truncate(0)
+    target.own.prefill(np.concatenate([tokens(prefix), tree.tokens[path]]))
     assert_same(target, committed, score(target, after))
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 16, 19])
 def test_chunked_prefill_equals_whole(target: Target, chunk: int) -> None:
     prompt, after = tokens(20), tokens(3, 1)
-    target.prefill(prompt)
+    target.own.prefill(prompt)
     whole = score(target, after)
-    target.truncate(0)
-    target.prefill(prompt, chunk=chunk)
-    assert target.length == len(prompt)
+    target.own.truncate(0)
+    target.own.prefill(prompt, chunk=chunk)
+    assert target.own.length == len(prompt)
     assert_same(target, score(target, after), whole)
 
 
@@ -171,24 +172,24 @@ def test_prefill_in_one_pass_equals_decoding(model: str) -> None:
     """A pass of 300 tokens crosses a block of the KV arena and all tile sizes."""
     prompt, after = tokens(300), tokens(5, 1)
     with open_target("native", model, prefill_chunk=300) as whole:
-        whole.prefill(prompt)
+        whole.own.prefill(prompt)
         expected = score(whole, after)
     target = shared_target("native", model)
-    target.truncate(0)
+    target.own.truncate(0)
     for token in prompt:
-        target.prefill([token])
+        target.own.prefill([token])
     assert_same(target, score(target, after), expected)
 
 
 @pytest.mark.parametrize("rows", ["last", "none"])
 def test_rows_asked_for(target: Target, rows: Any) -> None:
     tree = fitting(target, TokenTree(tokens(7), np.array([-1, 0, 1, 0, 3, 3, 2], np.int16)))
-    target.prefill(tokens(5))
+    target.own.prefill(tokens(5))
     logits = score(target, tree.tokens[:1])
     assert logits.shape == (1, target.spec.vocab_size)
     assert logits.dtype == np.float32
-    expected = target.forward(tree).copy()
-    some = target.forward(tree, rows=rows).copy()
+    expected = target.own.forward(tree).logits.copy()
+    some = target.own.forward(tree, rows=rows).logits.copy()
     assert_same(target, some, expected[-1:] if rows == "last" else expected[:0])
 
 
@@ -199,12 +200,12 @@ def test_threads_change_nothing(pair: tuple[str, str], threads: int) -> None:
     tree = TokenTree(tokens(9, 1), np.array([-1, 0, 1, 0, 3, 3, 5, 2, 0], np.int16))
     expected = []
     single = shared_target(*pair)
-    single.truncate(0)
+    single.own.truncate(0)
     tree = fitting(single, tree)
     with open_target(*pair, threads=threads) as many:
         for target in (single, many):
-            target.prefill(prompt)
-            expected.append(target.forward(tree).copy())
+            target.own.prefill(prompt)
+            expected.append(target.own.forward(tree).logits.copy())
     assert_same(single, expected[1], expected[0])
 
 
@@ -214,44 +215,44 @@ def test_instruction_sets_change_nothing(
     model: str, used: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = shared_target("native", model)
-    usual.truncate(0)
-    usual.prefill(tokens(20))
+    usual.own.truncate(0)
+    usual.own.prefill(tokens(20))
     expected = score(usual, tokens(9, 1))
     monkeypatch.setenv("EDGESPEC_ISA", used)
     with open_target("native", model) as target:
-        target.prefill(tokens(20))
+        target.own.prefill(tokens(20))
         assert_same(target, score(target, tokens(9, 1)), expected)
 
 
 def test_truncate_forgets(target: Target) -> None:
     prompt, after = tokens(12), tokens(3, 1)
-    target.prefill(prompt)
+    target.own.prefill(prompt)
     expected = score(target, after)
-    target.prefill(tokens(9, 2))
-    target.truncate(12)
-    assert target.length == 12
+    target.own.prefill(tokens(9, 2))
+    target.own.truncate(12)
+    assert target.own.length == 12
     assert_same(target, score(target, after), expected)
 
 
 def test_snapshot_and_restore(target: Target) -> None:
     prompt, after = tokens(12), tokens(3, 1)
-    target.prefill(prompt)
-    kept = target.snapshot()
+    target.own.prefill(prompt)
+    kept = target.own.snapshot()
     expected = score(target, after)
-    target.truncate(4)
-    target.prefill(tokens(20, 2))
+    target.own.truncate(4)
+    target.own.prefill(tokens(20, 2))
     for _ in range(2):  # a snapshot can be used again
-        target.restore(kept)
-        assert target.length == 12
+        target.own.restore(kept)
+        assert target.own.length == 12
         assert_same(target, score(target, after), expected)
-        target.commit([0, 1, 2])
+        target.own.commit([0, 1, 2])
 
 
 def test_abandoned_pass_leaves_no_trace(target: Target) -> None:
-    target.prefill(tokens(6))
+    target.own.prefill(tokens(6))
     expected = score(target, tokens(3, 1))
     score(target, tokens(17, 2))
-    assert target.length == 6
+    assert target.own.length == 6
     assert_same(target, score(target, tokens(3, 1)), expected)
 
 
@@ -265,9 +266,10 @@ def test_maxima_are_those_of_the_logits(vocab: int, threads: int, tmp_path: Path
     with open_target("native", path, threads=threads) as target:
         tree = TokenTree.chain(np.arange(7, dtype=np.int32))
         for rows, count in (("all", 7), ("last", 1), ("none", 0)):
-            logits = target.forward(tree, rows=rows)
-            assert target.maxima is not None
-            assert target.maxima.shape == (count, -(-vocab // TILE))
+            found = target.own.forward(tree, rows=rows)  # type: ignore[arg-type]
+            logits, maxima = found.logits, found.maxima
+            assert maxima is not None
+            assert maxima.shape == (count, -(-vocab // TILE))
             for start in range(0, vocab, TILE):
                 largest = logits[:, start : start + TILE].max(axis=1)
-                np.testing.assert_array_equal(target.maxima[:, start // TILE], largest)
+                np.testing.assert_array_equal(maxima[:, start // TILE], largest)

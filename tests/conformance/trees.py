@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from edgespec.backends.base import TokenTree
+from edgespec.backends.passes import TokenTree
 from tests.conformance.targets import VOCAB
 
 

@@ -8,7 +8,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import DraftTree
+from edgespec.drafting.tree import DraftTree
 from edgespec.verification.match import Verifier
 from edgespec.verification.sampling import SamplingParams
 

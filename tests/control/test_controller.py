@@ -8,10 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edgespec.control.controller import START_PASSES, Controller, best_prefix
+from edgespec.control.controller import START_PASSES, Controller
 from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.control.node_choice import NodeChoice
+from edgespec.control.prospects import Prospects
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.market import Market
+from edgespec.drafting.tree import DraftTree, StepOutcome
 
 FLAT = {1: 1.0, 4: 1.1, 8: 1.5, 16: 2.6}
 STEEP = {1: 1.0, 2: 1.8, 4: 2.8, 8: 5.0, 16: 10.0}
@@ -39,6 +42,12 @@ class Scripted(Drafter):
         return self.tree.take(max_nodes + 1)
 
 
+def choice(controller: Controller, tree: DraftTree, draft_s: float = 0.0) -> int:
+    """How many of one sequence's nodes are verified."""
+    (count,) = controller.choose([Prospects()], [tree], draft_s)
+    return count
+
+
 class Simulation:
     """A decode loop without a model: the clock is the true curve, hits are drawn."""
 
@@ -50,7 +59,7 @@ class Simulation:
         p_accept: float = 0.9,
     ) -> None:
         self.true = CostCurve(true_curve or curve)
-        self.controller = Controller(CostCurve(curve), 16)
+        self.controller, self.prospects = Controller(CostCurve(curve), 16), Prospects()
         self.draft_s = draft_s
         self.market = Market([Scripted(chain(15, p_accept))], clock=lambda: self.clock)
         self.market.reset([1])
@@ -62,12 +71,13 @@ class Simulation:
     def step(self, hit_rate: float) -> None:
         draft_s = self.draft_s
         tree = DraftTree.root(1)
-        asked = not self.controller.wait and self.controller.draft_room() > 0
+        asked = self.controller.draft_room(self.prospects, 15) > 0
         if asked:
             tree = self.market.propose(15)
         else:
             draft_s = min(0.1 * self.draft_s, 0.002)  # drafters are fed all the same
-        tree = tree.take(1 + self.controller.choose(tree, draft_s))
+        (count,) = self.controller.choose([self.prospects], [tree], draft_s)
+        tree = tree.take(1 + count)
         hits = 0
         while self.rng.random() < hit_rate:
             hits += 1
@@ -77,7 +87,7 @@ class Simulation:
         seconds = self.true.seconds(len(tree))
         self.market.observe(outcome)
         if asked:
-            self.controller.observe(outcome, seconds, draft_s)
+            self.controller.observe([self.prospects], [outcome], seconds, draft_s)
         else:
             self.controller.rest(seconds)
         self.clock += seconds + draft_s
@@ -102,36 +112,35 @@ def test_the_chosen_prefix_maximises_goodput(
     seconds = 1.0 + slope * np.arange(len(path_p))
     star = np.zeros(len(path_p), np.int16)
     goodput = np.cumsum(path_p.astype(np.float64)) / (seconds + draft_s)
-    scratch = np.zeros(len(path_p))
-    best = best_prefix(star, path_p, scratch, seconds, draft_s, np.inf, len(path_p) - 1)
+    tree = DraftTree(np.arange(len(path_p), dtype=np.int32), star, path_p, np.zeros(1, np.uint8))
+    (best,) = NodeChoice().counts([tree], seconds, draft_s, np.inf, len(path_p) - 1)
     reached = goodput[best] * (1.01 if best == 0 else 1.0)
     assert reached >= goodput.max() * (1 - 1e-9)
 
 
 def test_hopeless_drafts_are_not_verified() -> None:
-    assert Controller(CostCurve(FLAT), 16).choose(chain(15, 0.01)) == 0
+    assert choice(Controller(CostCurve(FLAT), 16), chain(15, 0.01)) == 0
 
 
 def test_certain_drafts_on_a_flat_curve_are_verified_whole() -> None:
-    assert Controller(CostCurve({1: 1.0, 16: 1.1}), 16).choose(chain(15, 0.99)) == 15
+    assert choice(Controller(CostCurve({1: 1.0, 16: 1.1}), 16), chain(15, 0.99)) == 15
 
 
 def test_a_steeper_curve_takes_fewer_nodes() -> None:
-    counts = [Controller(CostCurve(curve), 16).choose(chain(15, 0.8)) for curve in (FLAT, STEEP)]
+    counts = [choice(Controller(CostCurve(curve), 16), chain(15, 0.8)) for curve in (FLAT, STEEP)]
     assert counts[0] > counts[1] >= 0
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3])
 def test_a_requests_cap_holds(limit: int) -> None:
     controller = Controller(CostCurve({1: 1.0, 16: 1.0}), 16)
-    assert controller.draft_room(limit) == limit
-    assert controller.choose(chain(15, 0.99), limit=limit) == limit
+    assert controller.draft_room(Prospects(), limit) == limit
 
 
 def test_the_plans_cap_holds() -> None:
     controller = Controller(CostCurve({1: 1.0, 16: 1.0}), 5)
-    assert controller.draft_room() == 4
-    assert controller.choose(chain(15, 0.99)) == 4
+    assert controller.draft_room(Prospects(), 15) == 4
+    assert choice(controller, chain(15, 0.99)) == 4
 
 
 @pytest.mark.parametrize("curve", [FLAT, STEEP], ids=["flat", "steep"])
@@ -188,10 +197,12 @@ def test_a_look_that_was_held_up_does_not_silence_those_to_come() -> None:
     controller = simulation.controller
     assert controller._account_s < controller._draft_s
     before = controller._probe_s
-    controller.draft_room()
-    controller.asked = True
-    controller.choose(chain(15), 2.0)
-    controller.observe(StepOutcome(DraftTree.root(1), [0], WRONG, [WRONG]), 1.0, 2.0)
+    prospects = Prospects()
+    controller.draft_room(prospects, 15)
+    prospects.asked = True
+    controller.choose([prospects], [chain(15)], 2.0)
+    outcome = StepOutcome(DraftTree.root(1), [0], WRONG, [WRONG])
+    controller.observe([prospects], [outcome], 1.0, 2.0)
     assert controller._probe_s > before - 0.6
 
 
@@ -216,16 +227,16 @@ def test_predictable_text_is_fast() -> None:
 
 
 def test_costly_drafts_are_asked_for_less_often_while_they_are_wrong() -> None:
-    controller = Controller(CostCurve(FLAT), 16)
+    controller, prospects = Controller(CostCurve(FLAT), 16), Prospects()
     asked = 0
     for _ in range(300):
-        if controller.wait or not controller.draft_room():
+        if not controller.draft_room(prospects, 15):
             controller.rest(1.0)
             continue
         asked += 1
-        controller.choose(chain(15), 0.05)
+        controller.choose([prospects], [chain(15)], 0.05)
         root = DraftTree.root(1)
-        controller.observe(StepOutcome(root, [0], WRONG, [WRONG]), 1.0, 0.05)
+        controller.observe([prospects], [StepOutcome(root, [0], WRONG, [WRONG])], 1.0, 0.05)
     assert asked < 15
 
 

@@ -8,9 +8,10 @@ from scripted import ScriptedTarget, decode, plain
 
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting.base import DraftTree, StepOutcome
+from edgespec.control.prospects import Prospects
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.text.suffix_automaton import SuffixAutomatonDrafter
+from edgespec.drafting.tree import DraftTree, StepOutcome
 from edgespec.verification.match import Verifier
 from edgespec.verification.sampling import SamplingParams
 
@@ -77,23 +78,24 @@ def test_the_automaton_and_the_controller_leave_the_text_alone(
     expected, _ = decode(target, PROMPT, NUM_TOKENS, params, plain)
     curve = {1: 1.0, 4: 1.1, 8: 1.4, 16: 2.5}
     market = Market([SuffixAutomatonDrafter()])
-    controller = Controller(CostCurve(curve), 16)
+    controller, prospects = Controller(CostCurve(curve), 16), Prospects()
     market.reset(PROMPT)
     verifier = Verifier(20, params, 16)
     text = list(PROMPT)
     steps = 0
     while len(text) < len(PROMPT) + NUM_TOKENS:
         left = len(PROMPT) + NUM_TOKENS - len(text) - 1
-        room = 0 if controller.wait else controller.draft_room(left)
+        room = controller.draft_room(prospects, left)
         tree = market.propose(room) if room else DraftTree.root(text[-1])
-        tree = tree.take(1 + controller.choose(tree, 1e-3))
+        (count,) = controller.choose([prospects], [tree], 1e-3)
+        tree = tree.take(1 + count)
         logits = target.forward(text, tree)
         path, bonus = verifier.verify(logits, tree.tokens, tree.parents, text, len(text) - 1)
         new = [int(tree.tokens[node]) for node in path[1:]] + [bonus]
         outcome = StepOutcome(tree, path, bonus, new)
         seconds = curve.get(len(tree), 1.2)
-        if controller.asked:
-            controller.observe(outcome, seconds, 1e-3)
+        if prospects.asked:
+            controller.observe([prospects], [outcome], seconds, 1e-3)
         else:
             controller.rest(seconds)
         market.observe(outcome)

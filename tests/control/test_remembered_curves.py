@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.backends.base import Progress
+from edgespec.backends.passes import Progress
 from edgespec.control import curve_cache
 from edgespec.control.curve_cache import measured_curve
 from edgespec.memory.plan.plan import Footprint, Plan
@@ -27,7 +27,7 @@ class Timed:
     def time_pass(self, size: int) -> float:
         return TRUE[size] * self.disturbed(size)
 
-    def cost_curve(self, progress: Progress | None = None) -> dict[int, float]:
+    def pass_times(self, progress: Progress | None = None) -> dict[int, float]:
         self.measured += 1
         return {size: self.time_pass(size) for size in TRUE}
 
@@ -35,6 +35,8 @@ class Timed:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(curve_cache, "cache_folder", lambda: tmp_path)
+    for name in ("curve_sizes", "time_pass", "pass_times"):
+        monkeypatch.setattr(curve_cache, name, getattr(Timed, name))
     (tmp_path / "model.gguf").write_bytes(b"a model")
     return tmp_path / "model.gguf"
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgespec.control.statistics import ReplyStats
-from edgespec.drafting.base import DraftTree, StepOutcome
+from edgespec.drafting.tree import DraftTree, StepOutcome
 
 
 def test_an_empty_reply_has_neutral_numbers() -> None:

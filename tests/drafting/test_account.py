@@ -7,9 +7,11 @@ import pytest
 
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.control.prospects import Prospects
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.account import ALLOWANCE, OPENING, START, CostlyAccount
 from edgespec.drafting.market.market import Market
+from edgespec.drafting.tree import DraftTree, StepOutcome
 
 
 def play(account: CostlyAccount, steps: int, chance: float, bill: float, seed: int = 0) -> float:
@@ -108,30 +110,39 @@ def test_a_costly_one_that_fails_silences_nobody_else() -> None:
     costly = Costly(clock)
     market = Market([Free(), costly], clock=lambda: clock[0])
     curve = {1: 1.0, 2: 1.05, 4: 1.1}
-    controller, prices = Controller(CostCurve(curve), 4), np.array([1.0, 1.05, 1.07, 1.1])
+    controller, prospects = Controller(CostCurve(curve), 4), Prospects()
+    prices = np.array([1.0, 1.05, 1.07, 1.1])
     market._prices, market.token_s = prices, 1.0
     market.reset([1])
     steps, passes = 2000, 0.0
     for _ in range(steps):
         start = clock[0]
         costly_now = market.step >= market.costly_at
-        room = (
-            0 if controller.wait and not costly_now else controller.draft_room(3, costly=costly_now)
-        )
+        room = controller.draft_room(prospects, 3, costly=costly_now)
         tree = DraftTree.root(1)
         if room:
-            tree = market.propose(room, free=controller.asked)
-            tree = tree.take(
-                1 + controller.choose(
-                    tree, clock[0] - start, costly_s=market.costly_s, risk_s=market.costly_risk_s
-                )
-            )  # fmt: skip
+            tree = market.propose(room, free=prospects.asked)
+            (count,) = controller.choose(
+                [prospects],
+                [tree],
+                clock[0] - start,
+                costly_s=market.costly_s,
+                risk_s=market.costly_risk_s,
+            )
+            tree = tree.take(1 + count)
         path = [0] + [node for node in range(1, len(tree)) if tree.tokens[node] == 1][:1]
         outcome = StepOutcome(tree, path, 1, [1] * len(path))
         passes += (clock[0] - start + prices[len(tree) - 1]) / len(path)
         market.observe(outcome)
-        if controller.asked or market.costly_step.asked:
-            controller.observe(outcome, prices[len(tree) - 1], clock[0] - start, market.costly_step)
+        if prospects.asked or market.costly_step.asked:
+            seconds = float(prices[len(tree) - 1])
+            controller.observe(
+                [prospects],
+                [outcome],
+                seconds,
+                clock[0] - start,
+                costly=[market.costly_step],
+            )
         else:
             controller.rest(1.0)
         market.extend(outcome.new_tokens)

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trees import children
 
-from edgespec.drafting.base import StepOutcome
 from edgespec.drafting.text.copying import CopyDrafter
+from edgespec.drafting.tree import StepOutcome
 
 PASSAGE = list(range(100, 140))
 

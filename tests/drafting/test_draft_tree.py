@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 
-from edgespec.backends.base import TokenTree
-from edgespec.drafting.base import DraftTree
+from edgespec.backends.passes import TokenTree
+from edgespec.drafting.tree import DraftTree
 from tests.conformance.trees import token_trees
 
 

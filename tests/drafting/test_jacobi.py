@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from naive_counts import NaiveTable
 from trees import TEXTS, children, step, verify
 
-from edgespec.drafting.base import DraftTree, StepOutcome, TopTokens
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.tables.jacobi import JacobiDrafter
+from edgespec.drafting.tree import DraftTree, StepOutcome, TopTokens
 
 
 @settings(max_examples=40, deadline=None)

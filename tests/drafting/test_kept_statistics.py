@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edgespec.drafting.base import DraftTree, StepOutcome
 from edgespec.drafting.market.acceptance import MOST_COUNTED, AcceptanceStatistics
 from edgespec.drafting.market.kept_statistics import KeptStatistics
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.text.suffix_automaton import SuffixAutomatonDrafter
+from edgespec.drafting.tree import DraftTree, StepOutcome
 
 MODEL = bytes(range(16))
 

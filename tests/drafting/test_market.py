@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.acceptance import AcceptanceStatistics, record_tree
 from edgespec.drafting.market.market import Market
+from edgespec.drafting.tree import DraftTree, StepOutcome
 
 ROOT = 3
 Prefix = tuple[int, ...]
@@ -48,10 +49,10 @@ def timed(drafters: Sequence[Drafter]) -> Market:
     return Market(drafters, clock=itertools.count(0.0, 1e-6).__next__)
 
 
-def step(market: Market, token: int) -> None:
+def step(market: Market, *tokens: int) -> None:
     """What a step of decoding asks of a market in which nothing was verified."""
     market.propose(4)
-    market.observe(StepOutcome(DraftTree.root(ROOT), [0], token, [token]))
+    market.observe(StepOutcome(DraftTree.root(ROOT), [0], tokens[-1], list(tokens)))
     market.take_seconds()
 
 
@@ -148,10 +149,13 @@ def test_scores_keep_their_order_where_they_are_all_too_high() -> None:
 
 
 def test_agreement_is_learnt_too() -> None:
-    """Two that agree when they are right are surer together, and two of a kind are not."""
-    right, wrong = (DraftTree.chain(ROOT, [token], [0.5], 1) for token in (7, 9))
+    """Two that agree when they are right are surer together, and two of a kind are not.
+
+    The other one knows a second token, or else it would fall silent for bringing nothing.
+    """
+    right, wrong = (DraftTree.chain(ROOT, [token, 5], [0.5, 0.5], 1) for token in (7, 9))
     for always_agree in (False, True):
-        one, other = Scripted("one", right), Scripted("other", right)
+        one, other = Scripted("one", right.take(2)), Scripted("other", right)
         market = timed([one, other])
         market.reset([ROOT])
         assert market.propose(4).p_accept[1] == pytest.approx(0.5)
@@ -159,7 +163,7 @@ def test_agreement_is_learnt_too() -> None:
         for _ in range(300):
             token = 7 if rng.random() < 0.5 else 8
             other.tree = right if token == 7 or always_agree else wrong
-            step(market, token)
+            step(market, token, 5)
         other.tree = right
         expected = 0.5 if always_agree else 0.97
         assert market.propose(4).p_accept[1] == pytest.approx(expected, abs=0.15)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from trees import TEXTS, VOCABULARY, check_tree, paths
 
-from edgespec.drafting.base import DraftTree, StepOutcome
 from edgespec.drafting.model.chains import MEAN, NUM_MARGINS, SECOND, best_length
 from edgespec.drafting.model.flat import FlatDrafter
 from edgespec.drafting.model.model_drafter import LONGEST, ModelDrafter, with_maxima
 from edgespec.drafting.rates import RATE
+from edgespec.drafting.tree import DraftTree, StepOutcome
 from edgespec.errors import OptionError
 from edgespec.verification.match import Verifier
 from edgespec.verification.sampling import SamplingParams

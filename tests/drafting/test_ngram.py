@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from naive_counts import NaiveTable
 from trees import TEXTS, children, paths, step
 
-from edgespec.drafting.base import StepOutcome
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.tables.ngram import NgramDrafter
+from edgespec.drafting.tree import StepOutcome
 
 
 @settings(max_examples=80, deadline=None)

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from test_model_drafter import Rows, random_rows
 from trees import TEXTS, VOCABULARY, as_tuple, check_tree
 
-from edgespec.drafting.base import NO_PATH, Drafter, DraftTree, Path, StepOutcome
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.proposal import Proposal
 from edgespec.drafting.tables.trigram import TrigramDrafter
 from edgespec.drafting.text.suffix_automaton import SuffixAutomatonDrafter
+from edgespec.drafting.tree import NO_PATH, DraftTree, Path, StepOutcome
 from edgespec.verification.match import Verifier
 from edgespec.verification.sampling import SamplingParams
 

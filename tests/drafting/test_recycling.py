@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trees import TEXTS, children, step
 
-from edgespec.drafting.base import StepOutcome
 from edgespec.drafting.tables.recycling import RANKS, RecyclingDrafter
+from edgespec.drafting.tree import StepOutcome
 
 
 @settings(max_examples=40, deadline=None)

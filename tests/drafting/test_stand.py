@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trees import TEXTS, children, step
 
-from edgespec.drafting.base import StepOutcome, TopTokens
 from edgespec.drafting.tables.stand import StandDrafter
+from edgespec.drafting.tree import StepOutcome, TopTokens
 from edgespec.verification.match import verify
 from edgespec.verification.noise import gumbel_noise
 from edgespec.verification.sampling import SamplingParams

@@ -18,7 +18,7 @@ from edgespec.drafting.text.store import COLUMNS, HEADER_BYTES, ORDERS, WAYS, St
 from edgespec.drafting.text.store_builder import LEAST_ORDER, build_store
 from edgespec.errors import OptionError, StoreError
 from edgespec.memory.plan.sizing import MAPPED_BYTES
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from edgespec.models.tokenizers.tokenizer import Tokenizer
 from edgespec.system.jit import kernel
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_suffix import followers, longest_match
 
-from edgespec.drafting.base import DraftTree, StepOutcome
 from edgespec.drafting.text.automaton import LAST, NUM_EDGES, NUM_STATES, TARGET, find_edge
-from edgespec.drafting.text.suffix_automaton import MIN_BYTES, SuffixAutomatonDrafter
+from edgespec.drafting.text.suffix_automaton import SuffixAutomatonDrafter
+from edgespec.drafting.tree import DraftTree, StepOutcome
 from edgespec.errors import OptionError
 
 texts = st.one_of(
@@ -191,9 +191,9 @@ def test_the_cap_holds_and_the_latest_text_stays(kind: str) -> None:
 
 
 def test_a_prompt_longer_than_the_store_keeps_its_end() -> None:
-    drafter = SuffixAutomatonDrafter(MIN_BYTES)
+    drafter = SuffixAutomatonDrafter(SuffixAutomatonDrafter.least_bytes)
     drafter.reset(np.arange(10_000, dtype=np.int32))
-    assert drafter.size_bytes <= MIN_BYTES
+    assert drafter.size_bytes <= SuffixAutomatonDrafter.least_bytes
     assert drafter.propose(4).tokens[0] == 9_999
 
 
@@ -204,7 +204,7 @@ def test_reset_forgets_the_text() -> None:
 
 
 def test_misuse_is_explained() -> None:
-    with pytest.raises(OptionError, match="too small; give it 65536 or more"):
+    with pytest.raises(OptionError, match="give it 65536 or more"):
         SuffixAutomatonDrafter(1000)
     with pytest.raises(OptionError, match="call reset"):
         SuffixAutomatonDrafter().propose(3)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from naive_counts import NaiveTable
 from trees import TEXTS, children, step
 
-from edgespec.drafting.base import StepOutcome
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.tables.trigram import TrigramDrafter
+from edgespec.drafting.tree import StepOutcome
 
 Trials = dict[tuple[int, int, int], list[int]]
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome, TopTokens
+from edgespec.drafting.base import Drafter
+from edgespec.drafting.tree import DraftTree, StepOutcome, TopTokens
 
 VOCABULARY = 50
 TEXTS = st.one_of(

@@ -27,6 +27,6 @@ def shared_engine(model: Path) -> Iterator[Engine]:
 @pytest.fixture
 def engine(shared_engine: Engine) -> Engine:
     """An engine whose cache is empty."""
-    shared_engine._target.truncate(0)
-    shared_engine._idle.close()
+    shared_engine.scheduler.target.own.truncate(0)
+    shared_engine.scheduler.idle.close()
     return shared_engine

@@ -70,7 +70,7 @@ def test_while_a_model_is_loaded(model: Path, monkeypatch: pytest.MonkeyPatch) -
     opened(model).close()  # what is compiled and measured once is there
     sites = sites_of(lambda: opened(model).close(), monkeypatch)
     files = {Path(file).name for file, _ in sites}
-    assert {"session.py", "weights.py", "node_tables.py", "arena.py"} <= files, sites
+    assert {"program.py", "weights.py", "node_tables.py", "arena.py"} <= files, sites
     with opened(model) as engine:
         expected = engine.generate("hello", **SHORT).token_ids
     for site in sites:
@@ -89,10 +89,10 @@ def test_while_replies_are_written(model: Path, monkeypatch: pytest.MonkeyPatch)
     with opened(model) as engine:
 
         def talk() -> list[list[int]]:
-            engine._idle.close()
-            engine._session.sequence.truncate(0)
-            engine._target._tiles.clear()  # type: ignore[attr-defined]
-            engine._target._tiles_entered = 0  # type: ignore[attr-defined]
+            engine.scheduler.idle.close()
+            engine.scheduler.slots[0].sequence.truncate(0)
+            engine.scheduler.target._tiles.clear()  # type: ignore[attr-defined]
+            engine.scheduler.target._tiles_entered = 0  # type: ignore[attr-defined]
             chats = [engine.chat(f"{text} " * 20) for text in said]
             turns = [*zip(chats, said, strict=True), (chats[0], "and?")]
             replies = [chat.send(text, **SHORT) for chat, text in turns]

@@ -12,7 +12,7 @@ import edgespec
 from edgespec import ContextOverflowError, EdgeSpecError, OptionError
 from edgespec.drafting.registry import DRAFTERS
 from edgespec.engine.engine import Engine
-from edgespec.engine.request import Reply
+from edgespec.engine.reply import Reply
 from edgespec.loading.model_drafters import EARLY_EXIT
 from tests.models.build import CHATML, write_gguf
 from tests.support.equality import verify_everything
@@ -61,17 +61,17 @@ def shared(folder: Path) -> Iterator[Engine]:
 @pytest.fixture
 def engine(shared: Engine) -> Iterator[Engine]:
     """An engine whose texts are forgotten, and which is whole afterwards."""
-    for session in shared.lanes(SEQUENCES):
+    for session in shared.scheduler.take_slots(SEQUENCES):
         session.sequence.truncate(0)
         session.ids.clear()
     yield shared
     whole(shared)
-    assert not shared._busy.locked()
+    assert not shared.scheduler._busy.locked()
 
 
 def whole(engine: Engine) -> None:
     """Every text has committed all of its tokens but the last."""
-    for session in engine.lanes(SEQUENCES):
+    for session in engine.scheduler.take_slots(SEQUENCES):
         assert session.sequence.length == max(len(session.ids) - 1, 0)
 
 
@@ -121,7 +121,7 @@ def test_every_drafter_leaves_every_text_alone(
             assert same(expected[:1], engine.generate_batch(PROMPTS[:1], **options))
             drafted += sum(reply.stats.drafted for reply in found)
         assert drafted > 0
-        for session in engine.lanes(8):
+        for session in engine.scheduler.take_slots(8):
             assert session.market.size_bytes <= engine.plan.drafter_bytes
 
 
@@ -179,8 +179,8 @@ def test_prompts_share_what_they_have_in_common(engine: Engine) -> None:
     num_tokens = found[0].stats.prompt_tokens
     assert counts[:3] == [0, num_tokens - 1, num_tokens - 1]
     assert 256 < counts[3] < num_tokens
-    kept = engine._target._arena  # type: ignore[attr-defined]
-    tables = [session.sequence.state for session in engine.lanes(SEQUENCES)]
+    kept = engine.scheduler.target._arena  # type: ignore[attr-defined]
+    tables = [session.sequence.state for session in engine.scheduler.take_slots(SEQUENCES)]
     assert sum(map(len, tables)) > kept.num_blocks
 
 
@@ -264,7 +264,7 @@ def test_a_failed_pass_leaves_the_engine_whole(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(engine._target, "_forward", interrupt)
+        patch.setattr(engine.scheduler.target, "_forward", interrupt)
         for _ in stream:
             pass
     whole(engine)

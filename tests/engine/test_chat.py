@@ -34,7 +34,7 @@ def test_a_conversation_is_what_its_turns_say(engine: Engine) -> None:
         chat = engine.chat()
         for text in ("hello", "and then?", "why?"):
             if fresh:
-                engine._target.truncate(0)
+                engine.scheduler.target.own.truncate(0)
             last = chat.send(text, **SHORT)
         replies.append(last.token_ids)
     assert replies[0] == replies[1]

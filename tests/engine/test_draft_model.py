@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import edgespec
-from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.base import Target
+from edgespec.backends.passes import TokenTree
 from edgespec.engine.engine import Engine
-from edgespec.engine.request import Reply
+from edgespec.engine.reply import Reply
 from edgespec.errors import OptionError, UnsupportedModelError
 from edgespec.loading.draft_model import DraftModel, translation
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from edgespec.tools.export.export import export
 from tests.conformance.targets import ROUNDED_MARGIN, missing
 from tests.models.build import CHATML, write_gguf
@@ -81,16 +82,16 @@ def same_or_tied(engine: Engine, plain: Reply, found: Reply, prompt: str = PROMP
     """Equal to the bit where rows are; else they part, if at all, where two tokens are as good."""
     if same(plain, found):
         return True
-    target: Target = engine._target
+    target: Target = engine.scheduler.target
     if target.capabilities.bit_exact_rows:
         return False
     pairs = list(zip(plain.token_ids, found.token_ids, strict=False))
     first = next(at for at, (one, other) in enumerate(pairs) if one != other)
     ids = [*engine.tokenizer.encode(prompt), *plain.token_ids[:first]]
-    target.truncate(0)
-    target.prefill(ids[:-1])
-    row = target.forward(TokenTree.chain(ids[-1:]))[0]
-    target.truncate(0)
+    target.own.truncate(0)
+    target.own.prefill(ids[:-1])
+    row = target.own.forward(TokenTree.chain(ids[-1:])).logits[0]
+    target.own.truncate(0)
     return bool(abs(row[pairs[first][0]] - row[pairs[first][1]]) < ROUNDED_MARGIN)
 
 
@@ -126,7 +127,7 @@ def test_beside_others_and_with_noise(models: dict[str, Path], backend: str) -> 
         case = Case(PROMPT, 0.8, seed=3, max_tokens=40, ignore_eos=True)
         plain = case.plain(engine)
         found = case.speculative(engine, "drafter", None, plain)
-        assert same(plain, found) or not engine._target.capabilities.bit_exact_rows
+        assert same(plain, found) or not engine.scheduler.target.capabilities.bit_exact_rows
         assert found.stats.by_source["draft-model"]["drafted"] > 0
 
 
@@ -151,12 +152,12 @@ def test_vocabularies_of_other_formats(models: dict[str, Path], bundled_model: P
     spm = write_gguf(models["large"].parent / "spm.gguf", type="Q8_0", layers=1)
     made = export(spm, spm.with_suffix(""), check=False)
     for gguf, onnx in ((spm, made.path), (models["small"], models["small-onnx"])):
-        with open_model(gguf) as main, open_model(onnx, foreign=True) as draft:
+        with open_model(gguf) as main, open_model(onnx, any_engine=True) as draft:
             assert translation(main, draft) is None
             assert translation(draft, main) is None
     with (
         open_model(bundled_model) as main,
-        open_model(made.path, foreign=True) as draft,
+        open_model(made.path, any_engine=True) as draft,
         pytest.raises(OptionError, match="lacks"),
     ):
         translation(main, draft)
@@ -181,7 +182,7 @@ def test_its_memory_is_planned(models: dict[str, Path]) -> None:
         draft_model = engine._draft_model
         assert isinstance(draft_model, DraftModel)
         target = draft_model._target
-        for session in engine.lanes(2):
+        for session in engine.scheduler.take_slots(2):
             assert session.market.size_bytes <= engine.plan.drafter_bytes
         for text in (target.own, target.open_sequence()) if target._num_sequences < 2 else ():
             text.state.reserve(0, target.context_length)
@@ -222,14 +223,14 @@ def test_who_cannot_draft_is_refused(models: dict[str, Path], tmp_path: Path) ->
     wide = write_gguf(tmp_path / "wide.gguf", type="Q3_K", dim=256, ffn=256, vocab=300)
     with pytest.raises(
         UnsupportedModelError,
-        match="cannot draft: .*(--draft-backend llamacpp|llama-cpp-python is not installed)",
+        match="be a draft model: .*(--draft-backend llamacpp|llama-cpp-python is not installed)",
     ):
         edgespec.plan(models["large"], draft_model=wide, draft_backend="native")
-    with pytest.raises(OptionError, match="name it: --draft-model FILE"):
+    with pytest.raises(OptionError, match="add --draft-model FILE"):
         edgespec.plan(models["large"], draft_backend="onnx")
     with pytest.raises(OptionError, match="choose auto, native, llamacpp, onnx"):
         edgespec.plan(models["large"], draft_model=models["small"], draft_backend="reference")
-    with pytest.raises(UnsupportedModelError, match="cannot draft: .*edgespec export"):
+    with pytest.raises(UnsupportedModelError, match="cannot be a draft model: .*edgespec export"):
         edgespec.plan(models["large"], draft_model=models["small"], draft_backend="onnx")
 
 
@@ -238,7 +239,7 @@ def test_an_export_that_cannot_draft_is_refused(models: dict[str, Path]) -> None
     small = models["small-onnx"]
     with pytest.raises(UnsupportedModelError, match="leave --draft-backend native out"):
         edgespec.plan(models["large"], draft_model=small, draft_backend="native")
-    with pytest.raises(OptionError, match="onnx backend computes one"):
+    with pytest.raises(OptionError, match="onnx backend runs one"):
         edgespec.plan(models["large"], draft_model=small, sequences=2)
     with pytest.raises(OptionError, match="lacks"):
         edgespec.plan(models["other"], draft_model=small)

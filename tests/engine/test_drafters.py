@@ -26,7 +26,7 @@ def test_the_text_is_that_of_plain_decoding(
             found = case.speculative(engine, "drafter", None, expected)
             assert same(expected, found)
             assert found.stats.by_source[name]["drafted"] > 0
-        assert engine._session.market.size_bytes <= engine.plan.drafter_bytes
+        assert engine.scheduler.slots[0].market.size_bytes <= engine.plan.drafter_bytes
 
 
 def test_all_drafters_together(
@@ -44,4 +44,4 @@ def test_all_drafters_together(
             assert same(expected, found)
             assert found.stats.tokens_per_step > 1.0
             assert len(found.stats.by_source) > 3
-        assert engine._session.market.size_bytes <= engine.plan.drafter_bytes
+        assert engine.scheduler.slots[0].market.size_bytes <= engine.plan.drafter_bytes

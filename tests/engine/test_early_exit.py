@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import edgespec
-from edgespec.drafting.base import DraftTree
 from edgespec.drafting.model.chains import MEAN
 from edgespec.drafting.model.early_exit import EarlyExitDrafter
 from edgespec.drafting.rates import RATE
+from edgespec.drafting.tree import DraftTree
 from edgespec.errors import OptionError
 from edgespec.loading.model_drafters import EXIT_LAYER_KEY, exit_layer
 from edgespec.memory.plan.settings import KV_TYPES
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from tests.models.build import CHATML, write_gguf
 from tests.support.equality import Case, same
 
@@ -81,7 +81,7 @@ def test_a_reply_that_was_abandoned_leaves_nothing(tmp_path: Path) -> None:
             stream = engine.stream(PROMPT, max_tokens=30, temperature=0.0)
             next(stream)
             stream.close()
-            assert engine._target.own.early is None
+            assert engine.scheduler.target.own.early is None
         assert same(expected, case.speculative(engine, "drafter", None, expected))
 
 
@@ -91,8 +91,8 @@ def test_it_adds_no_weights(bundled_model: Path) -> None:
     assert plans[0].footprint.exact == plans[1].footprint.exact
     assert plans[1].footprint["drafter early-exit"] <= 64 * 1024
     with edgespec.load(bundled_model, drafters="early-exit") as engine:
-        engine._target.own.state.reserve(0, engine.plan.context_length)
-        assert engine._target.allocated_bytes() == plans[1].footprint.exact
+        engine.scheduler.target.own.state.reserve(0, engine.plan.context_length)
+        assert engine.scheduler.target.allocated_bytes() == plans[1].footprint.exact
 
 
 def test_where_to_leave(tmp_path: Path, bundled_model: Path) -> None:
@@ -107,7 +107,7 @@ def test_where_to_leave(tmp_path: Path, bundled_model: Path) -> None:
 def test_who_cannot_says_so(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="reference backend cannot leave a pass early"):
         edgespec.plan(make(tmp_path, "llama"), backend="reference", drafters="early-exit")
-    with pytest.raises(OptionError, match="this model has one layer"):
+    with pytest.raises(OptionError, match="this model has only one layer"):
         edgespec.plan(make(tmp_path, "llama", layers=1), drafters="early-exit")
 
 
@@ -115,7 +115,7 @@ def test_it_leaves_where_that_pays_best(tmp_path: Path) -> None:
     """After probes: at an exit that agrees often, or that costs little; the text stays."""
     path = make(tmp_path, "llama", layers=4)
     with edgespec.load(path, drafters="early-exit") as engine:
-        drafter = engine._session.market._sources[0].drafter
+        drafter = engine.scheduler.slots[0].market._sources[0].drafter
         assert isinstance(drafter, EarlyExitDrafter)
         assert ([exit.layer for exit in drafter.exits], drafter.layer) == ([1, 2, 3], 1)
         case = Case(PROMPT, 0.0, seed=1, max_tokens=60, ignore_eos=True)
@@ -137,7 +137,7 @@ def test_the_text_stays_with_chains_after_paths(bundled_model: Path, temperature
     prompt = "Write the word red again and again: red red red red blue red red red red"
     drafters = "suffix-automaton,early-exit,trigram"
     with edgespec.load(bundled_model, threads=1, drafters=drafters) as engine:
-        market, begun, ended = engine._session.market, [], []
+        market, begun, ended = engine.scheduler.slots[0].market, [], []
         costly = market._costly[0]
         assert isinstance(costly.drafter, EarlyExitDrafter)
         propose = market.propose

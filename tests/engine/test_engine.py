@@ -11,7 +11,7 @@ import edgespec
 from edgespec import ContextOverflowError, EdgeSpecError, OptionError, Stats
 from edgespec.backends.sequence import KvSequence
 from edgespec.engine.engine import Engine
-from edgespec.engine.reply_stream import ReplyStream
+from edgespec.engine.reply_stream import Stream
 
 PROMPT = "the cat and the hat"
 
@@ -23,7 +23,7 @@ def write(engine: Engine, prompt: str = PROMPT, max_tokens: int = 24) -> list[in
 
 def whole(engine: Engine) -> None:
     """The target has committed all of the text but its last token."""
-    assert engine._target.length == max(len(engine._session.ids) - 1, 0)
+    assert engine.scheduler.target.own.length == max(len(engine.scheduler.slots[0].ids) - 1, 0)
 
 
 def test_pieces_add_up_to_the_reply(engine: Engine) -> None:
@@ -137,8 +137,8 @@ def test_an_interrupt_inside_a_step_leaves_the_engine_whole(
 ) -> None:
     """Ctrl-C may come anywhere: here before, within and after the commit of each step."""
     expected = write(engine, max_tokens=96)
-    target = engine._target
-    for owner, name in ((target, "forward_batch"), (KvSequence, "commit")):
+    target = engine.scheduler.target
+    for owner, name in ((target, "forward"), (KvSequence, "commit")):
         for calls in (1, 2, 3):
             original, seen = getattr(owner, name), 0
 
@@ -163,12 +163,12 @@ def test_an_interrupt_of_the_prefill_leaves_the_engine_whole(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = write(engine, "word " * 100)
-    engine._target.truncate(0)
+    engine.scheduler.target.own.truncate(0)
 
     def stop(stage: str, done: int, total: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine, "_progress", stop)
+    monkeypatch.setattr(engine.scheduler, "_progress", stop)
     with pytest.raises(KeyboardInterrupt):
         write(engine, "word " * 100)
     monkeypatch.undo()
@@ -244,5 +244,5 @@ def test_progress_names_its_stages(model: Path) -> None:
 
 def test_streams_are_iterators(engine: Engine) -> None:
     stream = engine.stream(PROMPT, max_tokens=2, seed=1)
-    assert isinstance(stream, ReplyStream)
+    assert isinstance(stream, Stream)
     assert iter(stream) is stream

@@ -14,11 +14,11 @@ import edgespec
 from edgespec.drafting.model.small_model import READ_AT_ONCE, FirstLayersDrafter
 from edgespec.engine.engine import Engine
 from edgespec.errors import OptionError
-from edgespec.loading.first_layers import with_their_levers
-from edgespec.memory.plan.plan import Lever
-from edgespec.models.file import open_model
+from edgespec.loading.first_layers import their_alternatives
+from edgespec.memory.plan.plan import Alternative
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.splitting import first_layers, split_model
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.system import resident_memory
 from edgespec.system.resident_memory import resident_bytes
@@ -62,7 +62,7 @@ def test_the_plan_says_so(engine: Engine, prepared: Path) -> None:
     plan = engine.plan
     assert plan.mapped and plan.backend == "llamacpp"
     assert any("first 2 of 5 layers" in reason for reason in plan.reasons)
-    with open_model(prepared, foreign=True) as file:
+    with open_model(prepared, any_engine=True) as file:
         whole = sum(info.size_bytes for info in file.tensors.values())
     assert plan.footprint["weights"] == whole
     plain = edgespec.plan(prepared, drafters="suffix-automaton,trigram", threads=1, context=512)
@@ -128,12 +128,15 @@ def test_they_join_where_mapped_weights_cost_nothing(
 def test_without_speculation_they_would_not_be_there(engine: Engine) -> None:
     made = replace(
         engine.plan,
-        levers=(Lever("context", "--context 256", 90, -10), Lever("nodes", NONE, 98, -2)),
+        alternatives=(
+            Alternative("context", "--context 256", 90, -10),
+            Alternative("nodes", NONE, 98, -2),
+        ),
     )
-    plain = replace(made, levers=(Lever("nodes", NONE, 73, -1), *made.levers[:1]))
-    context, nodes = with_their_levers(plain, made)
-    assert context == made.levers[0]
-    assert nodes == Lever("nodes", NONE, 73, 73 - made.planned_bytes)
+    plain = replace(made, alternatives=(Alternative("nodes", NONE, 73, -1), *made.alternatives[:1]))
+    context, nodes = their_alternatives(plain, made)
+    assert context == made.alternatives[0]
+    assert nodes == Alternative("nodes", NONE, 73, 73 - made.planned_bytes)
 
 
 def test_they_do_not_join_where_there_is_no_room(engine: Engine, prepared: Path) -> None:
@@ -145,25 +148,25 @@ def test_they_do_not_join_where_there_is_no_room(engine: Engine, prepared: Path)
 
 
 def test_a_long_prompt_is_read_when_the_reply_is_as_long(engine: Engine) -> None:
-    engine._target.truncate(0)
-    drafter = FirstLayersDrafter(engine._target.own, engine.file.spec.vocab_size)
+    engine.scheduler.target.own.truncate(0)
+    drafter = FirstLayersDrafter(engine.scheduler.target.own, engine.file.spec.vocab_size)
     prompt = [5 + number % 50 for number in range(READ_AT_ONCE + 40)]
     drafter.reset(prompt)
-    assert len(drafter.propose(4)) == 1 and engine._target.own.length == 0
+    assert len(drafter.propose(4)) == 1 and engine.scheduler.target.own.length == 0
     drafter.extend(prompt[:20])
     assert len(drafter.propose(4)) == 1
     for _ in range(2):
         drafter.extend(prompt[:20])
         tree = drafter.propose(4)
-    assert len(tree) > 1 and engine._target.own.length > len(prompt)
+    assert len(tree) > 1 and engine.scheduler.target.own.length > len(prompt)
     drafter.reset(prompt[:-1])  # mostly the same text: there is little to read
     assert len(drafter.propose(4)) > 1
-    engine._target.truncate(0)
+    engine.scheduler.target.own.truncate(0)
 
 
 def test_a_short_prompt_is_read_before_the_reply_if_that_was_of_use(engine: Engine) -> None:
-    engine._target.truncate(0)
-    own = engine._target.own
+    engine.scheduler.target.own.truncate(0)
+    own = engine.scheduler.target.own
     drafter = FirstLayersDrafter(own, engine.file.spec.vocab_size)
     drafter.reset([*range(10, 40)])
     assert own.length == 29
@@ -174,7 +177,7 @@ def test_a_short_prompt_is_read_before_the_reply_if_that_was_of_use(engine: Engi
     assert own.length == 29
     drafter.reset([7])
     assert len(drafter.propose(4)) > 1
-    engine._target.truncate(0)
+    engine.scheduler.target.own.truncate(0)
 
 
 def test_several_texts(prepared: Path) -> None:

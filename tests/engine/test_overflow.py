@@ -35,7 +35,7 @@ def talk(engine: Engine, **options: Any) -> list[Any]:
         found.append(
             (reply.token_ids, reply.finish_reason, stats.dropped_turns, stats.dropped_tokens)
         )
-        assert engine._target.length <= CONTEXT
+        assert engine.scheduler.target.own.length <= CONTEXT
     assert chat.messages[0] == {"role": "system", "content": "Be kind."}
     return found
 
@@ -87,8 +87,8 @@ def test_noise_goes_on_where_it_was(small: Engine) -> None:
     for _ in stream:
         pass
     shift = stream.reply.stats.dropped_tokens
-    assert small._session.shift == shift > 0
-    kept = small._target.length + 1 + shift
+    assert stream.generation._shift == shift > 0
+    kept = small.scheduler.target.own.length + 1 + shift
     assert kept == len(prompt) + 2 * CONTEXT
 
 

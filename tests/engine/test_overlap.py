@@ -55,7 +55,7 @@ def load(models: tuple[Path, Path], **options: Any) -> Engine:
 
 
 def ahead(engine: Engine) -> DraftAhead:
-    drafter = engine._session.market._sources[-1].drafter
+    drafter = engine.scheduler.slots[0].market._sources[-1].drafter
     assert isinstance(drafter, DraftAhead)
     return drafter
 
@@ -77,12 +77,12 @@ def test_the_text_is_the_serial_loops(
     models: tuple[Path, Path], drafters: str, delays: None
 ) -> None:
     with load(models, drafters=drafters) as engine:
-        kept, overlapped = engine._controller, 0
+        kept, overlapped = engine.scheduler.controller, 0
         for number, prompt in enumerate(PROMPTS):
             for temperature in (0.0, 0.8):
                 case = Case(prompt, temperature, number, max_tokens=24, ignore_eos=True)
                 plain = case.plain(engine)
-                engine._controller = Eager(engine.plan.max_nodes) if number % 2 else kept
+                engine.scheduler.controller = Eager(engine.plan.max_nodes) if number % 2 else kept
                 found = engine.generate(
                     prompt, max_tokens=24, temperature=temperature, seed=number, ignore_eos=True
                 )
@@ -132,7 +132,7 @@ def test_an_error_of_the_drafter_is_told_and_costs_the_overlap_alone(
 
     monkeypatch.setattr(DraftModelDrafter, "look", fail)
     with load(models) as engine:
-        engine._controller = Eager(engine.plan.max_nodes)
+        engine.scheduler.controller = Eager(engine.plan.max_nodes)
         expected = engine.generate(PROMPTS[0], speculation=False, **OPTIONS)
         end = time.monotonic() + 30.0
         while time.monotonic() < end:  # beside passes this short the thread seldom gets its turn
@@ -169,7 +169,7 @@ def test_threads_end_with_the_engine_and_with_an_engine_nobody_holds(
 
 def test_cores_are_lent_for_the_step_alone(models: tuple[Path, Path]) -> None:
     with load(models, threads=2) as engine:
-        drafter, target = ahead(engine), engine._target
+        drafter, target = ahead(engine), engine.scheduler.target
         drafter._threads = 1  # as with no core to spare
         seen = []
         forward = type(target)._forward
@@ -220,15 +220,17 @@ def throttled(
     forward = NativeTarget._forward
 
     def late(self: NativeTarget, *arguments: Any) -> Any:
-        seconds = pass_s if self is engine._target else draft_s
+        seconds = pass_s if self is engine.scheduler.target else draft_s
         if hasattr(os, "sched_getaffinity") and os.sched_getaffinity(0) == {slow}:
             seconds *= 3.0
         time.sleep(seconds)
         return forward(self, *arguments)
 
     monkeypatch.setattr(NativeTarget, "_forward", late)
-    engine._controller.curve.table[:] = pass_s
-    engine._controller = Eager(engine.plan.max_nodes)  # the machine's own noise decides nothing
+    engine.scheduler.controller.curve.table[:] = pass_s
+    engine.scheduler.controller = Eager(
+        engine.plan.max_nodes
+    )  # the machine's own noise decides nothing
 
     def write(option: str) -> float:
         drafter = ahead(engine)
@@ -272,8 +274,10 @@ def test_drafts_come_from_the_slow_cores_and_verdicts_from_the_fast(
             cores = Cores(frozenset({fast}), frozenset({slow}))
             ahead_of = DraftAhead(drafter._drafter, "on", cores=cores)
             ahead_of._target, ahead_of._prices = drafter._target, drafter._prices
-            engine._session.market._sources[-1].drafter = ahead_of
-            engine._session.market._costly[0].account = Boundless()  # whether it pays is not asked
+            engine.scheduler.slots[0].market._sources[-1].drafter = ahead_of
+            engine.scheduler.slots[0].market._costly[
+                0
+            ].account = Boundless()  # whether it pays is not asked
             seen.clear()
             monkeypatch.setattr(DraftModelDrafter, "look", noted)
             # The processor `other` is the throttled one, wherever the pipeline believes it is.

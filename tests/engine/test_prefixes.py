@@ -16,7 +16,7 @@ from edgespec import BackendError, ContextOverflowError, KvFileError, OptionErro
 from edgespec.engine.engine import Engine
 from edgespec.memory.kv import prompt_cache
 from edgespec.memory.plan.settings import KV_TYPES
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from tests.cli_runs import edgespec as command
 from tests.models.build import CHATML, write_gguf
 
@@ -50,8 +50,8 @@ def file_of(data: Path, name: str = "guide") -> Path:
 
 def fresh(engine: Engine) -> None:
     """Forget all texts."""
-    engine._idle.close()
-    engine._session.sequence.truncate(0)
+    engine.scheduler.idle.close()
+    engine.scheduler.slots[0].sequence.truncate(0)
 
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
@@ -71,11 +71,11 @@ def test_it_is_not_computed_again(kv_type: str, model: Path, data: Path) -> None
         assert [first.token_ids, chat.send("go on", **SHORT).token_ids] == expected
         other = engine.chat(prefix="guide")
         assert other.send("hello", **SHORT).token_ids == first.token_ids
-        arena = engine._target.arena
+        arena = engine.scheduler.target.arena
         assert arena is not None  # the whole blocks are one, in the file's pages
         num_whole = len(saved.header.ids) // 256
-        tables = [text.sequence.state for text in engine._idle.texts()]
-        tables.append(engine._session.sequence.state)
+        tables = [text.sequence.state for text in engine.scheduler.idle.texts()]
+        tables.append(engine.scheduler.slots[0].sequence.state)
         places = {int(table.addresses[0]) for table in tables}
         assert len(places) == 1 and num_whole >= 1
         assert not tables[0].contents(1)[0].flags.writeable
@@ -117,7 +117,7 @@ def test_it_fills_the_whole_context(model: Path, data: Path) -> None:
             assert reply.token_ids == expected.token_ids
             assert reply.stats.cached_tokens > 500 and not reply.stats.notes
             engine.chat().send("hello", **SHORT)
-        arena = engine._target.arena
+        arena = engine.scheduler.target.arena
         assert arena is not None and arena.num_blocks <= arena.most_blocks == 2
         with pytest.raises(ContextOverflowError, match="the context holds 512"):
             engine.save_prefix("longer", said + SYSTEM, raw=True)

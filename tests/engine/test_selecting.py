@@ -12,7 +12,7 @@ from edgespec.backends.llamacpp import library
 from edgespec.control.backend_speeds import remembered_choice
 from edgespec.control.curve_cache import remember_curve
 from edgespec.loading import choose_backend
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from tests.conformance.targets import missing
 from tests.models.build import write_gguf
 

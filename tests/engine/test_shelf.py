@@ -15,7 +15,7 @@ import pytest
 import edgespec
 from edgespec.engine.chat import Chat
 from edgespec.engine.engine import Engine
-from edgespec.engine.request import Reply
+from edgespec.engine.reply import Reply
 from edgespec.memory.plan.settings import KV_TYPES
 from tests.models.build import CHATML, write_gguf
 
@@ -51,7 +51,7 @@ def tight(model: Path, cache: Path) -> Iterator[Engine]:
 
 
 def num_blocks(engine: Engine) -> int:
-    arena = engine._target.arena
+    arena = engine.scheduler.target.arena
     assert arena is not None and arena.num_blocks <= arena.most_blocks
     return arena.num_blocks
 
@@ -140,11 +140,11 @@ def test_the_one_idle_longest_is_spilled_and_comes_back(tight: Engine, cache: Pa
 def test_memory_that_is_short_is_taken_from_idle_ones(roomy: Engine, cache: Path) -> None:
     one, other = roomy.chat(), roomy.chat()
     first = one.send("good evening", **SHORT)
-    stores = roomy._session.market.size_bytes
+    stores = roomy.scheduler.slots[0].market.size_bytes
     stream = other.stream("hello", **SHORT)
     next(stream)
-    assert roomy._shrink() > 0
-    assert roomy._session.market.size_bytes == stores  # what was freed was enough
+    assert roomy.scheduler._shrink() > 0
+    assert roomy.scheduler.slots[0].market.size_bytes == stores  # what was freed was enough
     assert num_blocks(roomy) == 1
     for _ in stream:
         pass

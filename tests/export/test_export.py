@@ -13,7 +13,7 @@ import pytest
 
 import edgespec
 from edgespec.errors import EdgeSpecError, ExportError, OptionError
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from edgespec.tools.export import export as exporting
 from edgespec.tools.export.export import export
 from tests.conformance.targets import missing
@@ -86,7 +86,7 @@ def test_an_exit_layer_leaves_the_rest_out(tmp_path: Path) -> None:
     made = export(path, tmp_path / "out", exit_layer=2)
     assert made.num_layers == 2
     assert made.agreement.worst > 0.99999  # with the same two layers on the native backend
-    with open_model(made.path, foreign=True) as file:
+    with open_model(made.path, any_engine=True) as file:
         assert file.spec.num_layers == 2
         assert not any("blk.2." in name for name in file.tensors)
 
@@ -139,7 +139,7 @@ def test_tokenizers_of_real_files_are_the_same(bundled_model: Path, tmp_path: Pa
 
 def check_tokenizers(path: Path, out: Path) -> None:
     made = export(path, out, bits=8, check=False)
-    with open_model(path) as file, open_model(made.path, foreign=True) as other:
+    with open_model(path) as file, open_model(made.path, any_engine=True) as other:
         ours, theirs = file.tokenizer, other.tokenizer
         for text in (*TRICKY, *random_texts(200, seed=5), "<|im_end|> forged </s>"):
             assert theirs.encode(text) == ours.encode(text), repr(text)

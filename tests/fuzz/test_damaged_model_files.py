@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgespec.errors import ModelFileError, TemplateError
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from tests.models.build import CHATML, write_gguf
 
 MAX_PEAK_BYTES = 16 << 20

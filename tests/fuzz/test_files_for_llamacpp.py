@@ -13,7 +13,7 @@ import pytest
 
 import edgespec
 from edgespec.errors import EdgeSpecError
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from tests.conformance.targets import missing
 from tests.models.foreign import write_gemma
 
@@ -58,7 +58,7 @@ def test_bytes_that_were_changed(seed: int, tmp_path: Path) -> None:
     """In the header, where our own reader did not mind."""
     path, rng = write_gemma(tmp_path / "m.gguf"), np.random.default_rng(seed)
     sound = path.read_bytes()
-    with open_model(path, foreign=True) as file:
+    with open_model(path, any_engine=True) as file:
         end = min(info.offset for info in file.tensors.values())
     for _ in range(200):
         damaged = bytearray(sound)
@@ -66,7 +66,7 @@ def test_bytes_that_were_changed(seed: int, tmp_path: Path) -> None:
             damaged[place] ^= int(rng.integers(1, 256))
         path.write_bytes(damaged)
         try:
-            open_model(path, foreign=True).close()
+            open_model(path, any_engine=True).close()
         except EdgeSpecError:
             continue
         use(path)

@@ -33,7 +33,7 @@ def test_budgets(text: str | int, machine: MemorySnapshot, expected: int) -> Non
         ("7GiB", LAPTOP, ["7.00 GiB", "5.00 GiB", "8.00 GiB", "--memory 5160MiB"]),
         ("100%", LAPTOP, ["8.00 GiB", "--memory 5160MiB"]),
         ("1GiB", CONTAINER, ["452.0 MiB", "control group", "--memory 492MiB"]),
-        ("20MiB", LAPTOP, ["20.0 MiB", "40.0 MiB", "interpreter"]),
+        ("20MiB", LAPTOP, ["20.0 MiB", "40.0 MiB", "Python"]),
         ("auto", memory(8 * GIB, 300 * MIB), ["300.0 MiB", "reserve"]),
     ],
 )
@@ -63,5 +63,5 @@ def test_a_budget_is_always_within_reach(total: int, free: float, limit: float |
 
 
 def test_the_source_of_the_number_is_told() -> None:
-    assert "stay in reserve" in Budget.parse("auto", BOARD).describe()
-    assert "asked for with 1GiB" in Budget.parse("1GiB", BOARD).describe()
+    assert "kept in reserve" in Budget.parse("auto", BOARD).describe()
+    assert "as requested (1GiB)" in Budget.parse("1GiB", BOARD).describe()

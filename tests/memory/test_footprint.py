@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from edgespec.memory.plan import native_sizes as fp
 from edgespec.memory.plan.calibration import LIBRARIES, Runtime
 from edgespec.memory.plan.footprint import native_footprint
 from edgespec.memory.plan.plan import Footprint
+from edgespec.memory.plan.settings import Settings
 from edgespec.models.spec import TensorType
 from tests.memory.machines import MIB, model, tensor
 
@@ -17,13 +19,12 @@ def native(**changes: Any) -> Footprint:
     spec, tensors = model()
     arguments: dict[str, Any] = {
         "runtime": Runtime(60 * MIB, 0, frozenset(LIBRARIES), "ready"),
-        "context_length": 1024,
-        "max_nodes": 8,
-        "prefill_chunk": 64,
-        "threads": 2,
         "drafters": {"drafter ngram": 4 * MIB},
     }
-    return native_footprint(spec, tensors, **(arguments | changes))
+    names = {field.name for field in fields(Settings)}
+    chosen = {name: changes.pop(name) for name in names & changes.keys()}
+    settings = replace(Settings(1024, 64, 8, 4 * MIB, threads=2), **chosen)
+    return native_footprint(spec, tensors, settings, **(arguments | changes))
 
 
 @pytest.mark.parametrize(
@@ -113,9 +114,9 @@ def test_the_total_is_the_largest_of_the_three_peaks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lever", "more"),
+    ("name", "more"),
     [
-        ("context_length", 2048),
+        ("context", 2048),
         ("max_nodes", 16),
         ("prefill_chunk", 128),
         ("threads", 4),
@@ -123,8 +124,8 @@ def test_the_total_is_the_largest_of_the_three_peaks() -> None:
         ("datastore_bytes", MIB),
     ],
 )
-def test_every_lever_costs(lever: str, more: Any) -> None:
-    assert native(**{lever: more}).total_bytes > native().total_bytes
+def test_every_setting_costs(name: str, more: Any) -> None:
+    assert native(**{name: more}).total_bytes > native().total_bytes
 
 
 def test_the_summary_is_one_line_that_adds_up() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from edgespec.memory.plan.budget import Budget
-from edgespec.memory.plan.planner import Planner
+from edgespec.memory.plan.planner import make_plan
 from edgespec.memory.plan.settings import KV_TYPES
-from edgespec.models.file import open_model
+from edgespec.memory.plan.sizing import Sizing
+from edgespec.models.open_model import open_model
 from tests.memory.machines import LAPTOP, READY, cores
 from tests.models.build import write_gguf
 
@@ -40,9 +41,8 @@ def test_exact_items(
     path = write_gguf(tmp_path / "model.gguf", **({"context": 300} | changes))
     with open_model(path) as file:
         budget = Budget.parse("1GiB", LAPTOP)
-        plan = Planner(READY).plan(
-            file.spec,
-            file.tensors.values(),
+        plan = make_plan(
+            Sizing(file.spec, tuple(file.tensors.values()), READY),
             budget,
             cores(2),
             max_nodes=nodes,

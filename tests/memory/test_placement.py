@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.memory.plan.placement import Device, ModelUnits, device_to_draft, place
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from tests.models.build import write_gguf
 
 UNITS = ModelUnits(layers=(10, 10, 10, 10), head=5, rest=7)

@@ -14,7 +14,8 @@ from edgespec.errors import BudgetError, OptionError
 from edgespec.memory.plan.budget import Budget
 from edgespec.memory.plan.calibration import Runtime
 from edgespec.memory.plan.plan import Plan
-from edgespec.memory.plan.planner import Planner, quantisation
+from edgespec.memory.plan.planner import make_plan, quantisation
+from edgespec.memory.plan.sizing import Sizing
 from edgespec.models.spec import TensorType
 from edgespec.system.hardware import MemorySnapshot
 from edgespec.system.size import parse_size
@@ -28,7 +29,10 @@ def plan(budget: str, machine: MemorySnapshot = LAPTOP, which: Any = SMALL, **wi
     runtime = wishes.pop("runtime", READY)
     spec, tensors = which
     size = Budget.parse(budget, machine)
-    return Planner(runtime).plan(spec, tensors, size, cores(4, logical=8), **wishes)
+    names = ("backend", "drafters", "draft_model")
+    parts = {name: wishes.pop(name) for name in names if name in wishes}
+    sizing = Sizing(spec, tuple(tensors), runtime, **parts)
+    return make_plan(sizing, size, cores(4, logical=8), **wishes)
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES.keys())
@@ -55,7 +59,7 @@ def test_less_memory_gives_up_comfort_before_speed() -> None:
     assert contexts[0] == 8192 > contexts[1] > 2048 > contexts[-1] > 512
     assert [m.kv_type for m in made] == ["f16"] * 4 + ["int8"] * 2
     assert [m.max_nodes for m in made] == [16] * 6
-    assert "--kv-type f16 keeps that" in made[-1].explain()
+    assert "--kv-type f16 avoids that" in made[-1].explain()
 
 
 def test_the_floor_is_reached_and_then_refused() -> None:
@@ -86,7 +90,7 @@ def test_what_is_asked_for_is_kept_or_refused() -> None:
 
 
 def test_several_wishes_that_must_all_give_way_are_named_together() -> None:
-    with pytest.raises(BudgetError, match=r"--context \d+ with max_nodes=\d+ fits this budget"):
+    with pytest.raises(BudgetError, match=r"--context \d+ and max_nodes=\d+ fits this budget"):
         plan("320MiB", which=BIG, context=32768, max_nodes=256)
 
 
@@ -96,7 +100,7 @@ def test_a_wish_on_a_hopeless_budget_names_the_smallest_plan() -> None:
 
 
 def test_more_than_the_machine_has_is_not_suggested() -> None:
-    with pytest.raises(BudgetError, match="is all this process can have now.*smaller"):
+    with pytest.raises(BudgetError, match="is the most this process can get now.*smaller"):
         plan("auto", CONTAINER, model(dim=2048, layers=24, heads=16, ffn=8192))
 
 
@@ -106,7 +110,7 @@ def test_a_cold_start_says_that_later_ones_need_less() -> None:
         plan("185MiB", runtime=cold)
     assert plan("185MiB", runtime=replace(cold, kernels="cached")).planned_bytes <= 185 * MIB
     text = plan("400MiB", runtime=cold).explain()
-    assert "compiling in a child, once" in text
+    assert "compiling once, in a child" in text
 
 
 @pytest.mark.parametrize(
@@ -192,7 +196,7 @@ def test_any_budget_is_kept_or_refused(mebibytes: int, which: Any, wishes: dict[
 
 
 def speed(made: Plan) -> tuple[int, ...]:
-    """Every lever of a plan, more meaning faster or more comfortable."""
+    """Every setting of a plan, more meaning faster or more comfortable."""
     kept = ("q4", "int8", "f16").index(made.kv_type)
     return (
         made.context_length, made.prefill_chunk, made.max_nodes, made.drafter_bytes, kept,
@@ -202,7 +206,7 @@ def speed(made: Plan) -> tuple[int, ...]:
 
 @settings(deadline=None, max_examples=150)
 @given(st.integers(100, 900), st.integers(0, 200), st.sampled_from([SMALL, BIG]), WISHES)
-def test_more_memory_lowers_no_lever(
+def test_more_memory_lowers_no_setting(
     mebibytes: int, more: int, which: Any, wishes: dict[str, Any]
 ) -> None:
     try:
@@ -219,21 +223,21 @@ def test_hardly_any_memory_is_left_unused_while_something_is_given_up(mebibytes:
     assert made.budget_bytes - made.planned_bytes < 7 * MIB
 
 
-def test_what_each_lever_would_give_is_what_the_planner_says() -> None:
+def test_what_changing_a_setting_would_give_is_what_the_planner_says() -> None:
     made = plan("1GiB", which=BIG, context=4096)
-    levers = {lever.option or lever.name: lever for lever in made.levers}
-    assert set(levers) == {
+    found = {one.option or one.name: one for one in made.alternatives}
+    assert set(found) == {
         "--context 2048", "--context 8192", "--kv-type int8", "--kv-type q4",
-        "--no-speculation", "--threads 1", "--backend reference", "prefill passes of 32",
+        "--no-speculation", "--threads 1", "--backend reference", "prefill chunk of 32",
     }  # fmt: skip
-    assert all(made.planned_bytes + x.change_bytes == x.total_bytes for x in made.levers)
+    assert all(made.planned_bytes + x.change_bytes == x.total_bytes for x in made.alternatives)
     smaller = plan("1GiB", which=BIG, context=4096, kv_type="int8")
-    assert levers["--kv-type int8"].total_bytes == smaller.planned_bytes
+    assert found["--kv-type int8"].total_bytes == smaller.planned_bytes
     smallest = plan("1GiB", which=BIG, context=4096, kv_type="q4")
-    assert levers["--kv-type q4"].total_bytes == smallest.planned_bytes
+    assert found["--kv-type q4"].total_bytes == smallest.planned_bytes
     alone = plan("1GiB", which=BIG, context=4096, threads=1)
-    assert levers["--threads 1"].total_bytes == alone.planned_bytes
-    assert levers["--context 8192"].change_bytes > 0 > levers["--context 2048"].change_bytes
+    assert found["--threads 1"].total_bytes == alone.planned_bytes
+    assert found["--context 8192"].change_bytes > 0 > found["--context 2048"].change_bytes
     assert json.loads(json.dumps(made.as_dict()))["levers"][0]["name"] == "context"
 
 
@@ -246,10 +250,11 @@ def test_every_drafter_has_an_item_of_its_own() -> None:
 def test_a_machine_of_many_cores_gives_up_threads_that_would_not_help_much() -> None:
     spec, tensors = BIG
     budget = Budget.parse("350MiB", LAPTOP)
-    made = Planner(READY).plan(spec, tensors, budget, cores(64))
+    sizing = Sizing(spec, tuple(tensors), READY)
+    made = make_plan(sizing, budget, cores(64))
     assert made.threads <= 16
     assert "fewer than the 64 cores" in made.explain()
-    assert Planner(READY).plan(spec, tensors, Budget.parse("2GiB", LAPTOP), cores(64)).threads == 64
+    assert make_plan(sizing, Budget.parse("2GiB", LAPTOP), cores(64)).threads == 64
 
 
 def test_int8_takes_half_the_memory_of_keys_and_values() -> None:
@@ -278,7 +283,7 @@ def test_q4_is_chosen_only_where_it_was_asked_for() -> None:
     usual, smaller = (plan("1GiB", which=BIG, kv_type=kind) for kind in ("f16", "q4"))
     quarter = smaller.footprint["KV cache"] / usual.footprint["KV cache"]
     assert 0.25 < quarter < 0.28
-    assert "KV q4: as asked" in smaller.explain()
+    assert "KV q4: as requested" in smaller.explain()
     assert {plan(f"{size}MiB", which=BIG).kv_type for size in range(310, 500, 10)} == {
         "f16",
         "int8",
@@ -303,7 +308,7 @@ def test_texts_at_once_are_counted_each() -> None:
     assert four.footprint[name] == 4 * one.footprint[name]
     assert four.max_nodes == 16
     assert plan("auto", which=BIG, sequences=12).max_nodes == 24
-    assert "4 texts at once" in four.explain()
+    assert "4 replies at once" in four.explain()
 
 
 @given(mebibytes=st.integers(250, 2500), sequences=st.integers(1, 40), draft=st.booleans())
@@ -323,7 +328,7 @@ def test_every_text_keeps_a_node(mebibytes: int, sequences: int, draft: bool) ->
 
 def test_too_many_texts_for_a_budget_are_refused_with_how_many_fit() -> None:
     with pytest.raises(
-        BudgetError, match=r"16 texts of context 8192.*sequences=\d+ \(--max"
+        BudgetError, match=r"16 replies at context 8192.*sequences=\d+ \(--max"
     ) as told:
         plan("900MiB", which=BIG, sequences=16, context=8192)
     found = re.search(r"sequences=(\d+)", str(told.value))
@@ -338,5 +343,5 @@ def test_too_many_texts_for_a_budget_are_refused_with_how_many_fit() -> None:
     "wish", [{"sequences": 0}, {"sequences": 257}, {"sequences": 5, "max_nodes": 4}]
 )
 def test_texts_at_once_that_mean_nothing(wish: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match="texts at once were asked for"):
+    with pytest.raises(OptionError, match="replies at once"):
         plan("auto", **wish)

@@ -32,7 +32,7 @@ found = {}
 drafters = "ngram,suffix-automaton"
 with edgespec.load(model, memory="400MiB", context=256, drafters=drafters) as engine:
     options = {"max_tokens": 120, "ignore_eos": True, "seed": 1}
-    plan, watch, market = engine.plan, engine._watch, engine._session.market
+    plan, watch, market = engine.plan, engine.scheduler.watch, engine.scheduler.slots[0].market
     found["expected"] = engine.generate("and the cat", **options).text
     found["reliefs_before"], found["stores_before"] = watch.num_reliefs, market.size_bytes
     bystander = engine.chat()

@@ -11,7 +11,7 @@ import pytest
 from gguf import GGUFReader, quants
 
 from edgespec.errors import ModelFileError, UnsupportedModelError
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from edgespec.models.spec import ModelSpec, TensorType
 from tests.models.build import CHATML, write_gguf
 from tests.models.raw import gguf, key

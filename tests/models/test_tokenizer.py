@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.errors import OptionError
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from edgespec.models.tokenizers import bpe as bpe_module
 from edgespec.models.tokenizers.pair_merging import merge
 from edgespec.models.tokenizers.pretokenizers import PRE_TOKENIZERS

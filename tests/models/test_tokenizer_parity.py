@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from tests.models.build import write_gguf
 from tests.models.conftest import LlamaVocab, OpenVocab
 from tests.models.vocabularies import TRICKY, bpe_vocabulary, random_texts, spm_vocabulary

@@ -41,17 +41,17 @@ def test_the_same_drafts_are_verified_and_accepted(bundled_model: Path, temperat
     clock = Ticks()
     curve = CostCurve(CURVE, NODES + 1)
     with edgespec.load(bundled_model, threads=1) as engine:
-        session, forward = engine._session, engine._target.forward_batch
+        session, forward = engine.scheduler.slots[0], engine.scheduler.target.forward
 
         def priced(*arguments: object, **options: object) -> object:
             start = clock()
-            logits = forward(*arguments, **options)  # type: ignore[arg-type]
-            clock.now += curve.seconds(len(logits)) - (clock() - start)
-            return logits
+            found = forward(*arguments, **options)  # type: ignore[arg-type]
+            clock.now += curve.seconds(len(found.logits)) - (clock() - start)
+            return found
 
-        engine._target.forward_batch = priced  # type: ignore[method-assign,assignment]
+        engine.scheduler.target.forward = priced  # type: ignore[method-assign,assignment]
         session.market = market(clock)
-        engine._controller = Controller(CostCurve(CURVE, NODES + 1), NODES + 1)
+        engine.scheduler.controller = Controller(CostCurve(CURVE, NODES + 1), NODES + 1)
         session.clock = clock
         written, replies = [], []
         for seed, prompt in enumerate(PROMPTS):

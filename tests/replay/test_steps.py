@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting.base import DraftTree
 from edgespec.drafting.registry import make_drafter
+from edgespec.drafting.tree import DraftTree
 from edgespec.errors import OptionError
 from edgespec.tools.replay.lanes import choose_drafters, make_market
 from edgespec.tools.replay.prompt_lookup import LONGEST_MATCH, NUM_TOKENS, PromptLookupDrafter

@@ -17,12 +17,15 @@ from numpy.typing import NDArray
 
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.control.prospects import Prospects
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.account import CostlyAccount, CostlyStep
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.model.model_drafter import ModelDrafter
+from edgespec.drafting.tree import DraftTree, StepOutcome
 from edgespec.engine.engine import Engine
-from edgespec.engine.request import Reply, Request
+from edgespec.engine.reply import Reply
+from edgespec.engine.request import Request
 from edgespec.memory.plan.settings import MOST_NODES
 
 SHAPES = ("drafter", "chain", "tree")
@@ -68,38 +71,46 @@ class Eager(Controller):
     def __init__(self, max_nodes: int) -> None:
         super().__init__(CostCurve({1: 1.0, max(max_nodes, 2): 1.0}), max_nodes)
         self.most = max_nodes - 1
-        self.asked = True
 
     def draft_room(
-        self, limit: int | None = None, *, free: bool = True, costly: bool = False
+        self,
+        prospects: Prospects,
+        limit: int,
+        num_sequences: int = 1,
+        *,
+        free: bool = True,
+        costly: bool = False,
     ) -> int:
-        return self.most if limit is None else min(self.most, limit)
+        prospects.asked, prospects.wait = True, 0
+        return min(self.most, limit)
 
     def choose(
         self,
-        tree: DraftTree,
+        prospects: Sequence[Prospects],
+        trees: Sequence[DraftTree],
         draft_s: float = 0.0,
-        limit: int | None = None,
         *,
         costly_s: float = 0.0,
         risk_s: float = 0.0,
-    ) -> int:
-        return min(len(tree) - 1, self.draft_room(limit))
+    ) -> list[int]:
+        return [min(len(tree) - 1, self.most) for tree in trees]
 
     def observe(
         self,
-        outcome: StepOutcome,
+        prospects: Sequence[Prospects],
+        outcomes: Sequence[StepOutcome],
         seconds: float,
         draft_s: float = 0.0,
-        costly: CostlyStep | None = None,
+        study_s: float = 0.0,
+        costly: Sequence[CostlyStep] = (),
     ) -> None:
         """Nothing is learnt."""
 
 
 def verify_everything(engine: Engine) -> None:
     """Let the allotment of batches believe that passes of any size take a second."""
-    engine.allotment.curve.table[:] = 1.0
-    engine.allotment.curve.update = lambda *_: None  # type: ignore[method-assign]
+    engine.scheduler.controller.curve.table[:] = 1.0
+    engine.scheduler.controller.curve.update = lambda *_: None  # type: ignore[method-assign]
 
 
 class Knowing(Drafter):
@@ -155,28 +166,28 @@ class Case:
 
     def plain(self, engine: Engine) -> Reply:
         """Without speculation, from an empty cache."""
-        engine._target.truncate(0)
+        engine.scheduler.target.own.truncate(0)
         return self._write(engine, speculation=False)
 
     def speculative(self, engine: Engine, shape: str, chunk: int | None, expected: Reply) -> Reply:
         """With every draft verified, from an empty cache; the engine is left as it was."""
-        session, target = engine._session, engine._target
-        before = session.market, engine._controller, target.prefill_chunk
-        engine._controller = Eager(engine.plan.max_nodes)
-        for source in session.market._costly:
+        slot, target = engine.scheduler.slots[0], engine.scheduler.target
+        before = slot.market, engine.scheduler.controller, target.prefill_chunk
+        engine.scheduler.controller = Eager(engine.plan.max_nodes)
+        for source in slot.market._costly:
             source.account = Boundless()
             if isinstance(source.drafter, ModelDrafter):
                 source.drafter._prices = np.ones(MOST_NODES)  # seconds: so that every draft pays
         if shape != "drafter":
             vocab_size, branches = target.spec.vocab_size, shape == "tree"
             knowing = Knowing(expected.token_ids, vocab_size, branches=branches, seed=self.seed)
-            session.market = Market([knowing])
+            slot.market = Market([knowing])
         target._chunk = chunk or target.prefill_chunk  # type: ignore[attr-defined]
-        target.truncate(0)
+        target.own.truncate(0)
         try:
             return self._write(engine, speculation=True)
         finally:
-            session.market, engine._controller = before[:2]
+            slot.market, engine.scheduler.controller = before[:2]
             target._chunk = before[2]  # type: ignore[attr-defined]
 
     def _write(self, engine: Engine, *, speculation: bool) -> Reply:

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from edgespec.backends.base import Logits
 from edgespec.backends.native.target import NativeTarget
+from edgespec.backends.passes import Logits
 from edgespec.backends.reference import ReferenceTarget
 from edgespec.memory.plan.plan import Footprint, Plan
-from edgespec.models.file import ModelFile, open_model
+from edgespec.models.file import ModelFile
+from edgespec.models.open_model import open_model
 from tests.support import llama_peer
 from tests.support.passes import Passes
 

@@ -9,15 +9,15 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Logits, Rows, Target, TokenTree
-from edgespec.backends.sequence import KvSequence
+from edgespec.backends.base import Target
+from edgespec.backends.passes import Logits, Rows, TokenTree
 
 
 class Passes:
-    """Of a target over its own sequence, or another; a context manager that closes the target."""
+    """Of a target over its own sequence; a context manager that closes the target."""
 
-    def __init__(self, target: Target, sequence: KvSequence | None = None) -> None:
-        self.target, self.sequence = target, sequence or target.own
+    def __init__(self, target: Target) -> None:
+        self.target, self.sequence = target, target.own
 
     @property
     def length(self) -> int:
@@ -30,11 +30,12 @@ class Passes:
 
     def score_tree(self, tree: TokenTree, rows: Rows = "all") -> Logits:
         """Logits [nodes, vocab] of a tree on top of what is committed."""
-        return self.target.forward_batch(((self.sequence, tree),), rows=rows)
+        return self.sequence.forward(tree, rows=rows).logits
 
     def score_and_maxima(self, tokens: Sequence[int]) -> tuple[Logits, Logits | None]:
         """The logits of a chain, and the largest of each of their tiles."""
-        return self.score(tokens), self.target.maxima
+        found = self.sequence.forward(TokenTree.chain(tokens))
+        return found.logits, found.maxima
 
     def commit(self, count: int) -> None:
         """Keep the first tokens of the chain, or the root of the tree, that was scored last."""

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
-from edgespec.models.file import ModelFile, open_model
+from edgespec.models.file import ModelFile
+from edgespec.models.open_model import open_model
 from tests.support import llama_peer
 from tests.support.parity import matrix_types, open_passes
 from tests.support.passes import Passes

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from edgespec.backends.base import Progress
 from edgespec.backends.llamacpp.cells import num_sequences
 from edgespec.backends.llamacpp.library import Library, version
 from edgespec.backends.llamacpp.remote.offload import (
@@ -17,6 +16,7 @@ from edgespec.backends.llamacpp.remote.offload import (
     device_cache_bytes,
     layer_cache_bytes,
 )
+from edgespec.backends.passes import Progress
 from edgespec.errors import BackendError, ModelFileError, UnsupportedModelError
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import read_header

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import TokenTree
+from edgespec.backends.passes import TokenTree
 
 
 class Batch:

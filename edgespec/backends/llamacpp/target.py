@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Capabilities, Logits, Part, Progress, Rows, Target, TokenTree
+from edgespec.backends.base import Part, Target
 from edgespec.backends.llamacpp.cells import Cells, Text
 from edgespec.backends.llamacpp.library import library
 from edgespec.backends.llamacpp.model import Context, ContextSettings, Model
 from edgespec.backends.llamacpp.pass_batch import Batch, leaves
 from edgespec.backends.llamacpp.probe import probed
 from edgespec.backends.llamacpp.remote.offload import Offload
+from edgespec.backends.passes import Capabilities, Logits, Pass, Progress, Rows, TokenTree
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, BudgetError, ModelFileError, UnsupportedModelError
 from edgespec.memory.plan.plan import Plan
@@ -162,7 +163,7 @@ class LlamaTarget(Target):
         self._check_open()
         return self._cells.fork(sequence.state, length)
 
-    def _forward(self, parts: Sequence[Part], rows: Rows) -> Logits:
+    def _forward(self, parts: Sequence[Part], rows: Rows) -> Pass:
         context, num_nodes = self._open_context, 0
         if len(parts) == 1 and len(parts[0][1]) == 1 and rows != "none":
             return self._forward_one(context, *parts[0])
@@ -180,10 +181,10 @@ class LlamaTarget(Target):
         self._batch.want(slice(num_nodes - count, num_nodes))
         self._run(context)
         if not count:
-            return np.zeros((0, self.spec.vocab_size), np.float32)
-        return self._logits(context, count)
+            return Pass(np.zeros((0, self.spec.vocab_size), np.float32))
+        return Pass(self._logits(context, count))
 
-    def _forward_one(self, context: Context, sequence: KvSequence, tree: TokenTree) -> Logits:
+    def _forward_one(self, context: Context, sequence: KvSequence, tree: TokenTree) -> Pass:
         """The same for one node: plain decoding, every step."""
         text: Text = sequence.state
         if len(text.nodes):
@@ -192,7 +193,7 @@ class LlamaTarget(Target):
         text.expect(tree, _ALONE, [text.main])
         self._batch.fill_one(tree.tokens[0], sequence.length, text.main)
         self._run(context)
-        return self._logits(context, 1)
+        return Pass(self._logits(context, 1))
 
     def _logits(self, context: Context, count: int) -> Logits:
         """The rows that were asked for, where the library has them."""
@@ -243,10 +244,10 @@ class LlamaTarget(Target):
             self._batch.fill_chain(ids[start : start + self._chunk], start, text.main)
             self._run(context)
 
-    def snapshot(self) -> Snapshot:
-        context, text = self._open_context, self.own.state
+    def _snapshot(self, sequence: KvSequence) -> Snapshot:
+        context, text = self._open_context, sequence.state
         if len(text.nodes):
-            self._forget(text, self.length)
+            self._forget(text, sequence.length)
         if not text.ids:
             return Snapshot((), np.zeros(0, np.uint8))
         size = self._api.llama_state_seq_get_size(context.handle, text.main)
@@ -255,15 +256,14 @@ class LlamaTarget(Target):
         self._api.llama_state_seq_get_data(context.handle, place, size, text.main)
         return Snapshot(tuple(text.ids), state)
 
-    def restore(self, snapshot: Any) -> None:
+    def _restore(self, sequence: KvSequence, snapshot: Any) -> int:
         if not isinstance(snapshot, Snapshot):
             raise BackendError(f"a llamacpp target cannot restore a {type(snapshot).__name__}")
-        context, text = self._open_context, self.own.state
+        context, text = self._open_context, sequence.state
         self._forget(text, 0)
-        self.own.length = 0
-        self.own.expect(None)
+        sequence.filled(0)
         if not snapshot.ids:
-            return
+            return 0
         self._cells.begin(text)
         place = snapshot.state.ctypes.data_as(_bytes_pointer())
         if not self._api.llama_state_seq_set_data(
@@ -271,7 +271,7 @@ class LlamaTarget(Target):
         ):
             raise BackendError("llama.cpp did not take its own snapshot back; load the model again")
         text.ids = list(snapshot.ids)
-        self.own.length = len(text.ids)
+        return len(text.ids)
 
     def _close(self) -> None:
         if self._context is not None:

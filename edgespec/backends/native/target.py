@@ -10,16 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import (
-    TILE,
-    Capabilities,
-    Logits,
-    Part,
-    Progress,
-    Rows,
-    Target,
-    TokenTree,
-)
+from edgespec.backends.base import Part, Target
 from edgespec.backends.native import program
 from edgespec.backends.native.adapters import Adapters
 from edgespec.backends.native.early import EarlyNodes, EarlyStates
@@ -32,12 +23,14 @@ from edgespec.backends.native.node_tables import NodeRows, NodeTables
 from edgespec.backends.native.pace import Pace
 from edgespec.backends.native.team import Team
 from edgespec.backends.native.weights import TYPE_CODES, Weights
+from edgespec.backends.passes import TILE, Capabilities, Logits, Pass, Progress, Rows, TokenTree
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, UnsupportedModelError
 from edgespec.memory.kv.arena import BlockTable, KvArena
 from edgespec.memory.plan.footprint import ADAPTER_ITEM
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.settings import MOST_NODES
+from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
 from edgespec.system.disk_cache import code_key
 
@@ -59,7 +52,13 @@ class NativeTarget(Target):
         name="native", bit_exact_rows=True, trees=True, sequences=True, early_exit=True
     )
 
-    def __init__(self, file: ModelFile, plan: Plan, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        file: ModelFile,
+        plan: Plan,
+        progress: Progress | None = None,
+        adapter: Adapter | None = None,
+    ) -> None:
         spec = file.spec
         why_not = refusal(spec, file.tensors.values())
         if why_not:
@@ -89,7 +88,7 @@ class NativeTarget(Target):
         )
         self._nodes = NodeTables(self._chunk, plan.max_nodes, plan.sequences)
         self._early = EarlyStates(plan.max_nodes, spec.dim)
-        self._adapters = Adapters(spec.dim, file.adapter)
+        self._adapters = Adapters(spec.dim, adapter)
         self._tiles: dict[int, NDArray[np.int64]] = {}
         self._tiles_entered = 0
         """The number of nodes whose functions the table holds."""
@@ -103,7 +102,8 @@ class NativeTarget(Target):
         self._team = Team(self._table, plan.threads)
         self._paces: dict[int, Pace] = {}
         self.limit_threads(None)
-        self._num_rows, self._num_logits = 0, spec.vocab_size
+        self._num_logits = spec.vocab_size
+        """Of the last pass."""
 
     @property
     def prefill_chunk(self) -> int:
@@ -141,15 +141,15 @@ class NativeTarget(Target):
         forked: BlockTable = sequence.state.fork(length)
         return forked
 
-    def _forward(self, parts: Sequence[Part], rows: Rows) -> Logits:
-        start, self.seconds_saved = time.perf_counter(), 0.0
+    def _forward(self, parts: Sequence[Part], rows: Rows) -> Pass:
+        start = time.perf_counter()
         if any(sequence.early is not None for sequence, _ in parts):
             return self._go_on(parts, rows)
         texts = [self._whole(sequence, tree) for sequence, tree in parts]
         num_nodes = self._prepare(texts, parts)
-        logits = self._run(self.spec.num_layers, 0, num_nodes, rows)
+        found = self._run(self.spec.num_layers, 0, num_nodes, rows)
         self._pace.observe(num_nodes, time.perf_counter() - start)
-        return logits
+        return found
 
     def _whole(self, sequence: KvSequence, tree: TokenTree) -> NodeRows:
         """All nodes of a tree, in slots in a row; nodes that were computed early are forgotten."""
@@ -170,18 +170,19 @@ class NativeTarget(Target):
         self._nodes.describe(self._table, texts)
         return row
 
-    def _go_on(self, parts: Sequence[Part], rows: Rows) -> Logits:
+    def _go_on(self, parts: Sequence[Part], rows: Rows) -> Pass:
         """A pass over trees with nodes that have some layers behind them: the others catch up, then
         all go on together.
         """
         layer = next(text.early.layer for text, _ in parts if text.early is not None)
         texts = [self._placed(sequence, tree, layer) for sequence, tree in parts]
+        seconds_saved = 0.0
         behind = [place for place, text in enumerate(texts) if len(text.wanted)]
         if behind:
             late = [texts[place] for place in behind]
             self._run(layer, 0, self._prepare(late, [parts[place] for place in behind]), "none")
         else:
-            self.seconds_saved = sum(text.early.seconds for text, _ in parts)
+            seconds_saved = sum(text.early.seconds for text, _ in parts)
         stream, first, targets = self._scratch.stream, 0, []
         for text in texts:
             targets += (first + text.wanted).tolist()
@@ -197,7 +198,9 @@ class NativeTarget(Target):
             first += len(text.parents)
             whole.append(text._replace(wanted=self._nodes.in_order[: len(text.parents)]))
         self._nodes.describe(self._table, whole)
-        return self._run(self.spec.num_layers - layer, layer, num_nodes, rows)
+        found = self._run(self.spec.num_layers - layer, layer, num_nodes, rows)
+        found.seconds_saved = seconds_saved
+        return found
 
     def _placed(self, sequence: KvSequence, tree: TokenTree, layer: int) -> NodeRows:
         """Slots of a tree's nodes, and which of them have not passed these layers."""
@@ -221,7 +224,7 @@ class NativeTarget(Target):
         vocab: int | None,
         rows: Rows,
         adapted: bool,
-    ) -> Logits:
+    ) -> Pass:
         start = time.perf_counter()
         early: EarlyNodes = sequence.early or EarlyNodes(layer, self._early)
         first, stream = len(early), self._scratch.stream
@@ -232,28 +235,28 @@ class NativeTarget(Target):
         text = NodeRows(sequence, early.parents([*parents]), slots, slots[first:])
         self._nodes.describe(self._table, [text])
         through = layer if adapted else None
-        logits = self._run(layer, 0, len(tokens), rows, self._few(vocab), through)
+        found = self._run(layer, 0, len(tokens), rows, self._few(vocab), through)
         for row, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
             early.add(int(token), int(parent), stream[row])
         if not first:
             early.seconds = self._layers_part(layer, time.perf_counter() - start) / len(tokens)
         sequence.early = early
-        return logits
+        return found
 
     def _deepen(
         self, sequence: KvSequence, layer: int, vocab: int | None, rows: Rows, adapted: bool
-    ) -> Logits:
+    ) -> Pass:
         start, early = time.perf_counter(), sequence.early
         slots, parents = self._nodes.in_order[: len(early)], early.parents([])
         early.load(slots, self._scratch.stream)
         self._nodes.describe(self._table, [NodeRows(sequence, parents, slots, slots)])
         more = layer - early.layer
         through = layer if adapted else None
-        logits = self._run(more, early.layer, len(early), rows, self._few(vocab), through)
+        found = self._run(more, early.layer, len(early), rows, self._few(vocab), through)
         early.store(self._scratch.stream)
         early.layer = layer
         early.seconds += self._layers_part(more, time.perf_counter() - start) / len(early)
-        return logits
+        return found
 
     def has_adapter(self, layer: int) -> bool:
         return layer in self._adapters
@@ -263,23 +266,25 @@ class NativeTarget(Target):
         self._tiles.clear()
         self._tiles_entered = 0
 
-    def trace(
-        self, tokens: NDArray[np.int32], layers: Sequence[int], out: NDArray[np.float32]
+    def _trace(
+        self,
+        sequence: KvSequence,
+        tokens: NDArray[np.int32],
+        layers: Sequence[int],
+        out: NDArray[np.float32],
     ) -> None:
-        self.check(self.own, tokens)
         tree, done = TokenTree.chain(tokens), 0
-        self._prepare([self._whole(self.own, tree)], ((self.own, tree),))
+        self._prepare([self._whole(sequence, tree)], ((sequence, tree),))
         for place, layer in enumerate((*layers, self.spec.num_layers)):
             self._run(layer - done, done, len(tokens), "none")
             out[place] = self._scratch.stream[: len(tokens)]
             done = layer
-        self._commit(self.own, range(len(tokens)))
-        self.own.filled(self.own.length + len(tokens))
+        self._commit(sequence, range(len(tokens)))
 
     def head(self, streams: NDArray[np.float32], adapted: int | None = None) -> Logits:
         self._check_open()
         self._scratch.stream[: len(streams)] = streams
-        return self._run(0, 0, len(streams), "all", adapted=adapted)
+        return self._run(0, 0, len(streams), "all", adapted=adapted).logits
 
     def _few(self, vocab: int | None) -> int:
         """How many logits are computed when so many are asked for."""
@@ -295,11 +300,6 @@ class NativeTarget(Target):
     def early_room(self) -> int:
         return len(self._early.free)
 
-    @property
-    def maxima(self) -> Logits:
-        self._check_open()
-        return self._scratch.maxima[: self._num_rows, : -(-self._num_logits // TILE)]
-
     def _run(
         self,
         num_layers: int,
@@ -308,13 +308,13 @@ class NativeTarget(Target):
         rows: Rows,
         num_logits: int | None = None,
         adapted: int | None = None,
-    ) -> Logits:
+    ) -> Pass:
         """Run some layers, and the head for these rows and the vocabulary's first tokens, through
         the adapter of a layer if one is named.
         """
         first, count = {"all": (0, num_rows), "last": (num_rows - 1, 1), "none": (0, 0)}[rows]
-        self._num_rows, self._num_logits = count, num_logits or self.spec.vocab_size
-        self._table[table.HEAD_MATRIX] = self._weights.head_matrix(self._num_logits)
+        self._num_logits = num_logits = num_logits or self.spec.vocab_size
+        self._table[table.HEAD_MATRIX] = self._weights.head_matrix(num_logits)
         self._adapters.choose(self._table, adapted)
         at_once, threads = count == num_rows and num_layers > 0, self._pace.threads
         if num_layers > 0:
@@ -323,7 +323,10 @@ class NativeTarget(Target):
         if count and not at_once:
             self._choose_tiles(count)
             self._team.run(0, first, count, True, threads)
-        return self._scratch.logits[:count, : self._num_logits]
+        scratch = self._scratch
+        return Pass(
+            scratch.logits[:count, :num_logits], scratch.maxima[:count, : -(-num_logits // TILE)]
+        )
 
     def _choose_tiles(self, num_nodes: int) -> None:
         """Enter the tile functions for this many nodes in the table."""
@@ -363,14 +366,14 @@ class NativeTarget(Target):
         self.own.state.release(0)
         del self._weights, self._scratch, self._tiles, self._nodes, self._early, self._adapters
 
-    def snapshot(self) -> Snapshot:
-        blocks = [content.copy() for content in self.own.state.contents(self.length)]
-        return Snapshot(self.length, blocks)
+    def _snapshot(self, sequence: KvSequence) -> Snapshot:
+        blocks = [content.copy() for content in sequence.state.contents(sequence.length)]
+        return Snapshot(sequence.length, blocks)
 
-    def restore(self, snapshot: Any) -> None:
+    def _restore(self, sequence: KvSequence, snapshot: Any) -> int:
         if not isinstance(snapshot, Snapshot):
             raise BackendError(f"a native target cannot restore a {type(snapshot).__name__}")
-        own = self.own.state.own_contents(0, snapshot.length)
+        own = sequence.state.own_contents(0, snapshot.length)
         for content, saved in zip(own, snapshot.blocks, strict=True):
             content[:] = saved
-        self.own.filled(snapshot.length)
+        return snapshot.length

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Progress
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.matmul.pack import packer
 from edgespec.backends.native.kernels.matmul.tile import FORMATS, TILE_ROWS, TileFormat
 from edgespec.backends.native.kernels.matmul.unpack import unpack_rows
+from edgespec.backends.passes import Progress
 from edgespec.models.file import ModelFile
 from edgespec.models.spec import ModelSpec, TensorType
 

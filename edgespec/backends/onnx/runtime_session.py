@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Rows
 from edgespec.backends.onnx.kv_buffers import KvCache
 from edgespec.backends.onnx.layout import Layout
 from edgespec.backends.onnx.patch import BIAS, PICKED, POSITIONS
 from edgespec.backends.onnx.runtime_library import library, settings, words
+from edgespec.backends.passes import Rows
 from edgespec.errors import BackendError, ModelFileError
 from edgespec.models.onnx.folder import OnnxFile
 from edgespec.system.resident_memory import give_back_blocks, release_pages
@@ -44,7 +44,7 @@ def open_session(file: OnnxFile, layout: Layout, threads: int) -> Any:
     return session
 
 
-class Pass:
+class PassRunner:
     """Runs passes of a session; every array it hands over is made once."""
 
     def __init__(

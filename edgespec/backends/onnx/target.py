@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Capabilities, Logits, Part, Progress, Rows, Target
+from edgespec.backends.base import Part, Target
 from edgespec.backends.onnx.kv_buffers import GrowingCache, KvCache, SharedCache
 from edgespec.backends.onnx.layout import layout_of
-from edgespec.backends.onnx.runtime_session import Pass, is_chain, open_session
+from edgespec.backends.onnx.runtime_session import PassRunner, is_chain, open_session
+from edgespec.backends.passes import Capabilities, Pass, Progress, Rows
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, UnsupportedModelError
 from edgespec.memory.plan.plan import Plan
@@ -47,7 +48,7 @@ class OnnxTarget(Target):
         self._cache: KvCache | None = (SharedCache if self._layout.shared else GrowingCache)(
             file.spec, len(self._layout.pasts), plan.context_length, self._layout.kv_type
         )
-        self._pass: Pass | None = Pass(
+        self._runner: PassRunner | None = PassRunner(
             open_session(file, self._layout, plan.threads),
             self._layout,
             file.spec.vocab_size,
@@ -66,18 +67,18 @@ class OnnxTarget(Target):
 
     def allocated_bytes(self) -> dict[str, int]:
         """What is allocated outside of ONNX Runtime, by the names of the plan's footprint."""
-        cache, passes = self._open
-        return {"KV cache": cache.size_bytes, "masks": passes.size_bytes}
+        cache, runner = self._open
+        return {"KV cache": cache.size_bytes, "masks": runner.size_bytes}
 
     @property
-    def _open(self) -> tuple[KvCache, Pass]:
+    def _open(self) -> tuple[KvCache, PassRunner]:
         self._check_open()
-        assert self._cache is not None and self._pass is not None
-        return self._cache, self._pass
+        assert self._cache is not None and self._runner is not None
+        return self._cache, self._runner
 
-    def _forward(self, parts: Sequence[Part], rows: Rows) -> Logits:
-        ((_, tree),) = parts
-        cache, passes = self._open
+    def _forward(self, parts: Sequence[Part], rows: Rows) -> Pass:
+        ((sequence, tree),) = parts
+        cache, runner = self._open
         branches = not is_chain(tree.parents)
         if branches and not self.capabilities.trees:
             raise BackendError(
@@ -85,44 +86,45 @@ class OnnxTarget(Target):
                 "export it with `edgespec export MODEL.gguf --format onnx OUT`"
             )
         self._rows, first = 0, 0
-        if branches and not self.length and self._layout.rotates:
+        if branches and not sequence.length and self._layout.rotates:
             # The very first pass counts positions itself, so the root goes alone.
             alone: Rows = "all" if rows == "all" else "none"
-            passes.run(tree.tokens[:1], tree.parents[:1], 0, cache, wanted=alone)
+            runner.run(tree.tokens[:1], tree.parents[:1], 0, cache, wanted=alone)
             first = 1
-        logits = passes.run(
+        logits = runner.run(
             tree.tokens[first:],
             tree.parents[first:] - np.int16(first),
-            self.length + first,
+            sequence.length + first,
             cache,
             wanted=rows,
             first=first,
         )
         self._rows = len(tree)
-        return logits.astype(np.float32, copy=False)
+        return Pass(logits.astype(np.float32, copy=False))
 
     def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
         if len(path):
-            self._open[0].keep(self.length, path, self._rows)
+            self._open[0].keep(sequence.length, path, self._rows)
         self._rows = 0
 
     def _truncate(self, sequence: KvSequence, length: int) -> None:
         self._rows = 0
         if self._cache is not None:
-            self._cache.truncate(self.length, length)
+            self._cache.truncate(sequence.length, length)
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(self._open[0].copy(self.length))
+    def _snapshot(self, sequence: KvSequence) -> Snapshot:
+        return Snapshot(self._open[0].copy(sequence.length))
 
-    def restore(self, snapshot: Any) -> None:
+    def _restore(self, sequence: KvSequence, snapshot: Any) -> int:
         if not isinstance(snapshot, Snapshot):
             raise BackendError(f"an onnx target cannot restore a {type(snapshot).__name__}")
         self._open[0].restore(snapshot.rows)
-        self._rows, self.own.length = 0, snapshot.rows.shape[2]
-        self.own.expect(None)
+        self._rows = 0
+        length: int = snapshot.rows.shape[2]
+        return length
 
     def _close(self) -> None:
-        self._cache = self._pass = None
+        self._cache = self._runner = None
 
 
 def not_onnx(file: ModelFile) -> str:

@@ -21,14 +21,14 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Target
-from edgespec.backends.sequence import KvSequence
+from edgespec.backends.sequence import KvSequence, SequenceHost
 from edgespec.control.overlap.choice import Choice
 from edgespec.control.overlap.pipeline import Pipeline
 from edgespec.control.overlap.profile import measure
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.model.guesses import LEAST
 from edgespec.drafting.model.small_model import DraftModelDrafter
+from edgespec.drafting.tree import DraftTree, StepOutcome
 from edgespec.errors import BackendError
 from edgespec.system.cores import Cores, stay_on
 from edgespec.verification.sampling import SamplingParams
@@ -74,7 +74,7 @@ class DraftAhead(Drafter):
         self._fast = cores.fast
         self._pipeline = pipeline or Pipeline(drafter, partial(stay_on, cores.slow))
         self._end = weakref.finalize(self, self._pipeline.close)
-        self._target: Target | None = None
+        self._target: SequenceHost | None = None
         self._prices: NDArray[np.float64] = np.zeros(1)
         self._before: frozenset[int] = frozenset()
         """Where the caller's thread may be when no step is under way."""

@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from edgespec.drafting.base import DraftTree
 from edgespec.drafting.model.guesses import LEAST, MOST, Guess, Guesses
 from edgespec.drafting.model.model_drafter import Draw
 from edgespec.drafting.model.small_model import MOST_NODES, DraftModelDrafter
+from edgespec.drafting.tree import DraftTree
 
 _RATE, _RATE_DOWN = 0.05, 0.5
 """The price of a draft follows slowly up, and quickly down, as serial drafting's does."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edgespec.backends.base import TokenTree
+from edgespec.backends.passes import TokenTree
 from edgespec.backends.sequence import KvSequence
 from edgespec.drafting.model.small_model import DraftModelDrafter
 
@@ -61,7 +61,7 @@ def measure(
     tree = TokenTree.chain([0])
 
     def verify() -> None:
-        target.forward_batch(((sequence, tree),))
+        sequence.forward(tree)
 
     drafter.target.limit_threads(draft_threads)
     pass_s = _typical(verify)
@@ -86,7 +86,7 @@ def measure(
         beside.join()
         target.limit_threads(None)
         drafter.target.limit_threads(None)
-        sequence.expect(None)
+        sequence.expect(())
     return Profile(pass_s, lent_s, beside_s, draft_s, took_s / max(counts[0], 1))
 
 

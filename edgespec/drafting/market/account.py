@@ -59,7 +59,7 @@ NOTHING_COSTLY = CostlyStep()
 
 
 class CostlyAccount:
-    """One costly drafter's balance, and when it is worth asking; steps are counted by the market."""
+    """A costly drafter's balance, and when it is worth asking; the market counts the steps."""
 
     __slots__ = ("_bill", "_gains", "_mood", "_paid", "_silence", "_tries", "_until", "balance")
 

@@ -4,9 +4,10 @@ Drafters do not compete for a step; nodes do. Every drafter's score is mapped to
 was observed for such scores, so that nodes of all sources have prices in one currency, and the
 controller verifies as many of the best as the measured cost curve says pay back.
 
-A drafter that brings less than it costs is asked less and less often, and again at every step as
-soon as it is right where nobody else was surer. Its store is fed when it is asked. One whose every
-proposal costs something is asked after the others, by what its own account holds (`account.py`).
+Free drafters that are tables of addresses (`grown.py`) are fed, asked, merged and told by two
+compiled calls a step (`step.py`); others by Python, call by call. One that brings nothing falls
+silent for a while; its store is fed when it is asked. One whose every proposal costs something is
+asked after the others, by what its own account holds (`account.py`).
 
 A model's chain begins where it is most needed: at the end of that part of the others' surest path
 which is likeliest to come and not to be followed by what they say, often its last node. Where the
@@ -23,30 +24,49 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import NO_PATH, Drafter, DraftTree, StepOutcome
+from edgespec.drafting.base import Drafter
+from edgespec.drafting.grown import OUTCOME_NEW, GrownDrafter
 from edgespec.drafting.market.acceptance import AcceptanceStatistics, record_tree
 from edgespec.drafting.market.account import NOTHING_COSTLY, CostlyAccount, CostlyStep
-from edgespec.drafting.market.merging import MergedTree
+from edgespec.drafting.market.merging import LAST, MergedTree
 from edgespec.drafting.market.source import Source, brought
+from edgespec.drafting.market.step import (
+    ASKED,
+    CREDIT,
+    FREE,
+    IDLE,
+    LEDGER,
+    NUM_COLUMNS,
+    NUM_PENDING,
+    NUM_WORDS,
+    OUTCOME,
+    PENDING,
+    READ,
+    RIGHT,
+    SILENCE,
+    SIZE,
+    TABLE,
+    WAIT,
+    draft,
+    learn,
+    learn_ratings,
+)
 from edgespec.drafting.proposal import Proposal
+from edgespec.drafting.tree import NO_PATH, DraftTree, StepOutcome
+from edgespec.system.addresses import AddressTable
 
 if TYPE_CHECKING:
     from edgespec.backends.sequence import KvSequence
     from edgespec.verification.sampling import SamplingParams
 
 MAX_SOURCES = 15
-_RATE = 0.1
-_LONGEST_WAIT = 16
-_CHEAP = 0.0005
-"""A call that costs this part of a token's worth is never skipped."""
 _SECOND_CHOICE = 16
 """One in so many costly proposals is of whoever was not asked for longest."""
 _MOST_PENDING = 256
 """Tokens a store may lag behind: feeding more at once would be felt in one step."""
-_LARGEST_BILL_S, _LARGEST_BILL = 1e-3, 2.5
-"""What one call counts as at most, in seconds and in tokens' worth, whichever is more: the first
-may compile a kernel.
-"""
+_FIRST_NODES = 15
+_FIRST_NEW = 64
+"""Nodes of a proposal, and new tokens of a step, that there is room for at first."""
 
 
 class Market(Drafter):
@@ -62,11 +82,26 @@ class Market(Drafter):
         drafters: Sequence[Drafter],
         statistics: AcceptanceStatistics | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        *,
+        compiled: bool = True,
     ) -> None:
+        """Without `compiled` every drafter is asked by Python, which proposes the same."""
         self._sources = [Source(drafter, number) for number, drafter in enumerate(drafters, 1)]
         self._costly = [source for source in self._sources if source.drafter.costly]
         for source in self._costly:
             source.account = CostlyAccount()
+        self._called: list[GrownDrafter] = []
+        """Who is asked by compiled calls."""
+        self._free: list[Source] = []
+        """The other free ones."""
+        for source in self._sources:
+            drafter = source.drafter
+            if compiled and isinstance(drafter, GrownDrafter) and drafter.callable_from_kernels:
+                self._called.append(drafter)
+            elif source.account is None:
+                self._free.append(source)
+        self._is_whole = len(self._called) == len(self._sources)
+        """Whether nobody is left to be asked by Python."""
         self.has_free = len(self._costly) < len(self._sources)
         """Whether somebody can be asked at next to no cost."""
         self.step, self.costly_at = 0, 0 if self._costly else sys.maxsize
@@ -83,15 +118,48 @@ class Market(Drafter):
         self._clock = clock
         self._prices: NDArray[np.float64] = np.zeros(0, np.float64)
         """Seconds of a pass by its nodes; none while nothing is known."""
-        self._sequence: KvSequence | None = None
-        self._last = 0
-        self._latest: list[int] = []
-        """Tokens that some store may not have been fed."""
         self._proposed = False
-        self._credit = np.zeros(MAX_SOURCES + 1, np.int64)
-        self._merged = MergedTree(self.statistics.table)
+        self._called_s = 0.0
+        """Seconds of the compiled calls."""
+        self._open_books()
+        self._merged = MergedTree(self._core, self.statistics.table)
+        self._most_nodes = 0
+        self._reserve(_FIRST_NODES)
         self._scratch = Proposal(0) if self._costly else None
         """Where what follows others' drafts grows."""
+
+    def _open_books(self) -> None:
+        """The table that the compiled calls work on, and the ledger."""
+        self._core = AddressTable(NUM_WORDS)
+        self._words = memoryview(self._core.words)
+        self._ledger = np.zeros((len(self._sources), NUM_COLUMNS), np.int64)
+        self._credit = np.zeros(len(self._sources) + 1, np.int64)
+        self._pending_tokens = np.zeros(_MOST_PENDING, np.int32)
+        self._pending = memoryview(self._pending_tokens)
+        """Tokens that some store may not have been fed."""
+        self._room = 0
+        """Tokens that may come before the called drafters' stores could be full."""
+        for source, row in zip(self._sources, self._ledger, strict=True):
+            row[FREE] = source.account is None
+            if isinstance(source.drafter, GrownDrafter) and source.drafter in self._called:
+                row[TABLE] = source.drafter.table.address
+        self._core.bind(LEDGER, self._ledger)
+        self._core.bind(CREDIT, self._credit)
+        self._core.bind(PENDING, self._pending_tokens)
+        self._make_new_tokens(_FIRST_NEW)
+
+    def _make_new_tokens(self, most: int) -> None:
+        self._new_tokens = np.zeros(most, np.int32)
+        self._new = memoryview(self._new_tokens)
+        """What came in the step that is observed."""
+        self._core.bind(OUTCOME + OUTCOME_NEW, self._new_tokens)
+
+    def _reserve(self, max_nodes: int) -> None:
+        """Make room for proposals of so many nodes besides the root."""
+        self._most_nodes = max_nodes
+        others = len(self._sources) - len(self._costly)
+        room = 1 + (others + len(self._costly) * len(self._sources)) * (max_nodes + 1)
+        self._merged.reserve(room, max_nodes + 1)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -100,10 +168,10 @@ class Market(Drafter):
 
     @property
     def saved_s(self) -> float:
-        return sum(source.drafter.saved_s for source in self._sources if source.asked)
+        return sum(source.drafter.saved_s for source in self._costly if source.asked)
 
     def attach(self, sequence: KvSequence, prices: NDArray[np.float64]) -> None:
-        self.token_s, self._prices, self._sequence = float(prices[0]), prices, sequence
+        self.token_s, self._prices = float(prices[0]), prices
         for source in self._sources:
             source.drafter.attach(sequence, prices)
 
@@ -116,34 +184,56 @@ class Market(Drafter):
         self.feed_all()  # the last words of the reply before: some keep them
         for source in self._sources:
             source.drafter.reset(tokens)
-            source.wait = source.silence = 0
             source.tree, source.path, source.asked = None, NO_PATH, False
             if source.account is not None:
                 source.account.begin()
-        self._last, self.costly_asked = int(tokens[-1]), False
+        self._ledger[:, [ASKED, SIZE, WAIT, SILENCE, IDLE]] = 0
+        self._words[LAST], self.costly_asked = int(tokens[-1]), False
+        self._look_at_room()
 
     def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
-        self._last = tokens[-1]
         self.step += 1
-        self._latest.extend(tokens)
-        if len(self._latest) >= _MOST_PENDING:
-            self.feed_all()
+        words, pending, at = self._words, self._pending, self._words[NUM_PENDING]
+        self._room -= len(tokens)
+        if self._room < 0 or at + len(tokens) > _MOST_PENDING:
+            self._read(tokens)
+        else:
+            for token in tokens:
+                pending[at] = token
+                at += 1
+            words[NUM_PENDING] = at
+        words[LAST] = tokens[-1]
+
+    def _read(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        """Let all stores read these, too, now."""
+        self.feed_all()
+        for source in self._sources:
+            start = self._clock()
+            source.drafter.extend(tokens)
+            source.spent_s += self._clock() - start
+        self._look_at_room()
+
+    def _look_at_room(self) -> None:
+        """All has been read: see how many more tokens may come before somebody has to make room."""
+        self._room = min((drafter.room for drafter in self._called), default=sys.maxsize)
 
     def feed_all(self) -> None:
         """Let all stores read what they have not read."""
-        if not self._latest:
+        if not self._words[NUM_PENDING]:
             return
         for source in self._sources:
             start = self._clock()
             self._feed(source)
             source.spent_s += self._clock() - start
-            source.num_read = 0
-        self._latest.clear()
+        self._ledger[:, READ] = 0
+        self._words[NUM_PENDING] = 0
+        self._look_at_room()
 
     def _feed(self, source: Source) -> None:
-        if source.num_read < len(self._latest):
-            source.drafter.extend(self._latest[source.num_read :])
-            source.num_read = len(self._latest)
+        row, count = self._ledger[source.number - 1], self._words[NUM_PENDING]
+        if row[READ] < count:
+            source.drafter.extend(self._pending_tokens[row[READ] : count].tolist())
+            row[READ] = count
 
     @property
     def costly_risk_s(self) -> float:
@@ -158,14 +248,12 @@ class Market(Drafter):
         """Seconds that costly drafters took in this step so far."""
         return sum(source.spent_s for source in self._costly)
 
-    def after_pass(self, share: float = 1.0) -> float:
-        """Seconds that the pass over the proposal did not spend, because drafting did its work; of
-        what the pass itself was spared, a market has its `share`.
-        """
-        seconds_saved = share * self._sequence.target.seconds_saved if self._sequence else 0.0
-        if seconds_saved and self._costly:
-            self._costly[0].spent_s -= seconds_saved
-        return self.saved_s + seconds_saved
+    def credit(self, seconds: float) -> None:
+        """The pass was spared these seconds by the costly drafter that was asked."""
+        for source in self._costly:
+            if source.asked:
+                source.spent_s -= seconds
+                return
 
     def propose(self, max_nodes: int, *, free: bool = True) -> DraftTree:
         """The surest nodes of all proposals, at most `max_nodes` besides the root; without `free`
@@ -174,44 +262,38 @@ class Market(Drafter):
         `p_accept` is calibrated; every node comes after those that are likelier.
         """
         start, self._proposed = self._clock(), True
-        room = 1 + len(self._costly) * len(self._sources) * (max_nodes + 1)
-        for source in self._sources:
-            if source.account is None:
-                source.tree = tree = self._ask(source, max_nodes) if free else None
-                room += len(tree) if tree else 0
-        self._merged.clear(room, max_nodes + 1)
-        for source in self._sources:
-            if source.account is None and source.tree:
-                self._merged.add(source.tree, source.number)
-        found = self._likeliest(max_nodes)
+        if max_nodes > self._most_nodes:
+            self._reserve(max_nodes)
+        size = draft(self._core.address, max_nodes, free, self._is_whole)
+        called_s = self._clock() - start
+        self._called_s += called_s
+        if self._is_whole:
+            return self._merged.trees[size]
+        if free:
+            for source in self._free:
+                self._ask(source, max_nodes)
+        found = self._merged.likeliest(max_nodes + 1)
         if self._costly:
             found = self._ask_costly(found, max_nodes, free)
             self.costly_asked = any(source.asked for source in self._costly)
             self._plan_costly()
             if not free:  # all of this was for them
+                self._called_s -= called_s
                 self._costly[0].spent_s += self._clock() - start - self.costly_s
         return found
 
-    def _likeliest(self, max_nodes: int) -> DraftTree:
-        """The surest nodes of what was merged."""
-        if len(self._merged) == 0:
-            return DraftTree.root(self._last)
-        return self._merged.likeliest(max_nodes + 1)
-
-    def _ask(self, source: Source, max_nodes: int) -> DraftTree | None:
-        """A source's proposal, None when it has none or is not worth asking now."""
-        source.asked = source.wait == 0
-        if not source.asked:
-            source.wait -= 1
-            return None
-        return self._draft(source, max_nodes)
-
-    def _draft(self, source: Source, max_nodes: int) -> DraftTree | None:
-        start = self._clock()
-        self._feed(source)
-        tree = source.drafter.propose(max_nodes)
-        source.spent_s += self._clock() - start - source.drafter.saved_s
-        return tree if len(tree) > 1 else None
+    def _ask(self, source: Source, max_nodes: int) -> None:
+        """Merge a free source's proposal, if it is its turn."""
+        row = self._ledger[source.number - 1]
+        source.asked = bool(row[ASKED])
+        if source.asked:
+            start = self._clock()
+            self._feed(source)
+            tree = source.drafter.propose(max_nodes)
+            if len(tree) > 1:
+                source.tree, row[SIZE] = tree, len(tree)
+                self._merged.add(tree, source.number)
+            source.spent_s += self._clock() - start
 
     def _ask_costly(self, tree: DraftTree, max_nodes: int, free: bool) -> DraftTree:
         """The others' tree with what one costly source adds, if an account bears asking: two would
@@ -252,8 +334,9 @@ class Market(Drafter):
         source.asked = len(found) > 1 or not path.tokens
         if len(found) > 1:
             source.tree = found
+            self._ledger[source.number - 1, SIZE] = len(found)
             self._merged.add(found, source.number, path.node)
-            tree = self._likeliest(max_nodes)
+            tree = self._merged.likeliest(max_nodes + 1)
             if free:
                 tree = self._go_on(source, tree, max_nodes)
         source.spent_s += self._clock() - start - drafter.saved_s
@@ -270,44 +353,55 @@ class Market(Drafter):
                 found = source.drafter.propose_after(path, room, self._scratch)
                 if len(found) > 1:
                     self._merged.add(found, source.number, path.node)
-        return self._likeliest(max_nodes)
+        return self._merged.likeliest(max_nodes + 1)
 
     def observe(self, outcome: StepOutcome) -> None:
         """Compare all proposals with the tokens that came, verified or not."""
         self.costly_step = NOTHING_COSTLY
-        if not self._proposed and not self.wants_top:
-            return
-        right = [0] * (len(self._sources) + 1)
         if self._proposed:
-            self._proposed = False
-            right = self._record(np.asarray(outcome.new_tokens, np.int32))
+            self._learn(outcome)
+        if self._is_whole:
+            return
         for source in self._sources:
             if source.asked or source.drafter.wants_top:
                 start = self._clock()
                 self._feed(source)  # what it learns belongs behind the text before this step
                 source.drafter.observe(outcome)
                 source.spent_s += self._clock() - start
-            if source.asked and source.account is None:
-                self._rate(source)
+            if source.account is None:
+                source.asked = False
         if self.costly_asked:
             self.costly_asked = False
-            self._settle(outcome, right)
+            self._settle(outcome, self._ledger[:, RIGHT].tolist())
+
+    def _learn(self, outcome: StepOutcome) -> None:
+        """Find out whose nodes were right, and let the called drafters learn."""
+        start, self._proposed = self._clock(), False
+        came = outcome.new_tokens
+        if len(came) > len(self._new):
+            self._make_new_tokens(2 * len(came))
+        for place, token in enumerate(came):
+            self._new[place] = token
+        tree, core = outcome.tree, self._core.address
+        learn(core, tree.tokens, tree.parents, len(came), self._is_whole)
+        self._called_s += self._clock() - start
+        if not self._is_whole:
+            self._record(self._new_tokens[: len(came)])
+            learn_ratings(core)
 
     def _settle(self, outcome: StepOutcome, right: list[int]) -> None:
-        """Book what costly sources took and brought; `right` are the right tokens of each source."""
+        """Book what costly sources took and brought; `right` are each source's right tokens."""
         accepted = len(outcome.path) - 1
-        others = max(
-            (right[source.number] for source in self._sources if source.account is None), default=0
-        )
+        free = (source for source in self._sources if source.account is None)
+        others = max((right[source.number - 1] for source in free), default=0)
         seconds, nodes = 0.0, 0
         for source in self._costly:
             if source.asked and source.account is not None:
                 source.asked = False
                 own = brought(outcome.tree, source.number)
                 seconds, nodes = seconds + source.spent_s, nodes + own
-                tokens = (
-                    accepted if right[source.number] > others else min(accepted, others)
-                ) - others
+                knew_more = right[source.number - 1] > others
+                tokens = (accepted if knew_more else min(accepted, others)) - others
                 gain = tokens - self._pass_s(len(outcome.tree), own) / self.token_s
                 source.account.settle(source.spent_s / self.token_s, gain)
         self._plan_costly()
@@ -325,55 +419,44 @@ class Market(Drafter):
             return 0.0
         return float(prices[num_nodes - 1] - prices[num_nodes - 1 - more])
 
-    def _record(self, new_tokens: NDArray[np.int32]) -> list[int]:
-        """Find out whose nodes were right; returns how many tokens each source had, by number."""
-        num_trees, right = 0, [0] * (len(self._sources) + 1)
+    def _record(self, new_tokens: NDArray[np.int32]) -> None:
+        """Count what the sources that Python asked had right."""
         for source in self._sources:
             if source.tree:
-                num_trees += 1
-                tree, number, path = source.tree, source.number, source.path.tokens
+                tree, path = source.tree, source.path.tokens
                 source.tree = None
                 if path and new_tokens[: len(path)].tolist() != path:
                     continue
-                right[number] = self._credit[number] = record_tree(
+                self._ledger[source.number - 1, RIGHT] = record_tree(
                     self.statistics.table,
-                    number,
+                    source.number,
                     tree.tokens,
                     tree.parents,
                     tree.p_accept,
                     new_tokens,
                     len(path),
                 )
-        if num_trees > 1:  # the only one is the surest of all it said
-            self._merged.record(new_tokens, self._credit)
-        return right
-
-    def _rate(self, source: Source) -> None:
-        """Book what a call cost and brought, and decide when to call again."""
-        right = int(self._credit[source.number])
-        self._credit[source.number] = 0
-        bill = min(source.spent_s, max(_LARGEST_BILL_S, _LARGEST_BILL * self.token_s))
-        source.seconds += (_RATE if source.seconds else 1.0) * (bill - source.seconds)
-        source.tokens += _RATE * (right - source.tokens)
-        if right or (source.tokens + _CHEAP) * self.token_s >= source.seconds:
-            source.silence = 0
-        else:
-            source.silence = min(max(2 * source.silence, 1), _LONGEST_WAIT)
-        source.wait = source.silence
-        source.asked = False
 
     def pause(self) -> None:
         for source in self._sources:
             source.drafter.pause()
 
-    def told(self) -> tuple[tuple[str, ...], str]:
-        """What went wrong, and whether drafting overlapped, of all drafters."""
-        drafters = [source.drafter for source in self._sources]
-        notes = tuple(note for drafter in drafters for note in drafter.notes)
-        return notes, next((drafter.overlap for drafter in drafters if drafter.overlap), "")
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What went wrong in this reply, of all drafters."""
+        return tuple(note for source in self._sources for note in source.drafter.notes)
+
+    @property
+    def overlap(self) -> str:
+        """Whether drafting overlapped with verifying, of the first drafter that can tell."""
+        said = (source.drafter.overlap for source in self._sources)
+        return next((clause for clause in said if clause), "")
 
     def shrink(self) -> int:
-        return sum(source.drafter.shrink() for source in self._sources)
+        self.feed_all()
+        given = sum(source.drafter.shrink() for source in self._sources)
+        self._look_at_room()
+        return given
 
     def close(self) -> None:
         self.feed_all()
@@ -382,17 +465,25 @@ class Market(Drafter):
         self.statistics.save()
 
     def take_seconds(self) -> dict[str, float]:
-        """Seconds each drafter has spent since this was last asked, those at work only."""
+        """Seconds each drafter has spent since this was last asked, those at work only; drafters
+        that one call asks share its time evenly.
+        """
         spent = {}
+        if self._called_s and self._called:
+            share, self._called_s = self._called_s / len(self._called), 0.0
+            spent = {drafter.name: share for drafter in self._called}
         for source in self._sources:
             if source.spent_s:
-                spent[source.drafter.name] = source.spent_s
+                name = source.drafter.name
+                spent[name] = spent.get(name, 0.0) + source.spent_s
                 source.spent_s = 0.0
         return spent
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all stores and of the market's own arrays."""
-        own = self._merged.size_bytes + self.statistics.size_bytes
+        books = (self._core.words, self._ledger, self._credit, self._pending_tokens)
+        own = sum(book.nbytes for book in (*books, self._new_tokens))
+        own += self._merged.size_bytes + self.statistics.size_bytes
         own += self._scratch.size_bytes if self._scratch else 0
         return own + sum(source.drafter.size_bytes for source in self._sources)

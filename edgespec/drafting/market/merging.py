@@ -8,19 +8,41 @@ exclude each other, so their probabilities are scaled to sum to 1 at most.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import DraftTree
 from edgespec.drafting.market.acceptance import posterior, record
+from edgespec.drafting.tree import DraftTree
+from edgespec.system.addresses import (
+    AddressTable,
+    float32_line,
+    float64_block,
+    float64_line,
+    float64_rows,
+    int16_line,
+    int32_line,
+    int32_rows,
+    set_word,
+    uint8_line,
+    word,
+)
 from edgespec.system.jit import inner_kernel, kernel
 
 AGREED = 0
 """Row of the statistics for nodes that several drafters propose; no drafter has number 0."""
 _MOST = 0.999
+STATISTICS, NODES, CHANCES, PLACE, PATH_P, RANK, CHOSEN = 0, 5, 8, 11, 13, 15, 17
+TREE_TOKENS, TREE_PARENTS, TREE_CHANCES, TREE_SOURCES = 19, 21, 23, 25
+NUM_MERGED, LAST, OWN = 27, 28, 29
+"""Words of a market's table: the statistics, all nodes of all sources, scratch, the tree that is
+proposed, how many nodes were merged (0: none), the text's last token; from the last on, see
+`step.py`.
+"""
 
 
-@kernel
+@inner_kernel
 def add_tree(
     table: NDArray[np.float64],
     tokens: NDArray[np.int32],
@@ -36,9 +58,10 @@ def add_tree(
     """Merge source `number`'s tree into `count` merged nodes (0: none yet), of which `below` is its
     root; return their new count.
 
-    Fills, by merged node: nodes [5, n] with token, parent, first child, next sibling and the source
-    that is surest of it; of chances [4, n] all but the first row, with what the surest source says,
-    the number of sources, and the depth. place [n] is scratch. Siblings of one tree must differ.
+    Fills, by merged node: nodes [6, n] with token, parent, first child, next sibling, the source
+    that is surest of it and the one that said it first; of chances [4, n] all but the first row,
+    with what the surest source says, the number of sources, and the depth. place [n] is scratch.
+    Siblings of one tree must differ.
     """
     token, parent, child, sibling, source = nodes[0], nodes[1], nodes[2], nodes[3], nodes[4]
     surest, votes, depth = chances[1], chances[2], chances[3]
@@ -59,7 +82,7 @@ def add_tree(
             count += 1
             token[same], parent[same], child[same] = tokens[node], above, -1
             sibling[same], child[above] = child[above], same
-            source[same], surest[same] = number, own
+            source[same], nodes[5, same], surest[same] = number, number, own
             votes[same], depth[same] = 1.0, level
         else:
             if own > surest[same]:
@@ -89,164 +112,169 @@ def share_among_siblings(
             other = sibling[other]
 
 
-@kernel
-def likeliest(
-    table: NDArray[np.float64],
-    nodes: NDArray[np.int32],
-    chances: NDArray[np.float64],
-    count: int,
-    chosen: NDArray[np.int32],
-    path_p: NDArray[np.float64],
-    rank: NDArray[np.int32],
-    tokens: NDArray[np.int32],
-    parents: NDArray[np.int16],
-    p_accept: NDArray[np.float32],
-    sources: NDArray[np.uint8],
-    most: int,
-) -> int:
-    """Price all merged nodes, in the first row of chances, and write the `most` likeliest, by the
-    probability of their whole path, to tokens, parents, p_accept and sources [most]; return how
-    many there are.
-
-    Every prefix of the result is a tree. chosen [most], path_p [count] and rank [count] are
-    scratch.
-    """
-    token, parent, child, sibling = nodes[0], nodes[1], nodes[2], nodes[3]
+@inner_kernel
+def price(core: int) -> None:
+    """Each merged node's probability, given its parent's, in the first row of chances."""
+    nodes, chances = int32_rows(core, NODES), float64_rows(core, CHANCES)
+    table, rank = float64_block(core, STATISTICS), int32_line(core, RANK)
+    count = word(core, NUM_MERGED)
     for node in range(count):
         rank[node] = -1
         chances[0, node] = chances[1, node]
         if chances[2, node] > 1.0:
             chances[0, node] = posterior(table, AGREED, chances[1, node], int(chances[3, node]))
     for node in range(count):
-        share_among_siblings(child, sibling, chances[0], node)
-    path_p[0], rank[0], chosen[0] = 1.0, 0, 0
-    tokens[0], parents[0], p_accept[0], sources[0] = token[0], -1, 1.0, 0
+        share_among_siblings(nodes[2], nodes[3], chances[0], node)
+
+
+@inner_kernel
+def next_best(core: int, size: int) -> int:
+    """The merged node with the likeliest path below the `size` chosen ones; -1: none."""
+    nodes, p_accept = int32_rows(core, NODES), float64_rows(core, CHANCES)[0]
+    chosen, rank = int32_line(core, CHOSEN), int32_line(core, RANK)
+    path_p, token, parent = float64_line(core, PATH_P), nodes[0], nodes[1]
+    best, best_p = -1, 0.0
+    for place in range(size):
+        node = nodes[2, chosen[place]]
+        while node >= 0:
+            if rank[node] < 0:
+                path_p[node] = path_p[parent[node]] * p_accept[node]
+                # Equal paths: the lower token, so that the order never depends on the sources'.
+                tied = path_p[node] == best_p and token[node] < token[best]
+                if path_p[node] > best_p or tied:
+                    best, best_p = node, path_p[node]
+            node = nodes[3, node]
+    return best
+
+
+@inner_kernel
+def likeliest(core: int, most: int) -> int:
+    """Write the `most` likeliest merged nodes, by the probability of their whole path, to the tree
+    that is proposed; return how many there are. Every prefix of the result is a tree.
+    """
+    nodes, p_accept = int32_rows(core, NODES), float64_rows(core, CHANCES)[0]
+    chosen, rank = int32_line(core, CHOSEN), int32_line(core, RANK)
+    tokens, parents = int32_line(core, TREE_TOKENS), int16_line(core, TREE_PARENTS)
+    given, sources = float32_line(core, TREE_CHANCES), uint8_line(core, TREE_SOURCES)
+    count = word(core, NUM_MERGED)
+    tokens[0], parents[0], given[0], sources[0] = word(core, LAST), -1, 1.0, 0
+    if count == 0:
+        return 1
+    price(core)
+    float64_line(core, PATH_P)[0], rank[0], chosen[0] = 1.0, 0, 0
     size = 1
     while size < min(most, count):
-        best, best_p = -1, 0.0
-        for place in range(size):
-            node = child[chosen[place]]
-            while node >= 0:
-                if rank[node] < 0:
-                    path_p[node] = path_p[parent[node]] * chances[0, node]
-                    # Equal paths: the lower token, so that the order never depends on the sources'.
-                    tied = path_p[node] == best_p and token[node] < token[best]
-                    if path_p[node] > best_p or tied:
-                        best, best_p = node, path_p[node]
-                node = sibling[node]
+        best = next_best(core, size)
         if best < 0:
             break
         chosen[size], rank[best] = best, size
-        tokens[size], parents[size] = token[best], rank[parent[best]]
-        p_accept[size], sources[size] = chances[0, best], nodes[4, best]
+        tokens[size], parents[size] = nodes[0, best], rank[nodes[1, best]]
+        given[size], sources[size] = p_accept[best], nodes[4, best]
         size += 1
     return size
 
 
-@kernel
-def record_merged(
-    table: NDArray[np.float64],
-    nodes: NDArray[np.int32],
-    chances: NDArray[np.float64],
-    new_tokens: NDArray[np.int32],
-    credit: NDArray[np.int64],
-) -> None:
-    """Count nodes that several drafters proposed; credit each right token to its surest source."""
-    token, child, sibling, source = nodes[0], nodes[2], nodes[3], nodes[4]
-    credit[:] = 0
+@inner_kernel
+def record_merged(core: int, new_tokens: NDArray[np.int32], credit: NDArray[np.int64]) -> None:
+    """Count nodes that several sources proposed; credit each right token that was among the
+    likeliest to the first source that said it, by its number.
+    """
+    nodes, chances = int32_rows(core, NODES), float64_rows(core, CHANCES)
+    table, rank = float64_block(core, STATISTICS), int32_line(core, RANK)
     node = 0
     for depth in range(1, len(new_tokens) + 1):
-        follower, other = -1, child[node]
+        follower, other = -1, nodes[2, node]
         while other >= 0:
-            hit = token[other] == new_tokens[depth - 1]
+            hit = nodes[0, other] == new_tokens[depth - 1]
             if chances[2, other] > 1.0:
                 record(table, AGREED, chances[1, other], depth, hit)
             if hit:
                 follower = other
-                credit[source[other]] += 1
-            other = sibling[other]
+                if rank[other] >= 0:
+                    credit[nodes[5, other]] += 1
+            other = nodes[3, other]
         if follower < 0:
             return
         node = follower
 
 
+@kernel
+def add_to(
+    core: int,
+    tokens: NDArray[np.int32],
+    parents: NDArray[np.int16],
+    p_accept: NDArray[np.float32],
+    number: int,
+    below: int,
+) -> None:
+    """Merge source `number`'s tree, its root being node `below` of the proposed tree."""
+    set_word(
+        core,
+        NUM_MERGED,
+        add_tree(
+            float64_block(core, STATISTICS),
+            tokens,
+            parents,
+            p_accept,
+            number,
+            int32_rows(core, NODES),
+            float64_rows(core, CHANCES),
+            int32_line(core, PLACE),
+            word(core, NUM_MERGED),
+            int32_line(core, CHOSEN)[below],
+        ),
+    )
+
+
+@kernel
+def choose(core: int, most: int) -> int:
+    """`likeliest`, for a market that has merged everything."""
+    return likeliest(core, most)
+
+
 class MergedTree:
-    """One tree grown out of many; owns the buffers, which grow to what was ever needed."""
+    """The buffers of one tree grown out of many, where the kernels of a market find them."""
 
-    def __init__(self, table: NDArray[np.float64]) -> None:
-        self._table = table
-        self._count = 0
-        self._allocate(128, 32)
+    def __init__(self, core: AddressTable, table: NDArray[np.float64]) -> None:
+        self._core = core
+        core.bind(STATISTICS, table)
+        core.words[NUM_MERGED] = 0
+        self._buffers: tuple[NDArray[Any], ...] = ()
+        self.reserve(128, 32)
 
-    def _allocate(self, num_merged: int, num_chosen: int) -> None:
-        self._nodes = np.zeros((5, num_merged), np.int32)
-        self._chances = np.zeros((4, num_merged), np.float64)
-        self._place = np.zeros(num_merged, np.int32)
-        self._path_p = np.zeros(num_merged, np.float64)
-        self._rank = np.zeros(num_merged, np.int32)
-        self._chosen = np.zeros(num_chosen, np.int32)
-        self._tokens = np.zeros(num_chosen, np.int32)
-        self._parents = np.zeros(num_chosen, np.int16)
-        self._p_accept = np.zeros(num_chosen, np.float32)
-        self._sources = np.zeros(num_chosen, np.uint8)
-
-    def clear(self, num_given: int, num_chosen: int) -> None:
-        """Start over; make room for so many given nodes, and for so many to be chosen."""
-        self._count = 0
-        if num_given > len(self._place) or num_chosen > len(self._chosen):
-            self._allocate(
-                max(2 * num_given, len(self._place)), max(2 * num_chosen, len(self._chosen))
-            )
-
-    def __len__(self) -> int:
-        """Merged nodes, the root included; 0 before any tree was added."""
-        return self._count
+    def reserve(self, num_merged: int, num_chosen: int) -> None:
+        """Make room for so many nodes of all sources, and for so many to be chosen."""
+        self._core.words[NUM_MERGED] = 0
+        merged = {
+            NODES: np.zeros((6, num_merged), np.int32),
+            CHANCES: np.zeros((4, num_merged), np.float64),
+            PLACE: np.zeros(num_merged, np.int32),
+            PATH_P: np.zeros(num_merged, np.float64),
+            RANK: np.zeros(num_merged, np.int32),
+            CHOSEN: np.zeros(num_chosen, np.int32),
+        }
+        tokens, parents = np.zeros(num_chosen, np.int32), np.zeros(num_chosen, np.int16)
+        p_accept, sources = np.zeros(num_chosen, np.float32), np.zeros(num_chosen, np.uint8)
+        tree = {
+            TREE_TOKENS: tokens, TREE_PARENTS: parents, TREE_CHANCES: p_accept,
+            TREE_SOURCES: sources,
+        }  # fmt: skip
+        for place, buffer in (merged | tree).items():
+            self._core.bind(place, buffer)
+        self._buffers = (*merged.values(), *tree.values())
+        whole = DraftTree(tokens, parents, p_accept, sources)
+        self.trees = [whole.take(size) for size in range(num_chosen + 1)]
+        """What is proposed, by its number of nodes; good until the next."""
 
     def add(self, tree: DraftTree, number: int, below: int = 0) -> None:
         """Merge a source's tree into this one, its root being node `below` of the `likeliest`."""
-        self._count = add_tree(
-            self._table,
-            tree.tokens,
-            tree.parents,
-            tree.p_accept,
-            number,
-            self._nodes,
-            self._chances,
-            self._place,
-            self._count,
-            int(self._chosen[below]),
-        )
+        add_to(self._core.address, tree.tokens, tree.parents, tree.p_accept, number, below)
 
     def likeliest(self, num_nodes: int) -> DraftTree:
         """The surest nodes, at most `num_nodes` with the root; good until the next."""
-        size = likeliest(
-            self._table,
-            self._nodes,
-            self._chances,
-            self._count,
-            self._chosen,
-            self._path_p,
-            self._rank,
-            self._tokens,
-            self._parents,
-            self._p_accept,
-            self._sources,
-            num_nodes,
-        )
-        return DraftTree(
-            self._tokens[:size],
-            self._parents[:size],
-            self._p_accept[:size],
-            self._sources[:size],
-        )
-
-    def record(self, new_tokens: NDArray[np.int32], credit: NDArray[np.int64]) -> None:
-        """Count what several sources agreed on; credit each right token to its surest source."""
-        record_merged(self._table, self._nodes, self._chances, new_tokens, credit)
+        return self.trees[choose(self._core.address, num_nodes)]
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all buffers."""
-        merged = (self._nodes, self._chances, self._place, self._path_p, self._rank)
-        chosen = (self._chosen, self._tokens, self._parents, self._p_accept, self._sources)
-        return sum(array.nbytes for array in (*merged, *chosen))
+        return sum(buffer.nbytes for buffer in self._buffers)

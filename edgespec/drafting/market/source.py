@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgespec.drafting.base import NO_PATH, Drafter, DraftTree, Path
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.account import CostlyAccount
+from edgespec.drafting.tree import NO_PATH, DraftTree, Path
 
 
 @dataclass(slots=True)
 class Source:
-    """One drafter in the market: what it costs, what it brings, and when it is asked next."""
+    """One drafter in the market; when a free one is asked next is in the ledger of `step.py`."""
 
     drafter: Drafter
     number: int
     """Its index in trees and statistics; 0 is the root, and agreement."""
-    seconds: float = 0.0
-    """A typical call's."""
-    tokens: float = 1.0
-    """Right tokens per call that nobody else was surer of; believed to be one at first."""
-    wait: int = 0
-    silence: int = 0
     asked: bool = False
     spent_s: float = 0.0
     """Since the step began: feeding, proposing and learning."""
-    num_read: int = 0
-    """How many of the market's latest tokens its store has been fed."""
     tree: DraftTree | None = None
-    """Its proposal in this step, if it made one."""
+    """Its proposal in this step, if Python asked for one."""
     path: Path = NO_PATH
     """What that comes after."""
     account: CostlyAccount | None = None

@@ -23,13 +23,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Logits
+from edgespec.backends.passes import Logits
 from edgespec.backends.sequence import KvSequence
-from edgespec.drafting.base import DraftTree, Path, StepOutcome
 from edgespec.drafting.model.chains import MEAN, best_length, first_rates, learn_shadows
 from edgespec.drafting.model.model_drafter import LONGEST, ModelDrafter, with_maxima
 from edgespec.drafting.proposal import Proposal
 from edgespec.drafting.rates import RATE, new_rates
+from edgespec.drafting.tree import DraftTree, Path, StepOutcome
 
 FIRST_PROBES, PROBE_OFTEN, PROBE_EVERY = 8, 3, 24
 """Probes at first, in one of three rounds; and later in one of so many."""
@@ -118,8 +118,8 @@ class EarlyExitDrafter(ModelDrafter):
             if place == 0:
                 row = self._leave(self.exits[0], self._last, 0)
             else:
-                logits = sequence.deepen(layer, vocab=self._head_size, adapted=adapted)
-                row = with_maxima(logits, sequence.target.maxima)
+                found = sequence.deepen(layer, vocab=self._head_size, adapted=adapted)
+                row = with_maxima(found.logits, found.maxima)
             if not self._draw(0, *row):
                 self._num_drafts = 0
                 break
@@ -139,14 +139,14 @@ class EarlyExitDrafter(ModelDrafter):
         assert sequence is not None  # there is no room without
         path = self._path.tokens
         tokens, place = ([token], len(path) + depth) if depth else ([token, *path], 0)
-        logits = sequence.forward_until(
+        found = sequence.forward_until(
             way_out.layer,
             tokens,
             range(place - 1, place - 1 + len(tokens)),
             vocab=self._head_size,
             adapted=way_out.adapted,
         )
-        return with_maxima(logits, sequence.target.maxima)
+        return with_maxima(found.logits, found.maxima)
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn how often drafts are right; after a probe or a few rounds, choose the exit anew."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgespec.backends.base import Logits
-from edgespec.drafting.base import StepOutcome
+from edgespec.backends.passes import Logits
 from edgespec.drafting.model.chains import learn_shadows
 from edgespec.drafting.model.model_drafter import LONGEST, ModelDrafter, with_maxima
+from edgespec.drafting.tree import StepOutcome
 
 
 class FlatDrafter(ModelDrafter):

@@ -16,8 +16,8 @@ from itertools import count
 
 import numpy as np
 
-from edgespec.drafting.base import DraftTree
 from edgespec.drafting.model.model_drafter import Draw
+from edgespec.drafting.tree import DraftTree
 
 LEAST = 0.02
 """Nodes less likely than this to be part of the text are not grown."""

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import TILE, Logits
+from edgespec.backends.passes import TILE, Logits
 from edgespec.backends.sequence import KvSequence
-from edgespec.drafting.base import NO_PATH, Drafter, DraftTree, Path, StepOutcome
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.model.chains import (
     MEAN,
     NOBODY,
@@ -33,6 +33,7 @@ from edgespec.drafting.model.chains import (
     learn_chain,
 )
 from edgespec.drafting.rates import RATE, new_rates
+from edgespec.drafting.tree import NO_PATH, DraftTree, Path, StepOutcome
 from edgespec.errors import OptionError
 from edgespec.verification.best_tokens import BLOCK
 from edgespec.verification.match import find_maxima

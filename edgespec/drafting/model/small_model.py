@@ -14,10 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Logits, Target, TokenTree
-from edgespec.backends.sequence import KvSequence
-from edgespec.drafting.base import DraftTree
+from edgespec.backends.passes import Logits, Pass, TokenTree
+from edgespec.backends.sequence import KvSequence, SequenceHost
 from edgespec.drafting.model.model_drafter import LONGEST, Draw, ModelDrafter, with_maxima
+from edgespec.drafting.tree import DraftTree
 
 MOST_NODES = 8
 """Nodes of a pass of the small model: tokens it has to catch up with, the last one's logits asked
@@ -79,12 +79,11 @@ class DraftModelDrafter(ModelDrafter):
             self._theirs(rest + tokens),
             np.array([*range(-1, len(rest) - 1), *(len(rest) + p for p in parents)], np.int16),
         )
-        target = self._small.target
         one = len(paths) == 1
-        logits = target.forward_batch(((self._small, tree),), rows="last" if one else "all")
+        found = self._small.forward(tree, rows="last" if one else "all")
         rows = [0] if one else [len(rest) + end for end in ends]
         draws = [
-            self._draw_at(self._position + len(path) + 1, *self._rows(logits, row))
+            self._draw_at(self._position + len(path) + 1, *self._rows(found, row))
             for path, row in zip(paths, rows, strict=True)
         ]
         kept, node = [], ends[0]
@@ -97,8 +96,8 @@ class DraftModelDrafter(ModelDrafter):
 
     def try_out(self) -> None:
         """A pass over one node, of which nothing stays: to be timed."""
-        self._small.target.forward_batch(((self._small, TokenTree.chain([0])),), rows="last")
-        self._small.expect(None)
+        self._small.forward(TokenTree.chain([0]), rows="last")
+        self._small.expect(())
 
     def forget(self) -> None:
         """Read the text anew: what the sequence holds is not known any more."""
@@ -111,7 +110,7 @@ class DraftModelDrafter(ModelDrafter):
         return DraftTree.root(self._last)
 
     @property
-    def target(self) -> Target:
+    def target(self) -> SequenceHost:
         """What computes the small model."""
         return self._small.target
 
@@ -121,22 +120,20 @@ class DraftModelDrafter(ModelDrafter):
 
     def _row(self, token: int, depth: int) -> tuple[Logits, Logits]:
         new = self._catch_up() if depth == 0 else [token]
-        target = self._small.target
-        chain = TokenTree.chain(self._theirs(new))
-        logits = target.forward_batch(((self._small, chain),), rows="last")
-        found = self._rows(logits, 0)
+        found = self._small.forward(TokenTree.chain(self._theirs(new)), rows="last")
+        rows = self._rows(found, 0)
         self._small.commit(range(len(new)))
         self._fed += new
-        return found
+        return rows
 
-    def _rows(self, logits: Logits, row: int) -> tuple[Logits, Logits]:
+    def _rows(self, found: Pass, row: int) -> tuple[Logits, Logits]:
         """One row of a pass, by the target's own ids, and its maxima."""
-        maxima, found = self._small.target.maxima, logits[row : row + 1]
+        maxima, logits = found.maxima, found.logits[row : row + 1]
         if self._ids is not None:
-            return with_maxima(found[:, self._ids], None)
-        if found.shape[1] > self._vocab_size:  # padding that the target has not got
-            return with_maxima(found[:, : self._vocab_size], None)
-        return with_maxima(found, None if maxima is None else maxima[row : row + 1])
+            return with_maxima(logits[:, self._ids], None)
+        if logits.shape[1] > self._vocab_size:  # padding that the target has not got
+            return with_maxima(logits[:, : self._vocab_size], None)
+        return with_maxima(logits, None if maxima is None else maxima[row : row + 1])
 
     def _catch_up(self, most_nodes: int = MOST_NODES) -> list[int]:
         """Forget what the text did not become, and prefill but for the last few; these."""

@@ -15,10 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.tables.counted import grow_from_counts, num_votes, priors_by_order
+from edgespec.drafting.proposal import PROMPT
+from edgespec.drafting.tables.counted import expand_votes, num_votes, priors_by_order
 from edgespec.drafting.tables.followers import FIRST, TOTAL, keys_in_text, row_for
-from edgespec.drafting.tables.table_drafter import new_rows
-from edgespec.drafting.text_drafter import TextDrafter
+from edgespec.drafting.tables.table_drafter import feed_nothing, new_rows
+from edgespec.drafting.text_drafter import ROWS, TextDrafter
 from edgespec.errors import OptionError
 from edgespec.system.jit import inner_kernel, kernel
 
@@ -143,6 +144,8 @@ class ConsensusDrafter(TextDrafter):
     name = "consensus"
     orders = _ORDERS
     priors = priors_by_order(_ORDERS)
+    expand = expand_votes
+    feed = feed_nothing
 
     def __init__(
         self,
@@ -153,20 +156,21 @@ class ConsensusDrafter(TextDrafter):
     ) -> None:
         super().__init__(max_bytes, source=source)
         keys_bytes = 16 * _ORDERS
-        self.pool = ConsensusPool(max_bytes - self._fixed_bytes - keys_bytes)
+        self._use(ConsensusPool(max_bytes - self._fixed_bytes - keys_bytes))
         self._pools = pools or ConsensusPools()
         self._pools.add(self.pool)
         self._voter = 0
         self._digest = hashlib.blake2b(digest_size=16)
-        self._is_prompt = False
+
+    def _use(self, pool: ConsensusPool) -> None:
+        self.pool = pool
+        self.table.bind(ROWS, pool.rows)
 
     def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         """A reply to the prompt `tokens` begins, one voter more if others replied to it before."""
-        self._is_prompt = True
         super().reset(tokens)
-        self._is_prompt = False
         digest = self._digest.digest()
-        self.pool = self._pools.choose(digest, self.pool)
+        self._use(self._pools.choose(digest, self.pool))
         self._voter = self.pool.begin(digest)
 
     def hear_sibling(self, prompt_end: Sequence[int], reply: Sequence[int]) -> None:
@@ -179,23 +183,12 @@ class ConsensusDrafter(TextDrafter):
     def _forget(self) -> None:
         self._digest = hashlib.blake2b(digest_size=16)
 
-    def _learn_text(self, text: NDArray[np.int32], begin: int) -> None:
-        if self._is_prompt:
-            self._digest.update(text[begin:].tobytes())
+    def _feed(self, tokens: NDArray[np.int32]) -> None:
+        if self._words[PROMPT]:
+            self._digest.update(tokens.tobytes())
         else:
-            self.pool.hear(text, begin, self._voter)
-
-    def _grow(self, max_nodes: int) -> int:
-        return grow_from_counts(
-            self.pool.rows,
-            self._rates,
-            self._keys,
-            self._tail,
-            max_nodes,
-            self._proposal.places,
-            self._proposal.scores,
-            True,
-        )
+            self.pool.hear(np.concatenate((self._tail, tokens)), len(self._tail), self._voter)
+        super()._feed(tokens)
 
     @property
     def size_bytes(self) -> int:

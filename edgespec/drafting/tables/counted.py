@@ -15,17 +15,19 @@ from edgespec.drafting.proposal import (
     PARENT,
     PATH,
     PATH_FLOOR,
+    PLACES,
+    RATES,
+    SCORES,
     TOKEN,
     is_waiting,
-    num_nodes,
     num_waiting,
-    plant,
     push,
-    take_best,
 )
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.tables.followers import FIRST, TOTAL, find, keys_at_node
-from edgespec.system.jit import inner_kernel, kernel
+from edgespec.drafting.text_drafter import KEYS, ROWS, WINDOW
+from edgespec.system.addresses import float64_rows, int32_line, int32_rows, int64_rows
+from edgespec.system.jit import inner_kernel
 
 EVIDENCE = 3
 """Kinds of one order: contexts seen once, two or three times, more often."""
@@ -94,30 +96,33 @@ def push_counted(
     return given
 
 
-@kernel
-def grow_from_counts(
-    rows: NDArray[np.int32],
-    rates: NDArray[np.float64],
-    keys: NDArray[np.int64],
-    tail: NDArray[np.int32],
-    max_nodes: int,
-    places: NDArray[np.int32],
-    scores: NDArray[np.float64],
-    are_votes: bool,
-) -> int:
-    """Fill the tree, best path first; return its number of nodes with the root."""
-    node = plant(places, scores, tail[-1], max_nodes)
+@inner_kernel
+def expand_by_order(table: int, node: int, are_votes: bool) -> int:
+    """Let what followed the contexts that end with a node wait, the longest context's first."""
+    places, scores = int32_rows(table, PLACES), float64_rows(table, SCORES)
+    rows, rates, keys = (
+        int32_rows(table, ROWS), float64_rows(table, RATES), int64_rows(table, KEYS)
+    )  # fmt: skip
+    tail = int32_line(table, WINDOW)[: len(keys)]
     tokens, parents = places[:, TOKEN], places[:, PARENT]
-    while node >= 0:
-        left = 1.0
-        first = num_waiting(places)
-        for order in range(keys_at_node(tokens, parents, node, tail, keys) - 1, -1, -1):
-            if left * scores[node, PATH] < PATH_FLOOR:
-                break
-            row = find(rows, keys[order, 0], keys[order, 1])
-            if row >= 0:
-                left = push_counted(
-                    rows, row, order, rates, places, scores, first, node, left, are_votes
-                )
-        node = take_best(places, scores)
-    return num_nodes(places)
+    left = 1.0
+    first = num_waiting(places)
+    for order in range(keys_at_node(tokens, parents, node, tail, keys) - 1, -1, -1):
+        if left * scores[node, PATH] < PATH_FLOOR:
+            break
+        row = find(rows, keys[order, 0], keys[order, 1])
+        if row >= 0:
+            left = push_counted(
+                rows, row, order, rates, places, scores, first, node, left, are_votes
+            )
+    return 0
+
+
+def expand_counted(table: int, node: int, _: int) -> int:
+    """Let a node's counted followers wait."""
+    return expand_by_order(table, node, False)
+
+
+def expand_votes(table: int, node: int, _: int) -> int:
+    """Let a node's followers wait, whose weights are sets of voters."""
+    return expand_by_order(table, node, True)

@@ -13,10 +13,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import StepOutcome
-from edgespec.drafting.tables.counted import grow_from_counts, priors_by_order
+from edgespec.drafting.tables.counted import expand_counted, priors_by_order
 from edgespec.drafting.tables.followers import count, keys_at_node, keys_in_text, row_for
-from edgespec.drafting.tables.table_drafter import TableDrafter
+from edgespec.drafting.tables.table_drafter import TableDrafter, feed_nothing
+from edgespec.drafting.tree import StepOutcome
 from edgespec.system.jit import kernel
 
 _ORDERS = 3
@@ -77,8 +77,12 @@ class JacobiDrafter(TableDrafter):
     orders = _ORDERS
     ways = 4
     priors = priors_by_order(_ORDERS)
+    expand = expand_counted
+    feed = feed_nothing
 
-    def _learn_outcome(self, outcome: StepOutcome) -> None:
+    def observe(self, outcome: StepOutcome) -> None:
+        """Learn how often proposals were right, and what the target says at each node."""
+        super().observe(outcome)
         if outcome.top is None:
             return
         tree, guesses = outcome.tree, outcome.top.tokens[:, 0].copy()
@@ -94,16 +98,4 @@ class JacobiDrafter(TableDrafter):
                 self._rows, self._keys, line, begin, tree.parents, outcome.path[-1], guesses,
                 self._now,
             )  # fmt: skip
-        self._now = (self._now + 1) % 2**30
-
-    def _grow(self, max_nodes: int) -> int:
-        return grow_from_counts(
-            self._rows,
-            self._rates,
-            self._keys,
-            self._tail,
-            max_nodes,
-            self._proposal.places,
-            self._proposal.scores,
-            False,
-        )
+        self._now += 1

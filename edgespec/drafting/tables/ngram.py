@@ -8,11 +8,7 @@ here followers branch by their counts, and each length is trusted as often as it
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
-from edgespec.drafting.tables.counted import grow_from_counts, priors_by_order
-from edgespec.drafting.tables.followers import count_text
+from edgespec.drafting.tables.counted import expand_counted, priors_by_order
 from edgespec.drafting.tables.table_drafter import TableDrafter
 
 _ORDERS = 4
@@ -25,18 +21,5 @@ class NgramDrafter(TableDrafter):
     orders = _ORDERS
     ways = 4
     priors = priors_by_order(_ORDERS)
-
-    def _learn_text(self, text: NDArray[np.int32], begin: int) -> None:
-        count_text(self._rows, self._keys, text, begin, self._now)
-
-    def _grow(self, max_nodes: int) -> int:
-        return grow_from_counts(
-            self._rows,
-            self._rates,
-            self._keys,
-            self._tail,
-            max_nodes,
-            self._proposal.places,
-            self._proposal.scores,
-            False,
-        )
+    expand = expand_counted
+    callable_from_kernels = True

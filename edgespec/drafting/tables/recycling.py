@@ -13,20 +13,21 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import StepOutcome
 from edgespec.drafting.proposal import (
-    PARENT,
     PATH,
     PATH_FLOOR,
+    PLACES,
+    RATES,
+    SCORES,
     TOKEN,
-    num_nodes,
-    plant,
     push,
-    take_best,
 )
 from edgespec.drafting.rates import RATE
-from edgespec.drafting.tables.followers import FIRST, find, keys_at_node, lengthen, row_for
-from edgespec.drafting.tables.table_drafter import TableDrafter
+from edgespec.drafting.tables.followers import FIRST, find, lengthen, row_for
+from edgespec.drafting.tables.table_drafter import TableDrafter, feed_nothing
+from edgespec.drafting.text_drafter import KEYS, ROWS
+from edgespec.drafting.tree import StepOutcome
+from edgespec.system.addresses import float64_rows, int32_rows, int64_rows
 from edgespec.system.jit import inner_kernel, kernel
 
 RANKS = 8
@@ -72,26 +73,15 @@ def push_ranks(
         push(places, scores, token, node, rank, 0, 0, rates[rank, RATE], 1.0)
 
 
-@kernel
-def grow_from_ranks(
-    rows: NDArray[np.int32],
-    rates: NDArray[np.float64],
-    keys: NDArray[np.int64],
-    tail: NDArray[np.int32],
-    max_nodes: int,
-    places: NDArray[np.int32],
-    scores: NDArray[np.float64],
-) -> int:
-    """Fill the tree, best path first; return its number of nodes with the root."""
-    node = plant(places, scores, tail[-1], max_nodes)
-    tokens, parents = places[:, TOKEN], places[:, PARENT]
-    while node >= 0:
-        keys_at_node(tokens, parents, node, tail, keys)
-        row = find(rows, keys[0, 0], keys[0, 1])
-        if row >= 0:
-            push_ranks(rows, row, rates, places, scores, node)
-        node = take_best(places, scores)
-    return num_nodes(places)
+def expand_ranks(table: int, node: int, _: int) -> int:
+    """Let a node's ranked followers wait."""
+    places, scores = int32_rows(table, PLACES), float64_rows(table, SCORES)
+    rows, keys = int32_rows(table, ROWS), int64_rows(table, KEYS)
+    lengthen(keys, 0, places[node, TOKEN])
+    row = find(rows, keys[0, 0], keys[0, 1])
+    if row >= 0:
+        push_ranks(rows, row, float64_rows(table, RATES), places, scores, node)
+    return 0
 
 
 class RecyclingDrafter(TableDrafter):
@@ -102,24 +92,17 @@ class RecyclingDrafter(TableDrafter):
     orders = 1
     ways = RANKS
     priors = _PRIORS
+    expand = expand_ranks
+    feed = feed_nothing
 
     def _forget(self) -> None:
         """What follows a token is as true of the next text."""
 
-    def _learn_outcome(self, outcome: StepOutcome) -> None:
+    def observe(self, outcome: StepOutcome) -> None:
+        """Learn how often each rank was right, and the target's likeliest tokens at each node."""
+        super().observe(outcome)
         if outcome.top is not None:
             remember_tops(
                 self._rows, self._keys, outcome.tree.tokens, outcome.top.tokens, self._now
             )
-            self._now = (self._now + 1) % 2**30
-
-    def _grow(self, max_nodes: int) -> int:
-        return grow_from_ranks(
-            self._rows,
-            self._rates,
-            self._keys,
-            self._tail,
-            max_nodes,
-            self._proposal.places,
-            self._proposal.scores,
-        )
+            self._now += 1

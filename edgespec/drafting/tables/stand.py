@@ -13,28 +13,36 @@ The logits describe the model, so a new text keeps them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import StepOutcome
 from edgespec.drafting.proposal import (
     MATCH,
     PARENT,
     PATH,
     PATH_FLOOR,
+    PLACES,
+    RATES,
+    SCORES,
     TOKEN,
     is_waiting,
-    num_nodes,
     num_waiting,
-    plant,
     push,
-    take_best,
 )
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.tables.followers import FIRST, NOBODY, find, keys_at_node, row_for
-from edgespec.drafting.tables.table_drafter import TableDrafter
+from edgespec.drafting.tables.table_drafter import TableDrafter, feed_nothing
+from edgespec.drafting.text_drafter import KEYS, ROWS, STORE, WINDOW
+from edgespec.drafting.tree import DraftTree, StepOutcome
+from edgespec.system.addresses import (
+    float64_line,
+    float64_rows,
+    int32_line,
+    int32_rows,
+    int64_rows,
+    word,
+)
 from edgespec.system.jit import inner_kernel, kernel
 from edgespec.verification.noise import gumbel, position_key, wrapping
 from edgespec.verification.sampling import SamplingParams
@@ -46,6 +54,9 @@ _UNIT = 256.0
 _LOWEST = -64.0
 _FIRST_PRIORS = (0.45, 0.65, 0.75)
 """How often what looks likeliest after 1, 2 and 3 tokens comes."""
+DRAWN, OPTIONS, TOP_K, SEED, NUM_TOKENS = STORE, STORE + 3, STORE + 6, STORE + 7, STORE + 8
+"""Words: scratch, how the target draws, and how many tokens the text has."""
+TEMPERATURE, TOP_P, MIN_P = 0, 1, 2
 _PRIORS = tuple(prior for first in _FIRST_PRIORS for prior in (first, 0.5 * first))
 
 
@@ -104,25 +115,14 @@ def num_allowed(rows: NDArray[np.int32], row: int, top_k: int, top_p: float, min
 
 
 @inner_kernel
-def push_drawn(
-    rows: NDArray[np.int32],
-    row: int,
-    order: int,
-    rates: NDArray[np.float64],
-    drawn: NDArray[np.float64],
-    allowed: int,
-    temperature: float,
-    key: np.uint64,
-    places: NDArray[np.int32],
-    scores: NDArray[np.float64],
-    first: int,
-    node: int,
-    left: float,
-) -> float:
-    """Let a row's tokens wait below `node` by their logits with the noise of their position added;
-    return the probability that is left for others.
+def draw(table: int, row: int, allowed: int, position: int) -> int:
+    """How likely each of a row's tokens is, by its logit with the noise of the position added, in
+    the table's scratch; return the likeliest.
     """
+    rows, drawn = int32_rows(table, ROWS), float64_line(table, DRAWN)
     num_ways = (rows.shape[1] - FIRST) // 2
+    temperature = float64_line(table, OPTIONS)[TEMPERATURE]
+    key = position_key(np.uint64(word(table, SEED)), position)
     best = 0
     for way in range(allowed):
         drawn[way] = rows[row, FIRST + num_ways + way] / _UNIT
@@ -135,6 +135,19 @@ def push_drawn(
     for way in range(allowed):
         drawn[way] = math.exp(drawn[way] - highest)
         total += drawn[way]
+    for way in range(allowed):
+        drawn[way] /= total
+    return best
+
+
+@inner_kernel
+def push_drawn(
+    table: int, row: int, order: int, allowed: int, best: int, first: int, node: int, left: float
+) -> float:
+    """Let a row's tokens wait below `node`; return the probability that is left for others."""
+    places, scores = int32_rows(table, PLACES), float64_rows(table, SCORES)
+    rows, rates = int32_rows(table, ROWS), float64_rows(table, RATES)
+    drawn = float64_line(table, DRAWN)
     given = left
     siblings = num_waiting(places)
     for way in range(allowed):
@@ -142,7 +155,7 @@ def push_drawn(
         if is_waiting(places, first, siblings, token):
             continue
         kind = 2 * order + (0 if way == best else 1)
-        share = left * drawn[way] / total
+        share = left * drawn[way]
         p_accept = rates[kind, RATE] * share
         push(
             places, scores, token, node, kind, 0, places[node, MATCH] + 1, p_accept,
@@ -152,42 +165,26 @@ def push_drawn(
     return given
 
 
-@kernel
-def grow_by_drawing(
-    rows: NDArray[np.int32],
-    rates: NDArray[np.float64],
-    keys: NDArray[np.int64],
-    drawn: NDArray[np.float64],
-    tail: NDArray[np.int32],
-    max_nodes: int,
-    places: NDArray[np.int32],
-    scores: NDArray[np.float64],
-    root_position: int,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    min_p: float,
-    seed: np.uint64,
-) -> int:
-    """Fill the tree, best path first; return its number of nodes with the root."""
-    node = plant(places, scores, tail[-1], max_nodes)
+def expand_drawn(table: int, node: int, _: int) -> int:
+    """Let what the target would draw after a node wait, the longest context's first."""
+    places, scores = int32_rows(table, PLACES), float64_rows(table, SCORES)
+    rows, keys = int32_rows(table, ROWS), int64_rows(table, KEYS)
+    options = float64_line(table, OPTIONS)
+    tail = int32_line(table, WINDOW)[: len(keys)]
     tokens, parents = places[:, TOKEN], places[:, PARENT]
-    while node >= 0:
-        left = 1.0
-        first = num_waiting(places)
-        key = position_key(seed, root_position + places[node, MATCH] + 1)
-        for order in range(keys_at_node(tokens, parents, node, tail, keys) - 1, -1, -1):
-            if left * scores[node, PATH] < PATH_FLOOR:
-                break
-            row = find(rows, keys[order, 0], keys[order, 1])
-            if row >= 0:
-                allowed = num_allowed(rows, row, top_k, top_p, min_p)
-                left = push_drawn(
-                    rows, row, order, rates, drawn, allowed, temperature, key, places, scores,
-                    first, node, left,
-                )  # fmt: skip
-        node = take_best(places, scores)
-    return num_nodes(places)
+    left = 1.0
+    first = num_waiting(places)
+    position = word(table, NUM_TOKENS) + places[node, MATCH]
+    for order in range(keys_at_node(tokens, parents, node, tail, keys) - 1, -1, -1):
+        if left * scores[node, PATH] < PATH_FLOOR:
+            break
+        row = find(rows, keys[order, 0], keys[order, 1])
+        if row >= 0:
+            top_k, top_p, min_p = word(table, TOP_K), options[TOP_P], options[MIN_P]
+            allowed = num_allowed(rows, row, top_k, top_p, min_p)
+            best = draw(table, row, allowed, position)
+            left = push_drawn(table, row, order, allowed, best, first, node, left)
+    return 0
 
 
 class StandDrafter(TableDrafter):
@@ -198,55 +195,46 @@ class StandDrafter(TableDrafter):
     orders = _ORDERS
     ways = _WAYS
     priors = _PRIORS
+    expand = expand_drawn
+    feed = feed_nothing
 
     def __init__(self, max_bytes: int = TableDrafter.default_bytes, *, source: int = 1) -> None:
-        self._drawn = np.zeros(_WAYS, np.float64)
+        self._drawn, self._options = np.zeros(_WAYS, np.float64), np.zeros(3, np.float64)
         super().__init__(max_bytes, source=source)
-        self._length = 0
+        self.table.bind(DRAWN, self._drawn)
+        self.table.bind(OPTIONS, self._options)
         self.begin(SamplingParams(temperature=0.0, seed=0))
 
     @property
     def _fixed_bytes(self) -> int:
-        return super()._fixed_bytes + self._drawn.nbytes
+        return super()._fixed_bytes + self._drawn.nbytes + self._options.nbytes
 
     def begin(self, sampling: SamplingParams) -> None:
         """Draw as the target will."""
-        self._options = (
-            float(sampling.temperature),
-            sampling.top_k,
-            float(sampling.top_p),
-            float(sampling.min_p),
-            np.uint64(sampling.seed),
-        )
+        self._options[:] = sampling.temperature, sampling.top_p, sampling.min_p
+        self._words[TOP_K] = sampling.top_k
+        self._words[SEED] = int(np.uint64(sampling.seed).view(np.int64))
 
     def _forget(self) -> None:
         """What the target said after a few tokens is as true of the next text."""
-        self._length = 0
+        self._words[NUM_TOKENS] = 0
 
-    def _feed(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+    def _feed(self, tokens: NDArray[np.int32]) -> None:
         super()._feed(tokens)
-        self._length += len(tokens)
+        self._words[NUM_TOKENS] += len(tokens)
 
-    def _learn_outcome(self, outcome: StepOutcome) -> None:
+    def propose(self, max_nodes: int) -> DraftTree:
+        """The likeliest continuations, at most `max_nodes` besides the root, best path first."""
+        with wrapping():
+            return super().propose(max_nodes)
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """Learn how often proposals were right, and the target's logits at each node."""
+        super().observe(outcome)
         if outcome.top is not None:
             tree, top = outcome.tree, outcome.top
             learn_tree(
                 self._rows, self._keys, self._tail, tree.tokens, tree.parents, top.tokens,
                 top.logits, self._now,
             )  # fmt: skip
-            self._now = (self._now + 1) % 2**30
-
-    def _grow(self, max_nodes: int) -> int:
-        with wrapping():
-            return grow_by_drawing(
-                self._rows,
-                self._rates,
-                self._keys,
-                self._drawn,
-                self._tail,
-                max_nodes,
-                self._proposal.places,
-                self._proposal.scores,
-                self._length - 1,
-                *self._options,
-            )
+            self._now += 1

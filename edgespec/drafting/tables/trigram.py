@@ -12,23 +12,24 @@ The matrix describes the model, so a new text keeps it; prompts, which others wr
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import StepOutcome
+from edgespec.drafting.grown import OUTCOME_NEW, OUTCOME_PARENTS, OUTCOME_TOKENS
 from edgespec.drafting.proposal import (
+    NOW,
     PARENT,
     PATH,
     PATH_FLOOR,
+    PLACES,
+    PROMPT,
+    RATES,
+    SCORES,
     TOKEN,
     is_waiting,
-    num_nodes,
     num_waiting,
-    plant,
     push,
-    take_best,
 )
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.tables.counted import EVIDENCE, evidence, priors_by_order
@@ -42,7 +43,17 @@ from edgespec.drafting.tables.followers import (
     row_for,
 )
 from edgespec.drafting.tables.table_drafter import TableDrafter, new_rows
-from edgespec.system.jit import inner_kernel, kernel
+from edgespec.drafting.text_drafter import KEYS, ROWS, STORE, WINDOW, move_up, write_behind
+from edgespec.system.addresses import (
+    float64_line,
+    float64_rows,
+    int16_line,
+    int32_line,
+    int32_rows,
+    int64_rows,
+    word,
+)
+from edgespec.system.jit import inner_kernel
 
 _CANDIDATES = 4
 """Followers of one context that are weighed: the heaviest."""
@@ -50,6 +61,8 @@ _PRIOR_TRIALS = 4.0
 """Trials that a share in the matrix is worth."""
 _CURIOSITY = 0.1
 TRIED, RIGHT = TOTAL, FIRST
+TRIALS, VALUES = STORE, STORE + 3
+"""Words: how often followers were tried and right; scratch."""
 
 
 @inner_kernel
@@ -82,36 +95,37 @@ def value_of(trials: NDArray[np.int32], trial: int, share: float, total: int) ->
 
 
 @inner_kernel
-def push_searched(
-    rows: NDArray[np.int32],
-    row: int,
-    order: int,
-    trials: NDArray[np.int32],
-    rates: NDArray[np.float64],
-    keys: NDArray[np.int64],
-    values: NDArray[np.float64],
-    places: NDArray[np.int32],
-    scores: NDArray[np.float64],
-    first: int,
-    node: int,
-    before: int,
-    left: float,
-) -> float:
-    """Let a row's followers wait below `node` that none of the siblings from `first` on is;
-    return the probability that is left for others.
-    """
-    num_ways = (rows.shape[1] - FIRST) // 2
+def weigh(table: int, row: int, node: int, before: int) -> float:
+    """The value of each of a row's heaviest followers, in the table's scratch; return their sum."""
+    rows, trials = int32_rows(table, ROWS), int32_rows(table, TRIALS)
+    keys, values = int64_rows(table, KEYS), float64_line(table, VALUES)
+    last = int32_rows(table, PLACES)[node, TOKEN]
+    weights = FIRST + (rows.shape[1] - FIRST) // 2
     total = rows[row, TOTAL]
     whole = 0.0
     for way in range(_CANDIDATES):
         token = rows[row, FIRST + way]
         if token < 0:
             break
-        share = rows[row, FIRST + num_ways + way] / total
-        pick, check = key_of_trial(keys, token, places[node, TOKEN], before)
+        share = rows[row, weights + way] / total
+        pick, check = key_of_trial(keys, token, last, before)
         values[way] = value_of(trials, find(trials, pick, check), share, total)
         whole += values[way]
-    kind = order * EVIDENCE + evidence(total)
+    return whole
+
+
+@inner_kernel
+def push_searched(
+    table: int, row: int, order: int, first: int, node: int, before: int, left: float
+) -> float:
+    """Let a row's followers wait below `node` that none of the siblings from `first` on is;
+    return the probability that is left for others.
+    """
+    places, scores = int32_rows(table, PLACES), float64_rows(table, SCORES)
+    rows, rates = int32_rows(table, ROWS), float64_rows(table, RATES)
+    values = float64_line(table, VALUES)
+    whole = weigh(table, row, node, before)
+    kind = order * EVIDENCE + evidence(rows[row, TOTAL])
     given = left
     siblings = num_waiting(places)
     for way in range(_CANDIDATES):
@@ -127,60 +141,54 @@ def push_searched(
     return given
 
 
-@kernel
-def grow_by_search(
-    rows: NDArray[np.int32],
-    trials: NDArray[np.int32],
-    rates: NDArray[np.float64],
-    keys: NDArray[np.int64],
-    values: NDArray[np.float64],
-    tail: NDArray[np.int32],
-    max_nodes: int,
-    places: NDArray[np.int32],
-    scores: NDArray[np.float64],
-) -> int:
-    """Fill the tree, best path first; return its number of nodes with the root."""
-    node = plant(places, scores, tail[-1], max_nodes)
+def expand_searched(table: int, node: int, _: int) -> int:
+    """Let what followed a node's last two tokens wait, and then what followed the last one."""
+    places, scores = int32_rows(table, PLACES), float64_rows(table, SCORES)
+    rows, keys = int32_rows(table, ROWS), int64_rows(table, KEYS)
+    tail = int32_line(table, WINDOW)[: len(keys)]
     tokens, parents = places[:, TOKEN], places[:, PARENT]
-    while node >= 0:
-        left = 1.0
-        first = num_waiting(places)
-        before = before_of(tokens, parents, node, tail)
-        for order in range(1, -1, -1):
-            if left * scores[node, PATH] < PATH_FLOOR:
-                break
-            if keys_at_node(tokens, parents, node, tail, keys[: order + 1]) <= order:
-                continue
-            row = find(rows, keys[order, 0], keys[order, 1])
-            if row >= 0:
-                left = push_searched(
-                    rows, row, order, trials, rates, keys, values, places, scores,
-                    first, node, before, left,
-                )  # fmt: skip
-        node = take_best(places, scores)
-    return num_nodes(places)
+    left = 1.0
+    first = num_waiting(places)
+    before = before_of(tokens, parents, node, tail)
+    for order in range(1, -1, -1):
+        if left * scores[node, PATH] < PATH_FLOOR:
+            break
+        if keys_at_node(tokens, parents, node, tail, keys[: order + 1]) <= order:
+            continue
+        row = find(rows, keys[order, 0], keys[order, 1])
+        if row >= 0:
+            left = push_searched(table, row, order, first, node, before, left)
+    return 0
 
 
-@kernel
+def feed_matrix(table: int, tokens: int, count: int) -> int:
+    """Count what the target wrote; a prompt, which others did, is only read."""
+    begin = write_behind(table, tokens, count)
+    if word(table, PROMPT) == 0:
+        text = int32_line(table, WINDOW)[: begin + count]
+        keys = int64_rows(table, KEYS)[:2]
+        count_text(int32_rows(table, ROWS), keys, text, begin, word(table, NOW))
+    return move_up(table, count)
+
+
+@inner_kernel
 def learn_trials(
-    trials: NDArray[np.int32],
-    keys: NDArray[np.int64],
-    tail: NDArray[np.int32],
+    table: int,
     tokens: NDArray[np.int32],
-    parents: NDArray[np.signedinteger],
-    num_nodes: int,
+    parents: NDArray[np.int16],
     new_tokens: NDArray[np.int32],
-    now: int,
 ) -> None:
     """Count each drafted node whose parent was right as tried, and as right if it was."""
+    trials, keys = int32_rows(table, TRIALS), int64_rows(table, KEYS)
+    tail = int32_line(table, WINDOW)[: len(keys)]
     node = 0
     for position in range(len(new_tokens)):
         follower = -1
         before = before_of(tokens, parents, node, tail)
-        for child in range(node + 1, num_nodes):
+        for child in range(node + 1, len(tokens)):
             if parents[child] == node:
                 pick, check = key_of_trial(keys, tokens[child], tokens[node], before)
-                trial = row_for(trials, pick, check, now)
+                trial = row_for(trials, pick, check, word(table, NOW))
                 trials[trial, RIGHT] = max(trials[trial, RIGHT], 0)
                 trials[trial, TRIED] += 1
                 if tokens[child] == new_tokens[position]:
@@ -194,6 +202,17 @@ def learn_trials(
         node = follower
 
 
+def learn_outcome(table: int, outcome: int, _: int) -> int:
+    """Count what a verified tree tried."""
+    learn_trials(
+        table,
+        int32_line(outcome, OUTCOME_TOKENS),
+        int16_line(outcome, OUTCOME_PARENTS),
+        int32_line(outcome, OUTCOME_NEW),
+    )
+    return 0
+
+
 class TrigramDrafter(TableDrafter):
     """Proposes what the target wrote after the same two tokens, and what may be worth trying."""
 
@@ -203,45 +222,20 @@ class TrigramDrafter(TableDrafter):
     ways = 6
     part = 0.75
     priors = priors_by_order(2)
+    expand = expand_searched
+    feed = feed_matrix
+    learn = learn_outcome
+    callable_from_kernels = True
 
     def __init__(self, max_bytes: int = TableDrafter.default_bytes, *, source: int = 1) -> None:
         super().__init__(max_bytes, source=source)
         self._values = np.zeros(_CANDIDATES, np.float64)
-        self._is_prompt = False
         self._trials = new_rows(max_bytes - super().size_bytes - self._values.nbytes, 1)
-
-    def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
-        """Start over with these tokens as the text so far; the matrix stays."""
-        self._is_prompt = True
-        super().reset(tokens)
-        self._is_prompt = False
+        self.table.bind(VALUES, self._values)
+        self.table.bind(TRIALS, self._trials)
 
     def _forget(self) -> None:
         """What follows two tokens is as true of the next text."""
-
-    def _learn_text(self, text: NDArray[np.int32], begin: int) -> None:
-        if not self._is_prompt:
-            count_text(self._rows, self._keys[:2], text, begin, self._now)
-
-    def _learn_outcome(self, outcome: StepOutcome) -> None:
-        tree = outcome.tree
-        learn_trials(
-            self._trials, self._keys, self._tail, tree.tokens, tree.parents,
-            len(tree), np.asarray(outcome.new_tokens, np.int32), self._now,
-        )  # fmt: skip
-
-    def _grow(self, max_nodes: int) -> int:
-        return grow_by_search(
-            self._rows,
-            self._trials,
-            self._rates,
-            self._keys,
-            self._values,
-            self._tail,
-            max_nodes,
-            self._proposal.places,
-            self._proposal.scores,
-        )
 
     @property
     def size_bytes(self) -> int:

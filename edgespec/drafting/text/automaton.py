@@ -7,7 +7,7 @@ an open-addressing table of (state, token).
 
 states int32 [2n + 1, 5]: suffix link, length of the longest string, first transition, times seen,
 last end position; edges int32 [3n, 4]: state, token, target, next transition of the state; slots
-int32 [5n]: edge + 1, or 0.
+int32 [5n]: edge + 1, or 0; sizes int64 [4].
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.drafting.proposal import OWN
+from edgespec.system.addresses import int32_line, int32_rows, int32s_at, int64_line
 from edgespec.system.jit import inner_kernel, kernel
 
 LINK, LENGTH, HEAD, COUNT, LAST_END = 0, 1, 2, 3, 4
 FROM, TOKEN, TARGET, NEXT = 0, 1, 2, 3
-NUM_STATES, NUM_EDGES, LAST = 0, 1, 2
+NUM_STATES, NUM_EDGES, LAST, NUM_TOKENS = 0, 1, 2, 3
+TEXT, STATES, EDGES, SLOTS, SIZES = range(OWN, OWN + 15, 3)
+"""Words of the drafter's table."""
 
 STATES_PER_TOKEN = 2
 EDGES_PER_TOKEN = 3
@@ -171,16 +175,16 @@ def append(
         link = states[link, LINK]
 
 
-@kernel
-def feed(
-    states: NDArray[np.int32],
-    edges: NDArray[np.int32],
-    slots: NDArray[np.int32],
-    sizes: NDArray[np.int64],
-    text: NDArray[np.int32],
-    begin: int,
-    end: int,
-) -> None:
-    """Extend the automaton by text[begin:end]."""
-    for position in range(begin, end):
-        append(states, edges, slots, sizes, text[position], position)
+def feed_automaton(table: int, tokens: int, count: int) -> int:
+    """Extend the automaton by so many tokens, for which there is room."""
+    text, slots, sizes = (
+        int32_line(table, TEXT), int32_line(table, SLOTS), int64_line(table, SIZES)
+    )  # fmt: skip
+    states, edges = int32_rows(table, STATES), int32_rows(table, EDGES)
+    new = int32s_at(tokens, count)
+    for place in range(count):
+        position = sizes[NUM_TOKENS]
+        text[position] = new[place]
+        append(states, edges, slots, sizes, new[place], position)
+        sizes[NUM_TOKENS] = position + 1
+    return 0

@@ -14,29 +14,43 @@ from numpy.typing import NDArray
 from edgespec.drafting.proposal import (
     MATCH,
     PATH,
+    PATH_AT,
     PATH_FLOOR,
+    PATH_LENGTH,
+    PLACES,
+    RATES,
+    SCORES,
     STATE,
     is_waiting,
-    num_nodes,
     num_waiting,
-    plant,
     push,
-    take_best,
 )
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.text.automaton import (
     COUNT,
+    EDGES,
     HEAD,
     LAST_END,
     LENGTH,
     LINK,
     NEXT,
+    SIZES,
+    SLOTS,
+    STATES,
     TARGET,
     match_after,
 )
 from edgespec.drafting.text.automaton import TOKEN as LABEL
 from edgespec.drafting.text.match_rates import bucket_of
-from edgespec.system.jit import inner_kernel, kernel
+from edgespec.system.addresses import (
+    float64_rows,
+    int32_line,
+    int32_rows,
+    int32s_at,
+    int64_line,
+    word,
+)
+from edgespec.system.jit import inner_kernel
 
 _MAX_FOLLOWERS = 64
 """Followers looked at, newest first: states of single frequent tokens have thousands."""
@@ -94,16 +108,17 @@ def push_followers(
     return given
 
 
-@inner_kernel
-def expand(
-    states: NDArray[np.int32],
-    edges: NDArray[np.int32],
-    rates: NDArray[np.float64],
-    places: NDArray[np.int32],
-    scores: NDArray[np.float64],
-    node: int,
-) -> None:
-    """Let the continuations of `node` wait."""
+def expand_match(table: int, node: int, _: int) -> int:
+    """Let the continuations of a node's match wait; the root's is that of the text and the path
+    that the tree is to follow.
+    """
+    places, scores = int32_rows(table, PLACES), float64_rows(table, SCORES)
+    states, edges = int32_rows(table, STATES), int32_rows(table, EDGES)
+    rates = float64_rows(table, RATES)
+    if node == 0:
+        slots, sizes = int32_line(table, SLOTS), int64_line(table, SIZES)
+        path = int32s_at(word(table, PATH_AT), word(table, PATH_LENGTH))
+        places[0, STATE], places[0, MATCH] = match_after(states, edges, slots, sizes, path)
     state, match = places[node, STATE], places[node, MATCH]
     first = num_waiting(places)
     left = 1.0
@@ -116,28 +131,4 @@ def expand(
             )
         state = states[state, LINK]
         match = min(match, states[state, LENGTH])
-
-
-@kernel
-def propose_tree(
-    states: NDArray[np.int32],
-    edges: NDArray[np.int32],
-    slots: NDArray[np.int32],
-    sizes: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    path: NDArray[np.int32],
-    root: int,
-    max_nodes: int,
-    places: NDArray[np.int32],
-    scores: NDArray[np.float64],
-) -> int:
-    """Fill the tree of what follows the text and a path, which ends with the root; best path first.
-    Return its number of nodes with the root.
-    """
-    node = plant(places, scores, root, max_nodes)
-    state, match = match_after(states, edges, slots, sizes, path)
-    places[0, STATE], places[0, MATCH] = state, match
-    while node >= 0:
-        expand(states, edges, rates, places, scores, node)
-        node = take_best(places, scores)
-    return num_nodes(places)
+    return 0

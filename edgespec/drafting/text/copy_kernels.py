@@ -13,21 +13,33 @@ from numpy.typing import NDArray
 
 from edgespec.drafting.proposal import (
     MATCH,
+    PLACES,
+    PROMPT,
+    RATES,
+    SCORES,
     STATE,
     is_waiting,
-    num_nodes,
     num_waiting,
-    plant,
     push,
-    take_best,
 )
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.tables.followers import scatter
 from edgespec.drafting.text.match_rates import PRIORS as MATCH_PRIORS
 from edgespec.drafting.text.match_rates import bucket_of
-from edgespec.system.jit import inner_kernel, kernel
+from edgespec.drafting.text_drafter import STORE, WINDOW, move_up, write_behind
+from edgespec.system.addresses import (
+    float64_rows,
+    int32_line,
+    int32_rows,
+    int64_line,
+    set_word,
+    word,
+)
+from edgespec.system.jit import inner_kernel
 
 LENGTH, CURSOR, RUN, LOST = 0, 1, 2, 3
+SOURCE, PREVIOUS, HEADS, COPY_STATE, NUM_SKIPPED = range(STORE, STORE + 15, 3)
+"""Words of the drafter's table; the last holds how many of the prompt's tokens have no room."""
 REPLACED, INSERTED, DROPPED = range(len(MATCH_PRIORS), len(MATCH_PRIORS) + 3)
 """Kinds of the first nodes after a mismatch: what came stands for a token of the source, stands
 between two, or stands for two.
@@ -52,7 +64,7 @@ def _slot(one: int, two: int, num_slots: int) -> int:
     return int((mixed * num_slots) >> 32)
 
 
-@kernel
+@inner_kernel
 def read(
     source: NDArray[np.int32],
     previous: NDArray[np.int32],
@@ -131,7 +143,7 @@ def find_anywhere(
     return best, best_same
 
 
-@kernel
+@inner_kernel
 def follow(
     source: NDArray[np.int32],
     previous: NDArray[np.int32],
@@ -190,35 +202,50 @@ def push_copy(
     return left - p_accept
 
 
-@kernel
-def grow_copy(
+@inner_kernel
+def push_ways_on(
     source: NDArray[np.int32],
     state: NDArray[np.int64],
     rates: NDArray[np.float64],
-    root: int,
-    max_nodes: int,
     places: NDArray[np.int32],
     scores: NDArray[np.float64],
-) -> int:
-    """Fill the tree, best path first; return its number of nodes with the root."""
-    node = plant(places, scores, root, max_nodes)
-    if state[CURSOR] < 0:
-        return 1
+) -> None:
+    """Let what may come next wait below the root."""
     cursor, run, lost, left = state[CURSOR], state[RUN], state[LOST], 1.0
     if lost == 0:
         push_copy(source, state, rates, places, scores, 0, cursor, run, bucket_of(run), left)
+        return
+    for kind, position in (
+        (REPLACED, cursor + lost), (INSERTED, cursor), (DROPPED, cursor + lost + 1)
+    ):  # fmt: skip
+        left = push_copy(source, state, rates, places, scores, 0, position, run // 4, kind, left)
+
+
+def expand_copy(table: int, node: int, _: int) -> int:
+    """Let what comes after a node in the source wait."""
+    places, scores = int32_rows(table, PLACES), float64_rows(table, SCORES)
+    source, state = int32_line(table, SOURCE), int64_line(table, COPY_STATE)
+    rates = float64_rows(table, RATES)
+    if node > 0:
+        position, match = places[node, STATE], places[node, MATCH]
+        push_copy(
+            source, state, rates, places, scores, node, position, match, bucket_of(match), 1.0
+        )
+    elif state[CURSOR] >= 0:
+        push_ways_on(source, state, rates, places, scores)
+    return 0
+
+
+def feed_copy(table: int, tokens: int, count: int) -> int:
+    """Read the prompt, or go along with the copy."""
+    source, state = int32_line(table, SOURCE), int64_line(table, COPY_STATE)
+    previous, heads = int32_line(table, PREVIOUS), int32_line(table, HEADS)
+    begin = write_behind(table, tokens, count)
+    text = int32_line(table, WINDOW)[: begin + count]
+    if word(table, PROMPT) == 0:
+        follow(source, previous, heads, state, text, begin)
     else:
-        for kind, position in (
-            (REPLACED, cursor + lost), (INSERTED, cursor), (DROPPED, cursor + lost + 1)
-        ):  # fmt: skip
-            left = push_copy(
-                source, state, rates, places, scores, 0, position, run // 4, kind, left
-            )
-    while node >= 0:
-        node = take_best(places, scores)
-        if node > 0:
-            position, match = places[node, STATE], places[node, MATCH]
-            push_copy(
-                source, state, rates, places, scores, node, position, match, bucket_of(match), 1.0
-            )
-    return num_nodes(places)
+        skipped = min(word(table, NUM_SKIPPED), count)
+        set_word(table, NUM_SKIPPED, word(table, NUM_SKIPPED) - skipped)
+        read(source, previous, heads, state, text, begin + skipped)
+    return move_up(table, count)

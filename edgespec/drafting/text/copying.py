@@ -14,12 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.drafting.text.copy_kernels import (
+    COPY_STATE,
     CURSOR,
+    HEADS,
     MOST_AGREEING,
+    NUM_SKIPPED,
+    PREVIOUS,
     PRIORS,
-    follow,
-    grow_copy,
-    read,
+    SOURCE,
+    expand_copy,
+    feed_copy,
 )
 from edgespec.drafting.text_drafter import TextDrafter
 
@@ -35,6 +39,9 @@ class CopyDrafter(TextDrafter):
     name = "copy"
     orders = MOST_AGREEING
     priors = PRIORS
+    expand = expand_copy
+    feed = feed_copy
+    callable_from_kernels = True
 
     def __init__(self, max_bytes: int = TextDrafter.default_bytes, *, source: int = 1) -> None:
         super().__init__(max_bytes, source=source)
@@ -44,40 +51,20 @@ class CopyDrafter(TextDrafter):
         self._source = np.zeros(capacity, np.int32)
         self._previous = np.zeros(capacity, np.int32)
         self._heads = np.zeros(capacity, np.int32)
-        self._is_prompt = False
-        self._num_skipped = 0
+        self.table.bind(COPY_STATE, self._state)
+        self.table.bind(SOURCE, self._source)
+        self.table.bind(PREVIOUS, self._previous)
+        self.table.bind(HEADS, self._heads)
 
     def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         """Start over with these tokens as the text to copy from, and so far the whole text."""
-        self._is_prompt = True
-        self._num_skipped = max(len(tokens) - len(self._source), 0)
+        self._words[NUM_SKIPPED] = max(len(tokens) - len(self._source), 0)
         super().reset(tokens)
-        self._is_prompt = False
 
     def _forget(self) -> None:
         self._state.fill(0)
         self._state[CURSOR] = -1
         self._heads.fill(0)
-
-    def _learn_text(self, text: NDArray[np.int32], begin: int) -> None:
-        index = (self._source, self._previous, self._heads, self._state)
-        if not self._is_prompt:
-            follow(*index, text, begin)
-            return
-        skipped = min(self._num_skipped, len(text) - begin)
-        self._num_skipped -= skipped
-        read(*index, text, begin + skipped)
-
-    def _grow(self, max_nodes: int) -> int:
-        return grow_copy(
-            self._source,
-            self._state,
-            self._rates,
-            self._tail[-1],
-            max_nodes,
-            self._proposal.places,
-            self._proposal.scores,
-        )
 
     @property
     def size_bytes(self) -> int:

@@ -9,68 +9,82 @@ trusted is learnt.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import DraftTree
 from edgespec.drafting.proposal import (
+    NOW,
     PARENT,
     PATH,
     PATH_FLOOR,
+    PLACES,
+    PROMPT,
+    RATES,
+    SCORES,
     TOKEN,
-    num_nodes,
     num_waiting,
-    plant,
-    take_best,
 )
 from edgespec.drafting.tables.counted import priors_by_order, push_counted
 from edgespec.drafting.tables.followers import SET_ROWS, count_text, find, keys_at_node
 from edgespec.drafting.tables.table_drafter import TableDrafter, new_rows
 from edgespec.drafting.text.history import History
 from edgespec.drafting.text.store import COLUMNS, ORDERS, WAYS, Store
-from edgespec.system.jit import kernel
+from edgespec.drafting.text_drafter import KEYS, ROWS, WINDOW, move_up, write_behind
+from edgespec.drafting.tree import DraftTree
+from edgespec.system.addresses import (
+    float64_rows,
+    int32_line,
+    int32_rows,
+    int64_rows,
+    set_word,
+    word,
+)
 
 _TRUST = (1.0, 0.95, 0.8, 0.6)
 """What followers in each store are worth at first, most local first."""
 _PRIORS = tuple(trust * prior for trust in _TRUST for prior in priors_by_order(ORDERS))
 _LEAST_FOR_HISTORY = 2 * History.size_bytes
+CONVERSATION, HISTORY, CORPUS, NUM_PAST = ROWS + 3, ROWS + 6, ROWS + 9, ROWS + 12
+"""Words: the stores after the reply's own, in order; tokens of the history, -1 where none is kept.
+"""
 
 
-@kernel
-def grow_from_stores(
-    reply: NDArray[np.int32],
-    conversation: NDArray[np.int32],
-    history: NDArray[np.int32],
-    corpus: NDArray[np.int32],
-    rates: NDArray[np.float64],
-    keys: NDArray[np.int64],
-    tail: NDArray[np.int32],
-    max_nodes: int,
-    places: NDArray[np.int32],
-    scores: NDArray[np.float64],
-) -> int:
-    """Fill the tree, best path first; return its number of nodes with the root."""
-    stores = (reply, conversation, history, corpus)
-    node = plant(places, scores, tail[-1], max_nodes)
+def expand_stores(table: int, node: int, _: int) -> int:
+    """Let what followed the contexts that end with a node wait, the longest context's first, of
+    each the most local store's.
+    """
+    places, scores = int32_rows(table, PLACES), float64_rows(table, SCORES)
+    rates, keys = float64_rows(table, RATES), int64_rows(table, KEYS)
+    tail = int32_line(table, WINDOW)[: len(keys)]
     tokens, parents = places[:, TOKEN], places[:, PARENT]
-    while node >= 0:
-        left = 1.0
-        first = num_waiting(places)
-        for order in range(keys_at_node(tokens, parents, node, tail, keys) - 1, -1, -1):
-            for level in range(len(stores)):
-                if left * scores[node, PATH] < PATH_FLOOR:
-                    break
-                rows = stores[level]
-                row = find(rows, keys[order, 0], keys[order, 1])
-                if row >= 0:
-                    left = push_counted(
-                        rows, row, level * ORDERS + order, rates, places, scores,
-                        first, node, left, False,
-                    )  # fmt: skip
-        node = take_best(places, scores)
-    return num_nodes(places)
+    left = 1.0
+    first = num_waiting(places)
+    for order in range(keys_at_node(tokens, parents, node, tail, keys) - 1, -1, -1):
+        for level in range(len(_TRUST)):
+            if left * scores[node, PATH] < PATH_FLOOR:
+                break
+            rows = int32_rows(table, ROWS + 3 * level)
+            row = find(rows, keys[order, 0], keys[order, 1])
+            if row >= 0:
+                left = push_counted(
+                    rows, row, level * ORDERS + order, rates, places, scores,
+                    first, node, left, False,
+                )  # fmt: skip
+    return 0
+
+
+def feed_stores(table: int, tokens: int, count: int) -> int:
+    """Count a prompt in the conversation, and what is written in the reply and the history."""
+    begin = write_behind(table, tokens, count)
+    text, keys = int32_line(table, WINDOW)[: begin + count], int64_rows(table, KEYS)
+    if word(table, PROMPT) != 0:
+        count_text(int32_rows(table, CONVERSATION), keys, text, begin, word(table, NOW))
+    else:
+        count_text(int32_rows(table, ROWS), keys, text, begin, word(table, NOW))
+        if word(table, NUM_PAST) >= 0:
+            count_text(int32_rows(table, HISTORY), keys, text, begin, word(table, NUM_PAST))
+            set_word(table, NUM_PAST, (word(table, NUM_PAST) + count) % 2**30)
+    return move_up(table, count)
 
 
 class HierarchyDrafter(TableDrafter):
@@ -87,6 +101,8 @@ class HierarchyDrafter(TableDrafter):
     ways = WAYS
     part = 0.25
     priors = _PRIORS
+    expand = expand_stores
+    feed = feed_stores
 
     def __init__(
         self,
@@ -102,47 +118,27 @@ class HierarchyDrafter(TableDrafter):
         self._corpus = corpus
         self._conversation = self._nothing  # small, while the rest is counted
         self._conversation = new_rows(max_bytes - self.size_bytes, WAYS)
-        self._is_prompt = False
-
-    def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
-        """Start over: these tokens are the conversation, and what is extended is the reply."""
-        self._is_prompt = True
-        super().reset(tokens)
-        self._is_prompt = False
+        past = self._nothing if self._history is None else self._history.rows
+        self.table.bind(CONVERSATION, self._conversation)
+        self.table.bind(HISTORY, past)
+        self.table.bind(CORPUS, self._nothing if corpus is None else corpus.rows)
 
     def _forget(self) -> None:
         super()._forget()
         self._conversation.fill(0)
 
-    def _learn_text(self, text: NDArray[np.int32], begin: int) -> None:
-        if self._is_prompt:
-            count_text(self._conversation, self._keys, text, begin, self._now)
-            return
-        count_text(self._rows, self._keys, text, begin, self._now)
-        if self._history is not None:
-            past = self._history
-            count_text(past.rows, self._keys, text, begin, past.num_tokens)
-            past.num_tokens = (past.num_tokens + len(text) - begin) % 2**30
+    def _feed(self, tokens: NDArray[np.int32]) -> None:
+        past = self._history  # others may have written it since
+        self._words[NUM_PAST] = -1 if past is None else past.num_tokens
+        super()._feed(tokens)
+        if past is not None:
+            past.num_tokens = self._words[NUM_PAST]
 
     def propose(self, max_nodes: int) -> DraftTree:
         """The likeliest continuations, at most `max_nodes` besides the root, best path first."""
         if self._corpus is not None:
             self._corpus.keep_small()
         return super().propose(max_nodes)
-
-    def _grow(self, max_nodes: int) -> int:
-        return grow_from_stores(
-            self._rows,
-            self._conversation,
-            self._nothing if self._history is None else self._history.rows,
-            self._nothing if self._corpus is None else self._corpus.rows,
-            self._rates,
-            self._keys,
-            self._tail,
-            max_nodes,
-            self._proposal.places,
-            self._proposal.scores,
-        )
 
     def close(self) -> None:
         """Keep the history for the next run."""

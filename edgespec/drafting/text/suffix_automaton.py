@@ -18,64 +18,74 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import Drafter, DraftTree, Path, StepOutcome
-from edgespec.drafting.proposal import MOST_NODES, Proposal
-from edgespec.drafting.rates import new_rates
+from edgespec.drafting.grown import GrownDrafter, feed_one
 from edgespec.drafting.text.automaton import (
     BYTES_PER_TOKEN,
+    EDGES,
     EDGES_PER_TOKEN,
     LAST,
     LENGTH,
     LINK,
     NUM_EDGES,
     NUM_STATES,
+    NUM_TOKENS,
+    SIZES,
+    SLOTS,
     SLOTS_PER_TOKEN,
+    STATES,
     STATES_PER_TOKEN,
-    feed,
+    TEXT,
+    feed_automaton,
 )
-from edgespec.drafting.text.continuations import propose_tree
+from edgespec.drafting.text.continuations import expand_match
 from edgespec.drafting.text.match_rates import PRIORS
-from edgespec.errors import OptionError
 
 _FIRST_CAPACITY = 1024
-MIN_BYTES = 64 * 1024
-_NO_PATH: NDArray[np.int32] = np.zeros(0, np.int32)
 
 
-class SuffixAutomatonDrafter(Drafter):
+class SuffixAutomatonDrafter(GrownDrafter):
     """Proposes what followed earlier occurrences of the text's longest repeated suffix.
 
     Its store grows by doubling, up to `max_bytes`; when that is full it is rebuilt from the latest
     half of the text, so older text is forgotten and no cap is ever exceeded. Rebuilding takes about
-    a microsecond per token kept. Raises OptionError when `max_bytes` is too small to be of use.
+    a microsecond per token kept.
     """
 
     name = "suffix-automaton"
     follows = True
+    priors = PRIORS
+    expand = expand_match
+    feed = feed_automaton
+    callable_from_kernels = True
 
     def __init__(self, max_bytes: int = 8 * 2**20, *, source: int = 1) -> None:
-        if max_bytes < MIN_BYTES:
-            raise OptionError(
-                f"a suffix automaton of {max_bytes} bytes is too small; give it {MIN_BYTES} or more"
-            )
-        self.max_bytes = max_bytes
-        self.source = source
-        self._rates = new_rates(PRIORS)
-        self._proposal = Proposal(source)
+        super().__init__(max_bytes, source=source)
         self._sizes = np.zeros(4, np.int64)
+        self.table.bind(SIZES, self._sizes)
         # A rebuild holds one more copy of the tokens: 4 bytes each.
         self._most_tokens = (max_bytes - self._fixed_bytes) // (BYTES_PER_TOKEN + 4)
         self._allocate(min(_FIRST_CAPACITY, self._most_tokens))
 
     @property
     def _fixed_bytes(self) -> int:
-        return self._rates.nbytes + self._sizes.nbytes + self._proposal.size_bytes
+        return super()._fixed_bytes + self._sizes.nbytes
+
+    @property
+    def _num_tokens(self) -> int:
+        return int(self._sizes[NUM_TOKENS])
+
+    @property
+    def last_token(self) -> int:
+        return int(self._text[self._num_tokens - 1]) if self._num_tokens else -1
+
+    @property
+    def room(self) -> int:
+        return len(self._text) - self._num_tokens
 
     def _allocate(self, capacity: int) -> None:
         """An empty automaton for texts of `capacity` tokens; sizes are the worst case, so nothing
         can overflow.
         """
-        self._num_tokens = 0
         self._text = np.empty(capacity, np.int32)
         self._states = np.empty((STATES_PER_TOKEN * capacity + 1, 5), np.int32)
         self._edges = np.empty((EDGES_PER_TOKEN * capacity, 4), np.int32)
@@ -83,7 +93,12 @@ class SuffixAutomatonDrafter(Drafter):
         self._sizes[NUM_STATES] = 1
         self._sizes[NUM_EDGES] = 0
         self._sizes[LAST] = 0
+        self._sizes[NUM_TOKENS] = 0
         self._states[0] = (-1, 0, -1, 0, -1)
+        self.table.bind(TEXT, self._text)
+        self.table.bind(STATES, self._states)
+        self.table.bind(EDGES, self._edges)
+        self.table.bind(SLOTS, self._slots)
 
     def _rebuild(self, tokens: NDArray[np.int32], capacity: int) -> None:
         """Start over with `tokens`, releasing the old arrays before the new ones are made; where
@@ -98,18 +113,13 @@ class SuffixAutomatonDrafter(Drafter):
         self._feed(tokens)
 
     def _feed(self, tokens: NDArray[np.int32]) -> None:
-        begin = self._num_tokens
-        self._text[begin : begin + len(tokens)] = tokens
-        self._num_tokens += len(tokens)
-        feed(
-            self._states, self._edges, self._slots, self._sizes, self._text, begin, self._num_tokens
-        )
+        feed_one(self.table.address, tokens)
 
     def shrink(self) -> int:
         """Halve capacity and cap, and keep the latest tokens that fill half of what is left."""
         before, half = self.size_bytes, self._most_tokens // 2
-        if half * BYTES_PER_TOKEN >= MIN_BYTES // 2:
-            self._proposal.forget()
+        if half * BYTES_PER_TOKEN >= self.least_bytes // 2:
+            self._forget_proposal()
             self._most_tokens = half
             capacity = min(half, max(len(self._text) // 2, 1))
             keep = min(self._num_tokens, max(capacity // 2, 1))
@@ -137,7 +147,7 @@ class SuffixAutomatonDrafter(Drafter):
         if len(ids) > self._most_tokens:
             ids = ids[-max(self._most_tokens // 2, 1) :]
         capacity = min(self._most_tokens, max(_FIRST_CAPACITY, 2 * len(ids)))
-        self._proposal.forget()
+        self._forget_proposal()
         self._rebuild(ids, capacity)
 
     def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
@@ -154,43 +164,6 @@ class SuffixAutomatonDrafter(Drafter):
         """Length of the text's longest suffix that occurred before."""
         link = int(self._states[self._sizes[LAST], LINK])
         return int(self._states[link, LENGTH]) if link > 0 else 0
-
-    def propose(self, max_nodes: int) -> DraftTree:
-        """The likeliest continuations, at most `max_nodes` besides the root, best path first."""
-        if self._num_tokens == 0:
-            raise OptionError(
-                "a drafter has no text to continue; call reset() with the prompt first"
-            )
-        return self._grow(_NO_PATH, self._text[self._num_tokens - 1], max_nodes, self._proposal)
-
-    def propose_after(self, path: Path, max_nodes: int, scratch: Proposal) -> DraftTree:
-        """What followed the longest suffix of text and path that occurred in the text."""
-        return self._grow(np.array(path.tokens, np.int32), path.tokens[-1], max_nodes, scratch)
-
-    def _grow(
-        self, path: NDArray[np.int32], root: int, max_nodes: int, proposal: Proposal
-    ) -> DraftTree:
-        num_nodes = propose_tree(
-            self._states,
-            self._edges,
-            self._slots,
-            self._sizes,
-            self._rates,
-            path,
-            root,
-            min(max_nodes, MOST_NODES),
-            proposal.places,
-            proposal.scores,
-        )
-        return proposal.tree(num_nodes)
-
-    def observe(self, outcome: StepOutcome) -> None:
-        """Learn how often matches of each length were right.
-
-        The last proposal is compared with the tokens that came, whether or not its nodes were
-        verified.
-        """
-        self._proposal.settle(outcome.new_tokens, self._rates)
 
     @property
     def size_bytes(self) -> int:

@@ -1,22 +1,22 @@
-"""What each lever of a plan would give, or take, if it alone were moved."""
+"""What a plan would take if one of its settings were different."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from edgespec.memory.plan.plan import Lever
+from edgespec.memory.plan.plan import Alternative
 from edgespec.memory.plan.settings import KV_TYPES, SMALLEST_CHUNK, SMALLEST_CONTEXT, Settings
 from edgespec.memory.plan.sizing import Sizing
 
 
-def levers(sizing: Sizing, chosen: Settings) -> tuple[Lever, ...]:
-    """The same plan with one thing changed each: half and twice the context, the other KV types, no
+def alternatives(sizing: Sizing, chosen: Settings) -> tuple[Alternative, ...]:
+    """The same plan with one change each: half and twice the context, the other KV types, no
     drafting, smaller prefill passes, one thread, the other backend.
     """
     total = sizing.total(chosen)
     found = [
-        Lever(name, option, changed, changed - total)
+        Alternative(name, option, changed, changed - total)
         for name, option, changed in (*_settings(sizing, chosen), *_backend(sizing, chosen))
     ]
     return tuple(found)
@@ -34,9 +34,9 @@ def _settings(sizing: Sizing, chosen: Settings) -> Iterator[tuple[str, str, int]
             if other != chosen.kv_type:
                 yield change("KV type", f"--kv-type {other}", kv_type=other)
     if chosen.max_nodes > chosen.sequences:
-        yield change("nodes", "--no-speculation", max_nodes=chosen.sequences, drafter_bytes=0)
+        yield change("speculation", "--no-speculation", max_nodes=chosen.sequences, drafter_bytes=0)
     if chosen.prefill_chunk > SMALLEST_CHUNK:
-        name = f"prefill passes of {SMALLEST_CHUNK}"
+        name = f"prefill chunk of {SMALLEST_CHUNK}"
         yield change(name, "", prefill_chunk=SMALLEST_CHUNK)
     if chosen.threads > 1:
         yield change("threads", "--threads 1", threads=1)

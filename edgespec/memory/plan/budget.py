@@ -33,9 +33,9 @@ class Budget:
             size = snapshot.reachable_bytes - reserve_bytes(snapshot)
             if size <= snapshot.process_resident_bytes:
                 raise BudgetError(
-                    f"there is no memory to plan with: {_state(snapshot)}, and "
-                    f"{format_size(reserve_bytes(snapshot))} stay in reserve; close something, "
-                    "or name a size with --memory"
+                    f"not enough free memory: {_state(snapshot)}, and "
+                    f"{format_size(reserve_bytes(snapshot))} are kept in reserve; close other "
+                    "programs, or set a size with --memory"
                 )
         else:
             size = parse_size(text, whole_bytes=snapshot.usable_bytes)
@@ -47,8 +47,8 @@ class Budget:
         size = format_size(self.size_bytes)
         if is_auto(self.asked):
             reserve = format_size(reserve_bytes(self.snapshot))
-            return f"budget {size}: {_state(self.snapshot)}; {reserve} stay in reserve"
-        return f"budget {size}: asked for with {self.asked}; {_state(self.snapshot)}"
+            return f"budget {size}: {_state(self.snapshot)}; {reserve} are kept in reserve"
+        return f"budget {size}: as requested ({self.asked}); {_state(self.snapshot)}"
 
 
 def reserve_bytes(snapshot: MemorySnapshot) -> int:
@@ -63,14 +63,14 @@ def reserve_bytes(snapshot: MemorySnapshot) -> int:
 def _check(size: int, text: str, snapshot: MemorySnapshot) -> None:
     if size > snapshot.reachable_bytes:
         raise BudgetError(
-            f"--memory {text} is {format_size(size)}, and {_state(snapshot)}; the most this "
-            f"process can have now is --memory {share_size(snapshot.reachable_bytes)}"
+            f"--memory {text} is {format_size(size)}, but only {_state(snapshot)}; the most this "
+            f"process can get now is --memory {share_size(snapshot.reachable_bytes)}"
         )
     if size < snapshot.process_resident_bytes:
         held = format_size(snapshot.process_resident_bytes)
         raise BudgetError(
-            f"--memory {text} is {format_size(size)}, and the interpreter with its libraries "
-            f"alone already holds {held}; ask `edgespec plan` what a model needs"
+            f"--memory {text} is {format_size(size)}, but Python and its libraries alone already "
+            f"use {held}; `edgespec plan` shows what a model needs"
         )
 
 
@@ -82,6 +82,6 @@ def _state(snapshot: MemorySnapshot) -> str:
     )
     where = "the control group allows" if limited else "the machine has"
     return (
-        f"{free} of the {usable} {where} are free besides the "
-        f"{format_size(snapshot.process_resident_bytes)} this process holds"
+        f"{free} of the {usable} {where} are free, besides the "
+        f"{format_size(snapshot.process_resident_bytes)} this process uses"
     )

@@ -2,7 +2,7 @@
 
 All on CPython 3.11, Linux x86-64, glibc, Numba 0.68 (LLVM 20), NumPy 2.4; resident set of a fresh
 process, median of three. "Peak" is the growth while it happens, pages of shared libraries included;
-"kept" is what is left of it after `monitor.release_free_memory` has given those back.
+"kept" is what is left of it after `release_free_memory` has given those back.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Runtime:
 
     resident_bytes: int
     code_bytes: int = 0
-    """Part of it that `monitor.release_free_memory` will give back (`monitor.code_bytes`)."""
+    """Part of it that `release_free_memory` will give back (`code_bytes`)."""
     imported: frozenset[str] = frozenset()
     """Those of `LIBRARIES` that are imported already."""
     kernels: KernelState = "cold"

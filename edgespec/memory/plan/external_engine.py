@@ -1,4 +1,4 @@
-"""Where every byte of a session on another engine goes; the engine itself tells most of them."""
+"""Where every byte of a session on an external engine goes; the engine itself tells most."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class EngineBytes:
     kv_type: str = ""
     """How it keeps keys and values, where that is not for us to choose."""
     branch_bytes: int = 0
-    """Of each position of a text, for each node of a pass but its root."""
+    """Per position of a sequence, for each node of a pass but its root."""
     cell_bytes: int = 0
-    """Of each position of all texts, beside its keys and values."""
+    """Per position of all sequences, beside its keys and values."""
     scratch: int = 0
     """What it multiplies in, where that is not part of what it tells."""
     read_tensors: int = 1
@@ -75,15 +75,14 @@ def external_footprint(
         kernels = int(kernels * KERNELS_KEPT)
     weights = _weights_bytes(spec, tensors, engine)
     kv_type = engine.kv_type or settings.kv_type
-    texts = settings.sequences
-    positions = texts * settings.context
+    positions = settings.sequences * settings.context
     sequences = _num_branches(settings)
     rows = sequences + 1
     branches = _branches_bytes(settings, engine)
-    choosing = calibration.SAMPLING_BYTES_PER_TOKEN + 8 * (texts - 1)  # a heap each
+    choosing = calibration.SAMPLING_BYTES_PER_TOKEN + 8 * (settings.sequences - 1)  # a heap each
     held = [
         FootprintItem("interpreter", base, "with its libraries, measured"),
-        FootprintItem("compiled kernels", kernels, "of decoding, measured"),
+        FootprintItem("compiled kernels", kernels, "for decoding, measured"),
         FootprintItem(engine.name, engine.library, "the library, measured"),
         FootprintItem("vocabulary", engine.vocabulary, f"{engine.name}'s, measured"),
         FootprintItem("tokenizer", tokenizer_bytes(spec.vocab_size), f"{spec.vocab_size} tokens"),
@@ -91,15 +90,18 @@ def external_footprint(
         FootprintItem("KV cache", engine.cache, f"{positions} positions, {kv_type}", True),
         FootprintItem("activations", engine.compute, f"{engine.name}'s compute buffer", True),
         FootprintItem("logits", 4 * spec.vocab_size * rows, f"{rows} rows"),
-        FootprintItem("scratch", engine.scratch, f"{engine.name}'s for products"),
-        FootprintItem("branches", branches, f"{sequences} beside the text"),
+        FootprintItem("scratch", engine.scratch, f"for {engine.name}'s products"),
+        FootprintItem("branches", branches, f"{sequences} beside the sequence"),
         FootprintItem("sampling", spec.vocab_size * choosing),
-        *(FootprintItem(name, texts * size, "cap") for name, size in drafters.items()),
+        *(
+            FootprintItem(name, settings.sequences * size, "limit")
+            for name, size in drafters.items()
+        ),
         FootprintItem("session", SESSION_BYTES, "graphs, cells, text, library pages"),
         FootprintItem("threads", (threads - 1) * calibration.THREAD_BYTES, f"{threads - 1} more"),
     ]
     if datastore_bytes:
-        held.append(FootprintItem("datastore", datastore_bytes, "of the file, at a time"))
+        held.append(FootprintItem("datastore", datastore_bytes, "resident at a time"))
     if draft_model_bytes:
         held.append(FootprintItem("draft model", draft_model_bytes, "weights, KV cache, scratch"))
     total = sum(item.size_bytes for item in held)
@@ -110,9 +112,9 @@ def external_footprint(
         (
             *held,
             FootprintItem(
-                "loading", max(0, loading - after), "a tensor being read, beyond the rest"
+                "loading", max(0, loading - after), "a tensor being read, in excess of the above"
             ),
-            FootprintItem("start-up", start_up, "compiler, before the weights, beyond the rest"),
+            FootprintItem("start-up", start_up, "compiler, in excess of the above"),
         )
     )
 
@@ -120,7 +122,7 @@ def external_footprint(
 def engine_bytes(
     spec: ModelSpec, tensors: Iterable[TensorInfo], settings: Settings, engine: EngineBytes
 ) -> tuple[int, int]:
-    """What a model that drafts holds on another engine, besides the library and all that is ours:
+    """What a draft model holds on an external engine, besides the library and all that is ours:
     once it is loaded, and to work with.
     """
     tensors = tuple(tensors)
@@ -136,7 +138,7 @@ def _num_branches(settings: Settings) -> int:
 
 
 def _branches_bytes(settings: Settings, engine: EngineBytes) -> int:
-    """What is noted of positions and of who shares them."""
+    """Tables of positions and of the sequences that share them."""
     branches = (settings.max_nodes - 1) * settings.context * engine.branch_bytes
     return branches + settings.sequences * settings.context * engine.cell_bytes
 

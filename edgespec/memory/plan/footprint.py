@@ -24,6 +24,7 @@ from edgespec.memory.plan.native_sizes import (
     weights_bytes,
 )
 from edgespec.memory.plan.plan import Footprint, FootprintItem
+from edgespec.memory.plan.settings import Settings
 from edgespec.models.spec import ModelSpec, TensorInfo
 
 ADAPTER_ITEM = "early-exit adapter"
@@ -32,15 +33,10 @@ ADAPTER_ITEM = "early-exit adapter"
 def native_footprint(
     spec: ModelSpec,
     tensors: Iterable[TensorInfo],
-    runtime: Runtime,
+    settings: Settings,
     *,
-    context_length: int,
-    max_nodes: int,
-    prefill_chunk: int,
-    threads: int,
     drafters: Mapping[str, int],
-    kv_type: str = "f16",
-    sequences: int = 1,
+    runtime: Runtime,
     datastore_bytes: int = 0,
     draft_model_bytes: int = 0,
     draft_loading_bytes: int = 0,
@@ -49,8 +45,8 @@ def native_footprint(
     """Itemise the peak of a native session, in bytes.
 
     `runtime` is how far the process has started, `drafters` the cap of each store by its item's
-    name for each of `sequences` texts, which have a context each, `datastore_bytes` what is
-    resident of a mapped file. Items and their formulas: interpreter
+    name for each sequence, `datastore_bytes` what is resident of a mapped file. Items and their
+    formulas: interpreter
     (resident now, less library pages that go), libraries and compiled kernels (measured,
     `calibration.py`), tokenizer (`tokenizer_bytes`), weights, KV cache, activations, node scratch
     and logits (`native_sizes.py`), sampling (24 bytes a token of the vocabulary), stores (their
@@ -58,9 +54,11 @@ def native_footprint(
     measured). Raises UnsupportedModelError.
     """
     tensors = tuple(tensors)
+    context, kv_type, sequences = settings.context, settings.kv_type, settings.sequences
+    max_nodes, prefill_chunk, threads = settings.max_nodes, settings.prefill_chunk, settings.threads
     rows = max(max_nodes, prefill_chunk)
     nodes = f"{max_nodes} node{'' if max_nodes == 1 else 's'}"
-    texts = "" if sequences == 1 else f"{sequences} x "
+    times = "" if sequences == 1 else f"{sequences} x "
     choosing = calibration.SAMPLING_BYTES_PER_TOKEN + 8 * (sequences - 1)  # a heap each
     steady = [
         FootprintItem("interpreter", runtime.interpreter_bytes(), "resident now, measured"),
@@ -72,30 +70,33 @@ def native_footprint(
     running = [
         FootprintItem(
             "KV cache",
-            sequences * kv_bytes(spec, context_length, kv_type),
-            f"{texts}{-(-context_length // KV_BLOCK)} x {KV_BLOCK} positions, {kv_type}",
+            sequences * kv_bytes(spec, context, kv_type),
+            f"{times}{-(-context // KV_BLOCK)} x {KV_BLOCK} positions, {kv_type}",
             exact=True,
         ),
         FootprintItem(
             "activations",
             activation_bytes(spec, rows, kv_type, sequences),
-            f"{rows} rows a pass",
+            f"{rows} rows per pass",
             exact=True,
         ),
         FootprintItem(
             "node scratch",
-            scratch_bytes(spec, context_length, max_nodes, prefill_chunk, threads, sequences),
+            scratch_bytes(spec, context, max_nodes, prefill_chunk, threads, sequences),
             f"attention of {nodes}, tree tables",
             exact=True,
         ),
         FootprintItem("logits", logits_bytes(spec, max_nodes), f"rows of {nodes}", exact=True),
         FootprintItem("sampling", spec.vocab_size * choosing),
-        *(FootprintItem(name, sequences * size, f"{texts}cap") for name, size in drafters.items()),
+        *(
+            FootprintItem(name, sequences * size, f"{times}limit")
+            for name, size in drafters.items()
+        ),
         FootprintItem("session", calibration.SESSION_BYTES, "text, templates, library pages"),
-        FootprintItem("thread stacks", threads * calibration.THREAD_BYTES, f"{threads} and one"),
+        FootprintItem("thread stacks", threads * calibration.THREAD_BYTES, f"{threads} + 1"),
     ]
     if datastore_bytes:
-        running.append(FootprintItem("datastore", datastore_bytes, "of the file, at a time"))
+        running.append(FootprintItem("datastore", datastore_bytes, "resident at a time"))
     if draft_model_bytes:
         running.append(
             FootprintItem("draft model", draft_model_bytes, "weights, KV cache, scratch")
@@ -109,7 +110,7 @@ def native_footprint(
     loading = max(0, loading_bytes(tensors) - used, draft_loading_bytes - used)
     startup = max(0, runtime.peak_bytes() - held - used - loading)
     extra = [
-        FootprintItem("loading", loading, "rows of the file, beyond what running needs"),
+        FootprintItem("loading", loading, "rows of the file, in excess of the above"),
         FootprintItem("start-up", startup, _startup_note(runtime)),
     ]
     return Footprint((*steady, *running, slack, *extra))
@@ -127,8 +128,8 @@ def _kernels_bytes(runtime: Runtime, drafters: Mapping[str, int]) -> int:
 
 
 def _startup_note(runtime: Runtime) -> str:
-    work = "compiling in a child, once" if runtime.kernels == "cold" else "loading kernels"
-    return f"{work}, before the weights, beyond the rest"
+    work = "compiling once, in a child" if runtime.kernels == "cold" else "loading kernels"
+    return f"{work}, in excess of the above"
 
 
 def _sum(items: Iterable[FootprintItem]) -> int:

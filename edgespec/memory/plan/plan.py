@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
 
 from edgespec.memory.plan.placement import DevicePart
 from edgespec.system.size import format_size
@@ -33,7 +33,7 @@ class Footprint:
 
     @property
     def exact(self) -> dict[str, int]:
-        """The items a backend can be held to, by name: what `Target.allocated_bytes` tells."""
+        """The items a backend can be held to, by name, as `Target.allocated_bytes` has them."""
         return {item.name: item.size_bytes for item in self.items if item.exact}
 
     def __iter__(self) -> Iterator[FootprintItem]:
@@ -55,15 +55,15 @@ class Footprint:
 
 
 @dataclass(frozen=True, slots=True)
-class Lever:
-    """What the plan would take if one thing were different."""
+class Alternative:
+    """What the plan would take if one setting were different."""
 
     name: str
     option: str
     """What to type for it; "" when the planner alone decides."""
     total_bytes: int
     change_bytes: int
-    """Less than zero: this much would be saved."""
+    """Negative: this much would be saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Plan:
     context_length: int
     kv_type: str
     max_nodes: int
-    """Most nodes in one verification pass, the root included."""
+    """Maximum nodes in one verification pass, the root included."""
     prefill_chunk: int
     threads: int
     gpu_layers: int
@@ -102,12 +102,12 @@ class Plan:
     footprint: Footprint
     reasons: tuple[str, ...] = field(default=())
     """One sentence for each choice the planner made."""
-    levers: tuple[Lever, ...] = field(default=())
-    """What else could be asked for, and what it would take."""
+    alternatives: tuple[Alternative, ...] = field(default=())
+    """What changing one setting would give; `levers` in JSON."""
     drafter_bytes: int = 0
-    """Most bytes all drafters' stores may hold together for each text; 0 drafts nothing."""
+    """Maximum bytes of all drafters' stores together for each sequence; 0 drafts nothing."""
     sequences: int = 1
-    """Texts that may be written at once; each has `context_length` positions of its own."""
+    """Replies that may be written at once; each has `context_length` positions of its own."""
     candidates: tuple[Candidate, ...] = field(default=())
     """Backends that were compared for this plan; empty where an earlier choice was kept."""
     devices: tuple[DevicePart, ...] = field(default=())
@@ -124,11 +124,15 @@ class Plan:
         """Peak resident memory this plan expects."""
         return self.footprint.total_bytes
 
+    def with_notes(self, *notes: str) -> Self:
+        """The same plan with more reasons; empty ones are left out."""
+        return replace(self, reasons=(*self.reasons, *filter(None, notes)))
+
     def explain(self) -> str:
         """The plan as text: a line per item and the reason for every choice."""
-        texts = f"{self.sequences} texts at once · " if self.sequences > 1 else ""
+        replies = f"{self.sequences} replies at once · " if self.sequences > 1 else ""
         lines = [
-            f"backend {self.backend} · {self.quantisation} · {texts}"
+            f"backend {self.backend} · {self.quantisation} · {replies}"
             f"context {self.context_length} tokens "
             f"({self.kv_type} KV) · up to {self.max_nodes} nodes · {self.threads} "
             f"{'thread' if self.threads == 1 else 'threads'}"
@@ -151,7 +155,7 @@ class Plan:
         values["reasons"] = list(self.reasons)
         values["devices"] = [part.as_dict() for part in self.devices]
         values["draft_devices"] = [part.as_dict() for part in self.draft_devices]
-        values["levers"] = [asdict(lever) for lever in self.levers]
+        values["levers"] = values.pop("alternatives")  # the key that scripts know
         values["candidates"] = [
             asdict(one) | {"pass_ms": dict(one.pass_ms)} for one in self.candidates
         ]

@@ -3,115 +3,86 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import replace
 
 from edgespec.errors import OptionError
-from edgespec.memory.plan.alternatives import levers
+from edgespec.memory.plan.alternatives import alternatives
 from edgespec.memory.plan.budget import Budget
-from edgespec.memory.plan.calibration import Runtime
-from edgespec.memory.plan.external_engine import Ask
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.reasons import reasons
 from edgespec.memory.plan.refusal import refuse
-from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS, KV_TYPES, Limits
-from edgespec.memory.plan.sizing import DraftModelSizes, Sizing
-from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
+from edgespec.memory.plan.settings import KV_TYPES, Limits
+from edgespec.memory.plan.sizing import Sizing
+from edgespec.models.spec import TensorInfo, TensorType
 from edgespec.system.hardware import Hardware
 
 BACKENDS = ("native", "reference", "llamacpp", "onnx")
 """Backends whose footprint is known before loading."""
-_ASKED = ("llamacpp", "onnx")
-"""Those of them that tell it themselves."""
+_EXTERNAL = ("llamacpp", "onnx")
+"""Those on external engines, which say it themselves."""
 
 
-@dataclass(frozen=True, slots=True)
-class Planner:
-    """Turns a model, a budget and a machine into a plan; pure, so every choice can be tested."""
+def make_plan(
+    sizing: Sizing,
+    budget: Budget,
+    hardware: Hardware,
+    *,
+    context: int | None = None,
+    threads: int | None = None,
+    max_nodes: int | None = None,
+    kv_type: str = "auto",
+    sequences: int = 1,
+) -> Plan:
+    """The fastest settings that fit; what is given is kept, what is None or "auto" is chosen.
 
-    runtime: Runtime | None = None
-    """How far this process has started; None is a cold start from the budget's snapshot."""
-    ask: Ask | None = None
-    """For the backends on other engines: what they would hold, as they tell."""
-
-    def plan(
-        self,
-        spec: ModelSpec,
-        tensors: Iterable[TensorInfo],
-        budget: Budget,
-        hardware: Hardware,
-        *,
-        context: int | None = None,
-        threads: int | None = None,
-        max_nodes: int | None = None,
-        backend: str = "native",
-        drafters: Sequence[str] = BUILT_IN_DRAFTERS,
-        kv_type: str = "auto",
-        sequences: int = 1,
-        datastore_bytes: int = 0,
-        draft_model: DraftModelSizes | None = None,
-        adapter: Iterable[TensorInfo] = (),
-    ) -> Plan:
-        """The fastest settings that fit; what is given is kept, what is None or "auto" is chosen.
-
-        Raises OptionError when an argument cannot be met on any budget, BudgetError with the
-        itemised numbers and the nearest plans when this one is too small.
-        """
-        if backend not in BACKENDS or (backend in _ASKED) != (self.ask is not None):
-            known = ", ".join(BACKENDS)
-            raise OptionError(f"no plan is known for backend {backend!r}; plans exist for {known}")
-        names = tuple(drafters)
-        if spec.recurrent:
-            if sequences > 1:
-                raise OptionError(
-                    f"{spec.name} has a recurrent state, and is run for one text at a time; "
-                    f"{sequences} were asked for: use sequences=1 (--max-batch 1)"
-                )
-            names, max_nodes = (), 1
-        limits = Limits.of(
-            spec,
-            context=context,
-            max_nodes=max_nodes,
-            draft=bool(names),
-            kv_type=_kv_type(kv_type, backend),
-            threads=_threads(threads, hardware),
-            sequences=sequences,
-            cores=hardware.usable_threads(),
-        )
-        runtime = self.runtime or Runtime(budget.snapshot.process_resident_bytes)
-        sizing = Sizing(
-            spec,
-            tuple(tensors),
-            runtime,
-            backend,
-            names,
-            datastore_bytes,
-            draft_model if names else None,
-            tuple(adapter),
-            self.ask,
-        )
-        chosen = limits.fit(lambda settings: sizing.total(settings) <= budget.size_bytes)
-        if chosen is None:
-            raise refuse(sizing, limits, budget)
-        devices = sizing.devices(chosen)
-        return Plan(
-            backend=backend,
-            quantisation=quantisation(sizing.tensors),
-            context_length=chosen.context,
-            kv_type=sizing.kv_type(chosen),
-            max_nodes=chosen.max_nodes,
-            prefill_chunk=chosen.prefill_chunk,
-            threads=chosen.threads,
-            gpu_layers=sum(part.units for part in devices),
-            budget_bytes=budget.size_bytes,
-            footprint=sizing.footprint(chosen),
-            reasons=(budget.describe(), *reasons(spec, limits, chosen, hardware)),
-            levers=levers(sizing, chosen),
-            drafter_bytes=chosen.drafter_bytes,
-            sequences=chosen.sequences,
-            devices=devices,
-            draft_devices=sizing.draft_model.devices(chosen) if sizing.draft_model else (),
-        )
+    Pure: the same arguments give the same plan, so every choice can be tested. Raises OptionError
+    when an argument cannot be met with any budget, BudgetError with the itemised numbers and the
+    nearest plans when this one is too small.
+    """
+    spec, backend = sizing.spec, sizing.backend
+    if backend not in BACKENDS or (backend in _EXTERNAL) != (sizing.ask is not None):
+        known = ", ".join(BACKENDS)
+        raise OptionError(f"cannot plan for backend {backend!r}; choose one of {known}")
+    if spec.recurrent:
+        if sequences > 1:
+            raise OptionError(
+                f"cannot write {sequences} replies at once: {spec.name} has a recurrent state and "
+                "is run for one at a time; use sequences=1 (--max-batch 1)"
+            )
+        sizing, max_nodes = replace(sizing, drafters=(), draft_model=None), 1
+    limits = Limits.of(
+        spec,
+        context=context,
+        max_nodes=max_nodes,
+        draft=bool(sizing.drafters),
+        kv_type=_kv_type(kv_type, backend),
+        threads=_threads(threads, hardware),
+        sequences=sequences,
+        cores=hardware.usable_threads(),
+    )
+    chosen = limits.fit(lambda settings: sizing.total(settings) <= budget.size_bytes)
+    if chosen is None:
+        raise refuse(sizing, limits, budget)
+    devices = sizing.devices(chosen)
+    return Plan(
+        backend=backend,
+        quantisation=quantisation(sizing.tensors),
+        context_length=chosen.context,
+        kv_type=sizing.kv_type(chosen),
+        max_nodes=chosen.max_nodes,
+        prefill_chunk=chosen.prefill_chunk,
+        threads=chosen.threads,
+        gpu_layers=sum(part.units for part in devices),
+        budget_bytes=budget.size_bytes,
+        footprint=sizing.footprint(chosen),
+        reasons=(budget.describe(), *reasons(spec, limits, chosen, hardware)),
+        alternatives=alternatives(sizing, chosen),
+        drafter_bytes=chosen.drafter_bytes,
+        sequences=chosen.sequences,
+        devices=devices,
+        draft_devices=sizing.draft_model.devices(chosen) if sizing.draft_model else (),
+    )
 
 
 def quantisation(tensors: Iterable[TensorInfo]) -> str:
@@ -127,11 +98,11 @@ def quantisation(tensors: Iterable[TensorInfo]) -> str:
 def _kv_type(asked: str, backend: str) -> str | None:
     """How keys and values must be kept; None where that may be chosen."""
     if asked not in ("auto", *KV_TYPES):
-        raise OptionError(f"no KV type is called {asked!r}; choose auto, {', '.join(KV_TYPES)}")
+        raise OptionError(f"unknown KV cache type {asked!r}; choose auto, {', '.join(KV_TYPES)}")
     if asked not in ("auto", "f16") and backend not in ("native", "llamacpp"):
         raise OptionError(
-            f"the {backend} backend keeps keys and values as f16; use --kv-type f16, or the native "
-            f"backend for {asked}"
+            f"the {backend} backend keeps its KV cache in f16; use --kv-type f16, or --backend "
+            f"native for {asked}"
         )
     if asked != "auto":
         return asked
@@ -141,6 +112,6 @@ def _kv_type(asked: str, backend: str) -> str | None:
 def _threads(asked: int | None, hardware: Hardware) -> int | None:
     if asked is not None and not 1 <= asked <= hardware.allowed_logical:
         raise OptionError(
-            f"{asked} threads were asked for; this process may use 1 to {hardware.allowed_logical}"
+            f"cannot use {asked} threads: this process may use 1 to {hardware.allowed_logical}"
         )
     return asked

@@ -1,9 +1,9 @@
-"""The levers a plan can pull, and the order in which they are pulled when memory is short.
+"""The settings of a plan, and the order in which they are lowered when memory is short.
 
-Each concession costs more speed or comfort than the one before: stores that saturate early, larger
-prefill chunks than the caches need, context nobody filled yet, then half the bits of keys and
-values; only then fewer nodes to verify. The order is one staircase: with more memory a plan stands
-higher on it, and no lever is ever lower than with less.
+Each step down costs more speed or comfort than the one before: stores that saturate early, larger
+prefill chunks than the caches need, context nobody has filled yet, then half the bits of keys and
+values; only then fewer nodes to verify. There is one order of steps, so with more memory a plan
+takes fewer of them and no setting is ever lower than with less.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DRAFTER_BYTES_PER_POSITION = 256
 BUILT_IN_DRAFTERS = ("suffix-automaton", "trigram")
 """As fast as any set on the transcripts of docs/measurements.md, and no text outlives a run."""
 
-_STAIRS: tuple[tuple[str, Any], ...] = (
+_STEPS_DOWN: tuple[tuple[str, Any], ...] = (
     ("prefill_chunk", 128),
     ("context", 4096),
     ("drafter_bytes", 4 * MIB),
@@ -56,7 +56,7 @@ _STAIRS: tuple[tuple[str, Any], ...] = (
     ("threads", 1),
 )
 _GRAINS = {"prefill_chunk": 16, "context": 256, "drafter_bytes": 64 * KIB}
-"""Between two stairs a lever takes multiples of these; others take every whole number."""
+"""Between two steps a setting takes multiples of these; others take every whole number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +73,30 @@ class Settings:
     """How keys and values are kept: "f16", in half of that "int8", in a quarter "q4"."""
     threads: int = 1
     sequences: int = 1
-    """Texts written at once; each has a context, a node of every pass and drafters of its own."""
+    """Replies written at once; each has a context, a node of every pass and drafters of its own."""
 
-    def conceding(self, lever: str, value: Any) -> Self:
-        """These settings with one lever at most at `value`; a node a text drafts nothing."""
-        if lever == "kv_type":
+    def lowered(self, name: str, value: Any) -> Self:
+        """These settings with one of them at most `value`; one node a sequence drafts nothing."""
+        if name == "kv_type":
             return replace(self, kv_type=max(value, self.kv_type, key=KV_TYPES.index))
-        lowered = {lever: min(value, getattr(self, lever))}
-        if lever == "max_nodes":
-            lowered[lever] = max(lowered[lever], self.sequences)
-            if lowered[lever] == self.sequences:
-                lowered["drafter_bytes"] = 0
-        return replace(self, **lowered)
+        changes = {name: min(value, getattr(self, name))}
+        if name == "max_nodes":
+            changes[name] = max(changes[name], self.sequences)
+            if changes[name] == self.sequences:
+                changes["drafter_bytes"] = 0
+        return replace(self, **changes)
 
-    def down_to(self, lower: Self, lever: str, fits: Callable[[Self], bool]) -> Self:
-        """The most of one lever that fits, given that `lower` does and these settings do not."""
-        if lever == "kv_type":
+    def down_to(self, lower: Self, name: str, fits: Callable[[Self], bool]) -> Self:
+        """The most of one setting that fits, given that `lower` does and these settings do not."""
+        if name == "kv_type":
             return lower
-        grain = _GRAINS.get(lever, 1)
-        bottom, top = getattr(lower, lever), getattr(self, lever)
+        grain = _GRAINS.get(name, 1)
+        bottom, top = getattr(lower, name), getattr(self, name)
         low, high = bottom // grain, -(-top // grain)
         found = lower
         while high - low > 1:
             middle = (low + high) // 2
-            between = self.conceding(lever, middle * grain)
+            between = self.lowered(name, middle * grain)
             if fits(between):
                 low, found = middle, between
             else:
@@ -126,20 +126,20 @@ class Limits:
     ) -> Self:
         """Check what the user gave against the model; OptionError when it cannot be met at all.
 
-        What is None may be chosen; without `threads`, one for each of `cores` is wished for.
+        What is None may be chosen; without `threads`, one per core of `cores` is wished for.
         """
         if context is not None and not 1 <= context <= spec.context_length:
             raise OptionError(
-                f"a context of {context} tokens was asked for; {spec.name or 'this model'} takes "
-                f"1 to {spec.context_length}"
+                f"cannot use a context of {context} tokens: {spec.name or 'this model'} takes 1 to "
+                f"{spec.context_length}"
             )
         if max_nodes is not None and not 1 <= max_nodes <= MOST_NODES:
-            raise OptionError(f"max nodes must be 1 to {MOST_NODES}, and {max_nodes} was asked for")
+            raise OptionError(f"max_nodes is {max_nodes}, but must be 1 to {MOST_NODES}")
         most = MOST_NODES if max_nodes is None else max_nodes
         if not 1 <= sequences <= most:
             raise OptionError(
-                f"{sequences} texts at once were asked for; with max nodes {most}, and a node for "
-                f"each text in every pass, it can be 1 to {most}"
+                f"cannot write {sequences} replies at once: every pass has up to {most} nodes, and "
+                f"each reply needs one; use sequences (--max-batch) 1 to {most}"
             )
         wished_nodes = min(max(DEFAULT_NODES, 2 * sequences), MOST_NODES) if draft else sequences
         positions = context or min(spec.context_length, DEFAULT_CONTEXT)
@@ -161,34 +161,34 @@ class Limits:
 
     @property
     def smallest(self) -> Settings:
-        """Every lever that is not pinned at its floor."""
+        """Every setting that is not pinned at its lowest."""
         settings = self.wished
-        for lever, value in self._stairs():
-            settings = settings.conceding(lever, value)
+        for name, value in self._steps():
+            settings = settings.lowered(name, value)
         return settings
 
     def with_sequences(self, sequences: int) -> Self:
-        """The same wish with fewer texts at once."""
+        """The same wish with fewer replies at once."""
         return replace(self, wished=replace(self.wished, sequences=sequences))
 
-    def letting(self, *levers: str) -> Self:
-        """The same wish, but these levers may be lowered although they were asked for."""
-        return replace(self, pinned=self.pinned - frozenset(levers))
+    def unpinned(self, *names: str) -> Self:
+        """The same wish, but these settings may be lowered although they were asked for."""
+        return replace(self, pinned=self.pinned - frozenset(names))
 
     def fit(self, fits: Callable[[Settings], bool]) -> Settings | None:
-        """The highest place on the staircase that fits, None when not even its foot does."""
+        """The settings that fit with the fewest steps down, None when not even the last ones do."""
         settings = self.wished
         if fits(settings):
             return settings
-        for lever, value in self._stairs():
-            lower = settings.conceding(lever, value)
+        for name, value in self._steps():
+            lower = settings.lowered(name, value)
             if fits(lower):
-                return settings.down_to(lower, lever, fits)
+                return settings.down_to(lower, name, fits)
             settings = lower
         return None
 
-    def _stairs(self) -> list[tuple[str, Any]]:
-        return [step for step in _STAIRS if step[0] not in self.pinned]
+    def _steps(self) -> list[tuple[str, Any]]:
+        return [step for step in _STEPS_DOWN if step[0] not in self.pinned]
 
 
 def _drafter_bytes(positions: int) -> int:

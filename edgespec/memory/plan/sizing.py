@@ -28,7 +28,7 @@ from edgespec.memory.plan.native_sizes import (
 )
 from edgespec.memory.plan.placement import DevicePart
 from edgespec.memory.plan.plan import Footprint
-from edgespec.memory.plan.settings import Settings
+from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS, Settings
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 from edgespec.system.size import KIB, MIB
 
@@ -65,17 +65,17 @@ NATIVE_PAGES = 4 * MIB
 
 @dataclass(frozen=True, slots=True)
 class DraftModelSizes:
-    """A second model, that drafts for the first."""
+    """A second model, which drafts for the first."""
 
     spec: ModelSpec
     tensors: tuple[TensorInfo, ...]
     ask: Ask | None = None
-    """Who tells what another engine would hold; None on the native backend."""
+    """Says what an external engine would hold; None on the native backend."""
     shares_library: bool = False
     """The first model runs on the same engine, so its library is there already."""
 
     def size_bytes(self, settings: Settings) -> int:
-        """Weights, keys and values in f16 of every text, and the scratch of small passes."""
+        """Weights, keys and values in f16 of every sequence, and the scratch of small passes."""
         spec, own = self.spec, self._settings(settings)
         sequences, threads, nodes = own.sequences, own.threads, own.max_nodes
         held = (threads + 1) * calibration.THREAD_BYTES  # it has one of its own
@@ -95,7 +95,7 @@ class DraftModelSizes:
         return () if self.ask is None else self.ask(own, own.threads).devices
 
     def loading_bytes(self, settings: Settings) -> int:
-        """What another engine needs while it loads, and passes need no more of it."""
+        """What an external engine needs to load and no longer needs for passes."""
         if self.ask is None:
             return 0
         own = self._settings(settings)
@@ -122,15 +122,15 @@ class Sizing:
     tensors: tuple[TensorInfo, ...]
     runtime: Runtime
     backend: str = "native"
-    drafters: tuple[str, ...] = ()
-    """Names of those that share the drafters' bytes."""
+    drafters: tuple[str, ...] = BUILT_IN_DRAFTERS
+    """Names of the drafters that share the drafters' bytes."""
     datastore_bytes: int = 0
     """Most that is resident of a mapped datastore."""
     draft_model: DraftModelSizes | None = None
     adapter: tuple[TensorInfo, ...] = ()
     """Matrices of early exits."""
     ask: Ask | None = None
-    """Who tells what another engine would hold; None for our own backends."""
+    """Says what an external engine would hold; None for our own backends."""
 
     def footprint(self, settings: Settings) -> Footprint:
         """The itemised peak of a session with these settings."""
@@ -153,14 +153,9 @@ class Sizing:
         return native_footprint(
             self.spec,
             map(_as_f32, self.tensors) if reference else self.tensors,
-            self.runtime,
-            context_length=settings.context,
-            max_nodes=settings.max_nodes,
-            prefill_chunk=settings.prefill_chunk,
-            threads=settings.threads,
+            settings,
             drafters=self._shares(settings.drafter_bytes),
-            kv_type=settings.kv_type,
-            sequences=settings.sequences,
+            runtime=self.runtime,
             datastore_bytes=self.datastore_bytes,
             draft_model_bytes=draft_bytes,
             draft_loading_bytes=draft_loading_bytes,
@@ -169,8 +164,8 @@ class Sizing:
 
     def kv_type(self, settings: Settings) -> str:
         """How keys and values are kept, which not every engine leaves to us."""
-        told = "" if self.ask is None else self.ask(settings, settings.threads).kv_type
-        return told or settings.kv_type
+        own = "" if self.ask is None else self.ask(settings, settings.threads).kv_type
+        return own or settings.kv_type
 
     def devices(self, settings: Settings) -> tuple[DevicePart, ...]:
         """What other devices hold besides this process."""

@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cached_property, lru_cache
 
-from edgespec.errors import OptionError, UnsupportedModelError
-from edgespec.models.gguf.keys import Keys
+from edgespec.errors import OptionError
 from edgespec.models.tokenizers.stream import StreamDecoder
 from edgespec.models.tokenizers.vocabulary import TokenKind, Vocabulary
 
@@ -17,36 +16,6 @@ _MOST_KNOWN = 1024
 """Tokens whose bytes are kept at hand."""
 _SHIELD = "\ufdd0"
 """No character (Unicode, section 23.7): `shield` breaks control tokens apart with it."""
-
-
-def build_tokenizer(keys: Keys) -> Tokenizer:
-    """Build the tokenizer a file describes.
-
-    Raises ModelFileError when its parts are missing or disagree, UnsupportedModelError when its
-    algorithm is not known here.
-    """
-    if check_kind(keys) == "llama":
-        from edgespec.models.tokenizers.spm import SpmTokenizer
-
-        return SpmTokenizer(keys)
-    from edgespec.models.tokenizers.bpe import BpeTokenizer
-
-    return BpeTokenizer(keys)
-
-
-def check_kind(keys: Keys) -> str:
-    """The kind of tokenizer a file describes; raises UnsupportedModelError for an unknown one."""
-    model = keys.text("tokenizer.ggml.model", "none")
-    if model == "gpt2":
-        from edgespec.models.tokenizers.bpe import pre_tokenizer
-
-        pre_tokenizer(keys)
-    elif model != "llama":
-        raise UnsupportedModelError(
-            f"cannot read the tokenizer of {keys.path}: its kind is {model!r}; supported are "
-            "'llama' (SentencePiece) and 'gpt2' (byte-level BPE), so choose such a model"
-        )
-    return model
 
 
 class Tokenizer(abc.ABC):
@@ -91,7 +60,7 @@ class Tokenizer(abc.ABC):
 
     @property
     def add_bos(self) -> bool:
-        """Whether `encode` puts the beginning-of-text token first unless told otherwise."""
+        """Whether `encode` puts the beginning-of-text token first by default."""
         return self._add_bos
 
     def encode(

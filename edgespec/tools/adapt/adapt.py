@@ -23,10 +23,12 @@ from edgespec.loading import model_drafters
 from edgespec.memory.plan.budget import Budget
 from edgespec.memory.plan.calibration import runtime
 from edgespec.memory.plan.plan import Plan
-from edgespec.memory.plan.planner import Planner
+from edgespec.memory.plan.planner import make_plan
 from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS
+from edgespec.memory.plan.sizing import Sizing
 from edgespec.models.adapter import Fit, place_beside, write_adapter
-from edgespec.models.file import ModelFile, open_model
+from edgespec.models.file import ModelFile
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.models.spec import TensorType
 from edgespec.system.disk_cache import kernels_are_cached
@@ -178,15 +180,16 @@ def _plan(
     """
     ready = kernels_are_cached("native", kinds, BUILT_IN_DRAFTERS)
     resident = budget.snapshot.process_resident_bytes
-    planner = Planner(runtime(resident, "cached" if ready else "cold"))
+    now = runtime(resident, "cached" if ready else "cold")
+    sizing = Sizing(file.spec, tuple(file.tensors.values()), now, drafters=())
     context = min(_WINDOW, file.spec.context_length)
     for at_once in range(num_layers, 0, -1):
         needed = _fitting_bytes(file, at_once)
         left = replace(budget, size_bytes=max(budget.size_bytes - needed, 0))
         try:
-            chosen = planner.plan(
-                file.spec, file.tensors.values(), left, hardware(),
-                context=context, threads=threads, max_nodes=_NODES, drafters=(), kv_type="f16",
+            chosen = make_plan(
+                sizing, left, hardware(),
+                context=context, threads=threads, max_nodes=_NODES, kv_type="f16",
             )  # fmt: skip
             return chosen, at_once
         except BudgetError as error:

@@ -37,11 +37,11 @@ class Fitting:
     def read(self, tokens: NDArray[np.int32], number: int) -> None:
         """Compute a piece of text, no longer than the context, and count it or keep some of it."""
         part, target = number % _PARTS, self._target
-        target.truncate(0)
+        target.own.truncate(0)
         for first in range(0, len(tokens), target.prefill_chunk):
             ids = tokens[first : first + target.prefill_chunk]
             streams = self._streams[:, : len(ids)]
-            target.trace(ids, self._layers, streams)
+            target.own.trace(ids, self._layers, streams)
             skip = int(first == 0)  # the first token's stream is like no other's
             if part in self._held:
                 self._keep(part, streams[:, skip::_STRIDE])

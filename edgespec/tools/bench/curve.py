@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
-from edgespec.backends.base import Target, TokenTree
+from edgespec.backends.base import Target
+from edgespec.backends.passes import TokenTree
 from edgespec.memory.kv.arena import BLOCK, KvLayout
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
@@ -54,8 +55,8 @@ def turn(once: Callable[[], float]) -> list[float]:
 
 def pass_seconds(target: Target, n: int) -> list[float]:
     """Seconds of passes over n tokens, with logits for all, on top of what is committed."""
-    tree = TokenTree.chain(tokens(target.length, n, target.spec.vocab_size))
-    return turn(lambda: timed(lambda: target.forward(tree)))
+    tree = TokenTree.chain(tokens(target.own.length, n, target.spec.vocab_size))
+    return turn(lambda: timed(lambda: target.own.forward(tree)))
 
 
 def matrices(file: ModelFile) -> tuple[TensorInfo, ...]:
@@ -122,7 +123,7 @@ class OpenModel:
         from edgespec.backends import registry as backends
         from edgespec.loading.load import plan
         from edgespec.loading.warm_up import warm_up
-        from edgespec.models.file import open_model
+        from edgespec.models.open_model import open_model
         from edgespec.models.registry import resolve
 
         self.plan = plan(
@@ -139,7 +140,7 @@ class OpenModel:
             self.target = backends.open_target(self.file, self.plan, partial(progress, "load"))
             progress("load", 1, 1)
             filling = tokens(0, context, self.file.spec.vocab_size)
-            self.target.prefill(filling, progress=partial(progress, "prefill"))
+            self.target.own.prefill(filling, progress=partial(progress, "prefill"))
         except BaseException:
             self.file.close()
             raise

@@ -11,7 +11,7 @@ from typing import Self
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.errors import OptionError
 from edgespec.memory.plan.settings import MOST_NODES
-from edgespec.models.file import open_model
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.system.child_process import PeerError
 from edgespec.system.hardware import snapshot

@@ -55,7 +55,7 @@ class Peer:
 def _open_llamacpp(model: OpenModel) -> OpenPeer:
     from edgespec.tools.bench.llamacpp import LlamaProcess
 
-    plan, context = model.plan, model.target.length
+    plan, context = model.plan, model.target.own.length
     process = LlamaProcess(model.file.path, plan.threads, plan.context_length)
     return OpenPeer(
         process, model.work.read_bytes, "the same file and context, f16 KV",

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends import registry as backends
-from edgespec.backends.base import TokenTree
 from edgespec.backends.native.limits import refusal
+from edgespec.backends.passes import TokenTree
 from edgespec.memory.plan.plan import Footprint, Plan
-from edgespec.models.file import ModelFile, open_model
+from edgespec.models.file import ModelFile
+from edgespec.models.open_model import open_model
 
 _TEXT = "Once upon a time there was a little dog who lived near the sea. One day"
 _NODES = 8
@@ -38,7 +39,7 @@ def compare(file: ModelFile, exported: Path) -> Agreement:
     ids = np.array(file.tokenizer.encode(_TEXT)[:_MOST_TOKENS] or [0], np.int32)
     backend = "reference" if refusal(file.spec, file.tensors.values()) else "native"
     ours = _rows(file, backend, ids)
-    with open_model(exported, foreign=True) as other:
+    with open_model(exported, any_engine=True) as other:
         theirs = _rows(other, "onnx", ids)
     lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
     cosines = (ours * theirs).sum(axis=1) / np.where(lengths == 0, 1, lengths)
@@ -64,6 +65,6 @@ def _rows(file: ModelFile, backend: str, ids: NDArray[np.int32]) -> NDArray[np.f
     with backends.open_target(file, plan) as target:
         for start in [0, *range(plan.max_nodes, len(ids))]:
             part = ids[start : start + (1 if start else plan.max_nodes)]
-            found.append(target.forward(TokenTree.chain(part)).astype(np.float64))
-            target.commit(range(len(part)))
+            found.append(target.own.forward(TokenTree.chain(part)).logits.astype(np.float64))
+            target.own.commit(range(len(part)))
     return np.concatenate(found)

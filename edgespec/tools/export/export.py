@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.errors import ExportError, OptionError, UnsupportedModelError
-from edgespec.models.file import ModelFile, open_model
+from edgespec.models.file import ModelFile
+from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 
 FORMATS = ("onnx",)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Progress
+from edgespec.backends.passes import Progress
 from edgespec.backends.reference import rope_frequencies
 from edgespec.models.file import ModelFile
 from edgespec.models.spec import ModelSpec

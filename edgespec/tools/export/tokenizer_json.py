@@ -14,7 +14,7 @@ import numpy as np
 from edgespec.models.file import ModelFile
 from edgespec.models.gguf.strings import StringArray
 from edgespec.models.tokenizers.bpe import pre_tokenizer
-from edgespec.models.tokenizers.tokenizer import check_kind
+from edgespec.models.tokenizers.build_tokenizer import check_kind
 from edgespec.models.tokenizers.vocabulary import TokenKind, Vocabulary
 
 _SPACE = "▁"

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from edgespec.backends.base import TILE, Capabilities, Logits, Part, Rows, Target
+from edgespec.backends.base import Part, Target
+from edgespec.backends.passes import TILE, Capabilities, Pass, Rows
 from edgespec.backends.sequence import KvSequence
 from edgespec.control.cost_curve import CostCurve
 from edgespec.models.spec import ModelSpec
@@ -39,7 +40,6 @@ class LoggedTarget(Target):
         self._logits = np.zeros((max_nodes, spec.vocab_size), np.float32)
         self._maxima = np.zeros((max_nodes, -(-spec.vocab_size // TILE)), np.float32)
         self._raised: list[tuple[int, int]] = []
-        self._num_rows = 0
 
     def open_log(self, transcript: Transcript) -> None:
         """Stand before the last token of this prompt."""
@@ -51,21 +51,15 @@ class LoggedTarget(Target):
         """Seconds, the passes' included."""
         return self._real_clock() + self._ahead_s
 
-    @property
-    def maxima(self) -> Logits:
-        """The largest of each tile of the logits."""
-        return self._maxima[: self._num_rows]
-
-    def _forward(self, parts: Sequence[Part], rows: Rows) -> Logits:
-        ((_, tree),) = parts
+    def _forward(self, parts: Sequence[Part], rows: Rows) -> Pass:
+        ((sequence, tree),) = parts
         start = self._real_clock()
         for row, token in self._raised:
             self._logits[row, token] = self._maxima[row, token // TILE] = 0.0
         self._raised.clear()
-        self._num_rows = len(tree)
         node = 0
         tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
-        coming = self._text[self.length + 1 : self.length + 1 + len(tree)]
+        coming = self._text[sequence.length + 1 : sequence.length + 1 + len(tree)]
         for token in coming:
             self._logits[node, token] = self._maxima[node, token // TILE] = 1.0
             self._raised.append((node, token))
@@ -74,13 +68,14 @@ class LoggedTarget(Target):
             if node < 0:
                 break
         self._ahead_s += self._prices.seconds(len(tree)) - (self._real_clock() - start)
-        return self._logits[: len(tree)]
+        return Pass(self._logits[: len(tree)], self._maxima[: len(tree)])
 
-    def snapshot(self) -> int:
-        return self.length
+    def _snapshot(self, sequence: KvSequence) -> int:
+        return sequence.length
 
-    def restore(self, snapshot: Any) -> None:
-        self.truncate(snapshot)
+    def _restore(self, sequence: KvSequence, snapshot: Any) -> int:
+        del sequence
+        return int(snapshot)
 
     def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
         del sequence, path

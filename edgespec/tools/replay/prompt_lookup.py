@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.base import Drafter, DraftTree
+from edgespec.drafting.base import Drafter
+from edgespec.drafting.tree import DraftTree
 from edgespec.errors import OptionError
 from edgespec.system.jit import kernel
 

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from edgespec.drafting.base import Drafter, DraftTree, StepOutcome
+from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.market import Market
+from edgespec.drafting.tree import DraftTree, StepOutcome
 from edgespec.tools.replay.transcripts import Transcript
 from edgespec.verification.sampling import SamplingParams
 

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgespec.backends.base import Logits, Part, Progress, Rows
+from edgespec.backends.base import Part
 from edgespec.backends.llamacpp.cells import Cells, Text
 from edgespec.backends.llamacpp.model import Context
 from edgespec.backends.llamacpp.remote.address import Address
 from edgespec.backends.llamacpp.remote.link import Links
 from edgespec.backends.llamacpp.remote.offload import Offload
 from edgespec.backends.llamacpp.target import LlamaTarget, Snapshot
+from edgespec.backends.passes import Pass, Progress, Rows
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, BudgetError, ModelFileError
 from edgespec.memory.plan.plan import Plan
@@ -115,14 +116,14 @@ class OffloadedTarget(LlamaTarget):
         self._texts[id(text)] = text
         return text
 
-    def _forward(self, parts: Sequence[Part], rows: Rows) -> Logits:
+    def _forward(self, parts: Sequence[Part], rows: Rows) -> Pass:
         if self._links.failed:
             self._reopen()
         for sequence, _ in parts:
             self._texts[id(sequence.state)] = sequence.state
-        logits = super()._forward(parts, rows)
-        self._links.check()  # reading them waits for the pass
-        return logits
+        found = super()._forward(parts, rows)
+        self._links.check()  # reading the logits waits for the pass
+        return found
 
     def _run(self, context: Context) -> None:
         try:
@@ -143,8 +144,8 @@ class OffloadedTarget(LlamaTarget):
         if self._context is not None:  # else a worker is lost, and the next context begins anew
             super().limit_threads(most)
 
-    def snapshot(self) -> Snapshot:
-        made = super().snapshot()
+    def _snapshot(self, sequence: KvSequence) -> Snapshot:
+        made = super()._snapshot(sequence)
         self._links.check()
         return made
 

@@ -1,0 +1,72 @@
+"""What goes into a forward pass, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Logits = NDArray[np.float32]
+TILE = 16
+"""Neighbouring logits that share one maximum; the last tile of a row may be shorter."""
+Rows = Literal["all", "last", "none"]
+"""Which nodes' logits a pass computes."""
+Progress = Callable[[int, int], None]
+"""Called with (done, total) while something takes long: tokens of a prompt, tensors of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do, known when planning and never discovered later."""
+
+    name: str
+    bit_exact_rows: bool
+    """A row's logits do not depend on what else is in the batch."""
+    trees: bool
+    sequences: bool
+    """Several sequences in one pass, which reads the weights once for all of them."""
+    early_exit: bool = False
+    """Passes through the first layers only, which a whole pass goes on from."""
+
+
+@dataclass(slots=True)  # not frozen: that would triple the time it takes to make one
+class TokenTree:
+    """Tokens to be scored in one pass: `parents[i] < i`, and node 0, the root, has parent -1.
+
+    The root stands at position `KvSequence.length`; a child one after its parent. A chain is a
+    tree.
+    """
+
+    tokens: NDArray[np.int32]
+    parents: NDArray[np.int16]
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int] | NDArray[np.int32]) -> Self:
+        """A tree without branches."""
+        ids = np.asarray(tokens, dtype=np.int32)
+        return cls(ids, np.arange(-1, len(ids) - 1, dtype=np.int16))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(slots=True)  # not frozen, as above
+class Pass:
+    """What a pass found. Its arrays are the target's own: the next pass overwrites them."""
+
+    logits: Logits
+    """[rows, vocab] f32."""
+    maxima: Logits | None = None
+    """The largest of each tile of the logits, so that the best are found without reading the rest:
+    [rows, ceil(vocab / TILE)] f32, NaN for a tile that holds one. None from a backend that does not
+    find them.
+    """
+    hidden: NDArray[np.float32] | None = None
+    """The residual streams [rows, dim] f32 after the last layer, which heads that come with a model
+    read. None from a backend that does not give them; none does yet.
+    """
+    seconds_saved: float = 0.0
+    """What the pass had less to do because all of its nodes had left one early."""

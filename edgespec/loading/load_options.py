@@ -1,0 +1,125 @@
+"""What `edgespec.load`, `edgespec.plan` and the commands take to open a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Annotated, Self
+
+from edgespec.system.option_fields import Option
+
+Progress = Callable[[str, int, int], None]
+"""Called with (stage, done, total): stages are "kernels", "load", "measure" and "prefill"."""
+SIZES = "2GiB, 512MiB, 50% or auto"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """Which model, in which memory, computed by what, and what drafts for it."""
+
+    model: Annotated[
+        str | os.PathLike[str] | None,
+        Option(
+            "A .gguf file, an ONNX model or a bundled model's name; the default is the bundled "
+            "model.",
+            metavar="PATH_OR_NAME",
+            short="-m",
+        ),
+    ] = None
+    _: KW_ONLY
+    memory: Annotated[str | int, Option(f"Maximum resident memory: {SIZES}.", metavar="SIZE")] = (
+        "auto"
+    )
+    backend: Annotated[
+        str,
+        Option(
+            "Backend that runs the model; auto picks the fastest on this machine.",
+            metavar="auto|native|llamacpp|onnx|reference",
+        ),
+    ] = "auto"
+    threads: Annotated[
+        int | None, Option("Number of threads; by default one per physical core.", metavar="N")
+    ] = None
+    context: Annotated[
+        int | None, Option("Context length in tokens, prompt and reply together.", metavar="N")
+    ] = None
+    kv_type: Annotated[
+        str,
+        Option(
+            "KV cache type. int8 halves f16's memory; q4 quarters it and changes the text; auto "
+            "uses f16, or int8 if f16 leaves too little context.",
+            metavar="auto|f16|int8|q4",
+        ),
+    ] = "auto"
+    sequences: Annotated[
+        int,
+        Option(
+            "Maximum number of replies written at once, each with its own context.",
+            metavar="N",
+            flag="--max-batch",
+        ),
+    ] = 1
+    max_nodes: Annotated[
+        int | None,
+        Option("Maximum tokens verified in one pass, the last accepted one included.", shell=False),
+    ] = None
+    drafters: Annotated[
+        str | Sequence[str],
+        Option(
+            "Drafters to use: auto, none or a list such as suffix-automaton,ngram.",
+            metavar="auto|none|LIST",
+        ),
+    ] = "auto"
+    store: Annotated[
+        str | os.PathLike[str] | None,
+        Option("Datastore for the hierarchy drafter.", metavar="FILE"),
+    ] = None
+    draft_model: Annotated[
+        str | os.PathLike[str] | None,
+        Option("Smaller model with the same vocabulary that drafts for this one.", metavar="FILE"),
+    ] = None
+    draft_backend: Annotated[
+        str,
+        Option(
+            "Backend of the draft model; auto prefers native.",
+            metavar="auto|native|llamacpp|onnx",
+        ),
+    ] = "auto"
+    overlap: Annotated[
+        str,
+        Option(
+            "Whether the draft model drafts while the model verifies; auto does so if measured to "
+            "be faster.",
+            metavar="auto|on|off",
+        ),
+    ] = "auto"
+    vram: Annotated[
+        str | int,
+        Option(
+            "Maximum memory used on GPUs and workers; auto leaves a reserve on GPUs, 0 uses none.",
+            metavar="SIZE",
+        ),
+    ] = "auto"
+    workers: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            "Machines running `edgespec worker` that hold layers of the model.",
+            metavar="HOST:PORT,...",
+        ),
+    ] = None
+    progress: Annotated[
+        Progress | None,
+        Option("Called with (stage, done, total) while something takes time.", shell=False),
+    ] = None
+
+    def without_drafts(self) -> Self:
+        """The same, but nothing drafts: one token at a time."""
+        return replace(
+            self,
+            drafters="none",
+            store=None,
+            draft_model=None,
+            draft_backend="auto",
+            overlap="off",
+        )

@@ -1,0 +1,65 @@
+"""The drafters of an engine, each in the memory that was planned for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from edgespec.drafting.registry import make_drafter
+from edgespec.loading import model_drafters
+from edgespec.loading.draft_model import DraftModel
+from edgespec.memory.plan.plan import Plan
+from edgespec.memory.plan.sizing import MODEL_DRAFTERS
+from edgespec.models.file import ModelFile
+
+if TYPE_CHECKING:
+    from edgespec.drafting.base import Drafter
+    from edgespec.drafting.market.market import Market
+
+
+def market_maker(
+    names: tuple[str, ...],
+    chosen: Plan,
+    file: ModelFile,
+    store: str | os.PathLike[str] | None,
+    draft_model: DraftModel | None,
+    adapted: Sequence[int] = (),
+) -> Callable[[], Market]:
+    """Makes the drafters asked for, none when there is no room for any: called once for each
+    sequence that may be written at a time. `adapted` are the exits that have an adapter.
+
+    What belongs to all sequences is made once: what the user said before, a corpus, what other
+    replies to the same prompt say, how far each drafter is to be trusted.
+    """
+    from edgespec.drafting.market.kept_statistics import KeptStatistics
+    from edgespec.drafting.market.market import Market
+
+    if not chosen.drafter_bytes:
+        return lambda: Market([])
+    sizes = {name: chosen.footprint[f"drafter {name}"] // chosen.sequences for name in names}
+    shared = {name: _shared(name, file, store) for name in names}
+    statistics = KeptStatistics(file.fingerprint, names)
+
+    def make_one(name: str) -> Drafter:
+        if name in MODEL_DRAFTERS:
+            return model_drafters.make(name, file, draft_model, chosen, adapted)
+        return make_drafter(name, sizes[name], **shared[name])
+
+    return lambda: Market([make_one(name) for name in names], statistics)
+
+
+def _shared(name: str, file: ModelFile, store: str | os.PathLike[str] | None) -> dict[str, Any]:
+    """What all drafters of a name have in common, as arguments."""
+    if name == "hierarchy":
+        from edgespec.drafting.text.history import History
+        from edgespec.drafting.text.store import Store
+
+        vocabulary = file.tokenizer.fingerprint
+        corpus = None if store is None else Store(store, vocabulary)
+        return {"history": History(vocabulary, file.tokenizer.vocab_size), "corpus": corpus}
+    if name == "consensus":
+        from edgespec.drafting.tables.consensus import ConsensusPools
+
+        return {"pools": ConsensusPools()}
+    return {}

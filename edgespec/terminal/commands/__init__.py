@@ -1,0 +1,1 @@
+"""Commands that come in groups: arguments in, a call, text out."""

@@ -1,0 +1,98 @@
+"""`edgespec store`: build a datastore of text or code, and show what is in one."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from edgespec.terminal.parameters import Json
+from edgespec.terminal.text_io import print_json, printable
+
+app = typer.Typer(
+    help="Build datastores of text or code to look up drafts in.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command()
+def build(
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="Folder of text files, searched recursively.")
+    ],
+    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="File to write.")],
+    vocab: Annotated[
+        str | None,
+        typer.Option(
+            "--vocab",
+            metavar="MODEL",
+            help="Model whose tokenizer is used; the bundled model by default.",
+        ),
+    ] = None,
+    max_bytes: Annotated[
+        str, typer.Option("--max-bytes", metavar="SIZE", help="Maximum size of the file.")
+    ] = "256MiB",
+    as_json: Json = False,
+) -> None:
+    """Build a datastore from a folder of text or code.
+
+    Hidden files, links and files that are not UTF-8 text are skipped.
+    """
+    from edgespec.drafting.text.store_builder import build_store
+    from edgespec.models.open_model import open_model
+    from edgespec.models.registry import resolve
+    from edgespec.system.size import format_size, parse_size
+    from edgespec.terminal.progress import ProgressLine
+
+    size = parse_size(max_bytes)
+    with open_model(resolve(vocab)) as model, ProgressLine(sys.stderr) as line:
+        report = build_store(
+            folder, model.tokenizer, out, size, lambda done, whole: line("store", done, whole)
+        )
+    if as_json:
+        print_json(
+            {
+                "path": out,
+                "files": report.files,
+                "skipped": report.skipped,
+                "tokens": report.tokens,
+                "bytes": report.size_bytes,
+            }
+        )
+        return
+    print(
+        f"{printable(out)}: {format_size(report.size_bytes)}, {report.tokens} tokens from "
+        f"{report.files} files; {report.skipped} skipped"
+    )
+
+
+@app.command()
+def info(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A datastore.")],
+    as_json: Json = False,
+) -> None:
+    """Check a datastore and show what is in it."""
+    from edgespec.drafting.text.store import ORDERS, VERSION, Store
+    from edgespec.system.size import format_size
+
+    store = Store(file)
+    facts = {
+        "path": file,
+        "version": VERSION,
+        "bytes": store.size_bytes,
+        "tokens": store.header.num_tokens,
+        "contexts": store.num_contexts(),
+        "longest_context": ORDERS,
+        "vocabulary": store.header.vocab_size,
+        "fingerprint": store.header.vocabulary.hex(),
+    }
+    if as_json:
+        print_json(facts)
+        return
+    print(
+        f"{printable(file)}: {format_size(store.size_bytes)}, checked\n"
+        f"{facts['contexts']} contexts of up to {ORDERS} tokens, of {facts['tokens']} tokens read\n"
+        f"for a vocabulary of {facts['vocabulary']} tokens, fingerprint {facts['fingerprint']}"
+    )

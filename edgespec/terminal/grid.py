@@ -1,0 +1,33 @@
+"""What all tables on a terminal are made of."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+_BAR = 20
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def wide_console() -> Console:
+    """A terminal's own width; a pipe gets lines long enough to search in."""
+    return Console(width=None if sys.stdout.isatty() else 160, highlight=False, emoji=False)
+
+
+def grid(*columns: dict[str, Any]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(**column)
+    return table
+
+
+def bar(part: int, whole: int) -> str:
+    """A bar as long as the part's share of the whole, in eighths of a character."""
+    eighths = min(part * _BAR * 8 // max(whole, 1), _BAR * 8)
+    if part > 0:
+        eighths = max(eighths, 1)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(_BAR)

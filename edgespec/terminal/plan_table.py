@@ -1,0 +1,83 @@
+"""`edgespec plan`: settings, a bar for each part of the memory, reasons, and alternatives."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from edgespec.models.registry import resolve
+from edgespec.system.size import format_size
+from edgespec.terminal.grid import bar, grid, wide_console
+from edgespec.terminal.text_io import printable
+
+if TYPE_CHECKING:
+    from edgespec.memory.plan.plan import Plan
+
+
+def print_plan(plan: Plan, model: str | os.PathLike[str] | None) -> None:
+    """The settings, a bar for each part of the memory, and the reason for each choice."""
+    console = wide_console()
+    settings, *_ = plan.explain().splitlines()
+    console.print(Text(f"{printable(resolve(model).name)}", style="bold"))
+    console.print(Text(settings))
+    console.print()
+    whole = plan.budget_bytes if plan.planned_bytes * 4 >= plan.budget_bytes else plan.planned_bytes
+    of_what = "the budget" if whole == plan.budget_bytes else "the total"
+    table = grid({}, {"justify": "right", "no_wrap": True}, {"no_wrap": True}, {"style": "dim"})
+    for item in plan.footprint:
+        share = bar(item.size_bytes, whole)
+        table.add_row(item.name, format_size(item.size_bytes), Text(share, "cyan"), item.note)
+    table.add_section()
+    total = f"of a budget of {format_size(plan.budget_bytes)}; bars are shares of {of_what}"
+    share = bar(plan.planned_bytes, whole)
+    table.add_row("total", format_size(plan.planned_bytes), Text(share, "cyan"), total)
+    console.print(table)
+    console.print()
+    for part in plan.devices:
+        console.print(Text(f"· {printable(part.describe())}"))
+    for reason in plan.reasons:
+        console.print(Text(f"· {reason}"))
+    if plan.candidates:
+        console.print()
+        console.print(Text("Expected speed of each backend:"))
+        console.print(_candidates(plan))
+    if plan.alternatives:
+        console.print()
+        console.print(Text("What changing one setting would give:"))
+        console.print(_alternatives(plan))
+
+
+def _candidates(plan: Plan) -> Table:
+    right = {"justify": "right", "no_wrap": True}
+    table = grid({"no_wrap": True}, *[right] * 5, {"no_wrap": True}, {"overflow": "fold"})
+    head = ("", "tokens/s", "plain", "1 node, ms", "8 nodes, ms", "memory")
+    table.add_row(*(Text(name, "dim") for name in head))
+    for one in plan.candidates:
+        if not one.basis:
+            table.add_row(one.backend, *[""] * 6, Text(printable(one.verdict), "dim"))
+            continue
+        passes = dict(one.pass_ms)
+        table.add_row(
+            one.backend,
+            f"{one.tokens_per_second:.4g}",
+            f"{one.plain_tokens_per_second:.4g}",
+            *(f"{passes[size]:.3g}" if size in passes else "" for size in (1, 8)),
+            format_size(one.planned_bytes),
+            one.basis,
+            Text(one.verdict, "dim"),
+        )
+    return table
+
+
+def _alternatives(plan: Plan) -> Table:
+    table = grid({}, {}, {"justify": "right"}, {"justify": "right"}, {"style": "dim"})
+    table.add_row("", "", Text("memory", "dim"), Text("change", "dim"), "")
+    for one in plan.alternatives:
+        sign = "+" if one.change_bytes > 0 else ""
+        change = f"{sign}{format_size(one.change_bytes)}" if one.change_bytes else "no change"
+        fits = "" if one.total_bytes <= plan.budget_bytes else "exceeds the budget"
+        table.add_row(one.name, one.option, format_size(one.total_bytes), change, fits)
+    return table

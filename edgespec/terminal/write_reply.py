@@ -1,0 +1,70 @@
+"""`edgespec run`: one reply on stdout, its numbers on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from edgespec.engine.reply_options import ReplyOptions
+from edgespec.loading.load_options import LoadOptions
+from edgespec.system.option_fields import changed
+from edgespec.terminal.opened_engine import opened_engine
+from edgespec.terminal.text_io import notices, stats_line, write_pieces
+
+if TYPE_CHECKING:  # they bring Numba, and planning measures what the process holds without it
+    from edgespec.engine.engine import Engine
+    from edgespec.engine.reply_stream import Stream
+
+
+def write_reply(
+    prompt: str,
+    load: LoadOptions,
+    reply: ReplyOptions,
+    *,
+    system: str | None,
+    stats: bool | None,
+    as_json: bool,
+) -> None:
+    """Write one reply to stdout, and its numbers to stderr: None if that is a terminal."""
+    with opened_engine(load, reply) as (engine, progress):
+        with _stream(engine, prompt, reply, system) as stream:
+            if as_json:
+                for _ in stream:
+                    pass
+            else:
+                write_pieces(stream)
+        made = stream.reply
+        if as_json:
+            fields = {
+                "text": made.text,
+                "token_ids": made.token_ids,
+                "finish_reason": made.finish_reason,
+                "plan": engine.plan.as_dict(),
+                "stats": made.stats.as_dict(),
+            }
+            print(json.dumps(fields, ensure_ascii=False))
+            return
+        wanted = sys.stderr.isatty() if stats is None else stats
+        for line in (*notices(made), *([stats_line(made.stats)] if wanted else [])):
+            progress.clear()
+            print(line, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _stream(
+    engine: Engine, prompt: str, reply: ReplyOptions, system: str | None
+) -> Iterator[Stream]:
+    """The reply's pieces, closed whatever happens; with a system message it is a chat's."""
+    stream: Stream
+    if system is None:
+        stream = engine.stream(prompt, **changed(reply))
+    else:
+        stream = engine.chat(system).stream(prompt, **changed(replace(reply, raw=False)))
+    try:
+        yield stream
+    finally:
+        stream.close()
