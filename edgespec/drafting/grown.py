@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from edgespec.drafting.proposal import (
     LEARN,
     MOST_NODES,
     NUM_WORDS,
+    OUTCOME,
     PARENTS,
     PATH_AT,
     PATH_LENGTH,
@@ -47,6 +49,7 @@ from edgespec.drafting.rates import new_rates
 from edgespec.drafting.tree import DraftTree, Path, StepOutcome
 from edgespec.errors import OptionError
 from edgespec.system.addresses import (
+    WORD_BYTES,
     AddressTable,
     Entry,
     address_of,
@@ -121,12 +124,12 @@ def describe_outcome(outcome: int, tokens: NDArray[np.int32], parents: NDArray[n
 @kernel
 def settle_one(
     table: int,
-    outcome: int,
     tokens: NDArray[np.int32],
     parents: NDArray[np.int16],
     new_tokens: NDArray[np.int32],
 ) -> None:
     """`settle`, for a drafter that is told alone."""
+    outcome = table + WORD_BYTES * OUTCOME
     describe_outcome(outcome, tokens, parents)
     set_word(outcome, OUTCOME_NEW, new_tokens.ctypes.data)
     set_word(outcome, OUTCOME_NEW + 1, len(new_tokens))
@@ -139,6 +142,14 @@ def feed_one(table: int, tokens: NDArray[np.int32]) -> None:
     call(word(table, FEED), table, tokens.ctypes.data, len(tokens))
 
 
+class Kernels(NamedTuple):
+    """What a drafter does when it is asked, fed and told; see above."""
+
+    expand: Entry
+    feed: Entry
+    learn: Entry | None = None
+
+
 class GrownDrafter(Drafter):
     """A drafter that is a table of addresses, for kernels that call it; see above.
 
@@ -148,9 +159,7 @@ class GrownDrafter(Drafter):
     least_bytes = 64 * 1024
     priors: Sequence[float]
     """For each kind of node, how often it is right until more is known."""
-    expand: Entry
-    feed: Entry
-    learn: Entry | None = None
+    kernels: Kernels
     callable_from_kernels = False
     """Whether asking, feeding and telling it is calling its kernels and nothing else."""
 
@@ -163,15 +172,13 @@ class GrownDrafter(Drafter):
         self.max_bytes = max_bytes
         self.source = source
         self.table = AddressTable(NUM_WORDS)
-        words, kind = self.table.words, type(self)
-        words[EXPAND], words[FEED] = address_of(kind.expand), address_of(kind.feed)
-        words[LEARN] = address_of(kind.learn) if kind.learn else 0
-        self._words = memoryview(words)
+        self._words = self.table.words.data
+        for place, entry in zip((EXPAND, FEED, LEARN), self.kernels, strict=True):
+            self._words[place] = address_of(entry) if entry else 0
         self._rates = new_rates(self.priors)
         self.table.bind(RATES, self._rates)
         self._proposal = Proposal(source)
         self._proposal.bind_to(self.table)
-        self._outcome = AddressTable(NUM_OUTCOME_WORDS)
 
     @property
     def _fixed_bytes(self) -> int:
@@ -217,5 +224,5 @@ class GrownDrafter(Drafter):
         verified.
         """
         new_tokens = np.asarray(outcome.new_tokens, dtype=np.int32)
-        tree, table = outcome.tree, self.table.address
-        settle_one(table, self._outcome.address, tree.tokens, tree.parents, new_tokens)
+        tree = outcome.tree
+        settle_one(self.table.address, tree.tokens, tree.parents, new_tokens)

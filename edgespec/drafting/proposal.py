@@ -37,7 +37,9 @@ what is fed is a prompt; where the tokens after the text are that a tree is to f
 """
 PLACES, SCORES, TOKENS, PARENTS, CHANCES, RATES, OWN = range(8, 29, 3)
 """Arrays of a drafter's table; from the last word on, the drafter's own."""
-NUM_WORDS = 48
+OUTCOME = 48
+NUM_WORDS = OUTCOME + 6
+"""After them: what `grown.py` says of an outcome, for a drafter that is told alone."""
 
 
 @inner_kernel

@@ -14,7 +14,7 @@ from edgespec.drafting.tree import DraftTree, Path
 from edgespec.system.addresses import int32_line, int32s_at, int64_rows, set_word, word
 from edgespec.system.jit import inner_kernel
 
-PIECE = 512
+PIECE = 404
 """Tokens read at once, so that a long prompt is never copied whole."""
 WINDOW, KEYS, ROWS, STORE = OWN, OWN + 3, OWN + 6, OWN + 9
 """Words of a text drafter's table: the text's last tokens with room for a piece behind them,

@@ -26,7 +26,7 @@ from edgespec.memory.kv import prompt_cache
 from edgespec.memory.kv.kv_file import KvHeader
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
-from edgespec.system.option_fields import takes
+from edgespec.system.option_fields import takes, takes_also
 from edgespec.system.resident_memory import release_free_memory
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Engine:
             pass
         return stream.replies
 
-    @takes(ReplyOptions)
+    @takes_also(ReplyOptions)
     def stream_batch(
         self,
         prompts: Prompts,
@@ -152,7 +152,7 @@ class Engine:
         batch = Batch(written, most)
         return BatchStream(batch, self.scheduler.run(batch), self.scheduler.end)
 
-    @takes(ReplyOptions)
+    @takes_also(ReplyOptions)
     def first_finished(
         self,
         prompt: str | Sequence[int],
@@ -169,7 +169,7 @@ class Engine:
         """
         return first_finished(self._batch([prompt], options, n, seeds, max_batch))
 
-    @takes(ReplyOptions)
+    @takes_also(ReplyOptions)
     def majority(
         self,
         prompt: str | Sequence[int],

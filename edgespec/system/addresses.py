@@ -143,8 +143,8 @@ else:
         )
         return made._getvalue()
 
-    def _viewer(dtype: Any, num_axes: int) -> Any:
-        kind = types.Array(numba.from_dtype(np.dtype(dtype)), num_axes, "C")
+    def _viewer(kind: Any, num_axes: int) -> Any:
+        array = types.Array(numba.from_dtype(np.dtype(kind)), num_axes, "C")
 
         @intrinsic
         def view(typing: Any, table: Any, index: Any) -> Any:
@@ -154,21 +154,21 @@ else:
                 words = [
                     builder.load(builder.gep(first, [_I64(place)])) for place in range(num_axes + 1)
                 ]
-                return _make_view(context, builder, kind, words[0], words[1:])
+                return _make_view(context, builder, array, words[0], words[1:])
 
-            return kind(types.intp, types.intp), generate
+            return array(types.intp, types.intp), generate
 
         return view
 
-    def _line_viewer(dtype: Any) -> Any:
-        kind = types.Array(numba.from_dtype(np.dtype(dtype)), 1, "C")
+    def _line_viewer(kind: Any) -> Any:
+        array = types.Array(numba.from_dtype(np.dtype(kind)), 1, "C")
 
         @intrinsic
         def view(typing: Any, address: Any, length: Any) -> Any:
             def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-                return _make_view(context, builder, kind, arguments[0], [arguments[1]])
+                return _make_view(context, builder, array, arguments[0], [arguments[1]])
 
-            return kind(types.intp, types.intp), generate
+            return array(types.intp, types.intp), generate
 
         return view
 

@@ -116,6 +116,11 @@ def takes(kind: Callable[P, OptionsT]) -> Taking[P, OptionsT]:
     return cast("Taking[P, OptionsT]", decorate)
 
 
+def takes_also(kind: Callable[..., Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """`takes` for a function with keywords of its own, which type checkers cannot follow."""
+    return takes(kind)
+
+
 def _merged(own: Any, kind: type) -> Iterator[inspect.Parameter]:
     types = {name: type_ for name, (_, type_, _) in options_of(kind).items()}
     for name, parameter in own.items():

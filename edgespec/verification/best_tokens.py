@@ -5,7 +5,7 @@ as the floats do, and integer maxima vectorise without floating-point liberties.
 ordered by logit, then by lowest id, and one int64 holds both: the sort key above, the complement of
 the id below.
 
-There are the maxima of all tiles of 16 logits (`Target.maxima`). A pass over them keeps the maximum
+There are the maxima of all tiles of 16 logits (`Pass.maxima`). A pass over them keeps the maximum
 of every block of tiles; a block, or a tile, below the threshold is not read.
 """
 

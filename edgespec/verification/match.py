@@ -26,34 +26,36 @@ from edgespec.verification.penalty import penalise, unpenalise
 from edgespec.verification.rows import sample
 from edgespec.verification.sampling import SamplingParams
 
+Settings = tuple[int, float, int, float, float, np.float32, int, np.uint64]
+"""Vocabulary size, temperature, top-k, top-p, min-p, repetition penalty and window, seed: a plain
+tuple, because a call takes half a microsecond longer for one with names.
+"""
+
 
 @kernel
 def walk(
     logits: NDArray[np.float32],
-    bits: NDArray[np.int32],
-    maxima: NDArray[np.int32],
+    maxima: NDArray[np.float32],
     maxima_given: bool,
-    vocab_size: int,
     tokens: NDArray[np.int32],
     parents: NDArray[np.int16],
     root_position: int,
     num_recent: int,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    min_p: float,
-    penalty: np.float32,
-    window_size: int,
-    seed: np.uint64,
+    settings: Settings,
     window: NDArray[np.int32],
-    saved: NDArray[np.int32],
+    path: NDArray[np.int32],
     block_max: NDArray[np.int32],
     heap: NDArray[np.int64],
-    path: NDArray[np.int32],
 ) -> tuple[int, int]:
     """Fill `path` with the accepted nodes; return its length and the bonus token (or a negative
     status). Maxima that are not given are found, one row after the other in the same place.
+
+    The first row of `window` int32 [3, tokens] begins with the text's last tokens and takes the
+    accepted ones; the others are scratch, as are block_max [blocks] and heap [top_k].
     """
+    vocab_size, temperature, top_k, top_p, min_p, penalty, window_size, seed = settings
+    bits, tile_bits = logits.view(np.int32), maxima.view(np.int32)
+    latest, saved = window[0], window[1:]
     node = 0
     depth = 0
     end = num_recent
@@ -61,26 +63,15 @@ def walk(
     while True:
         start = max(0, end - window_size)
         row, row_bits = logits[node][:vocab_size], bits[node][:vocab_size]
-        tiles = maxima[node if maxima_given else 0]
+        tiles = tile_bits[node if maxima_given else 0]
         if not maxima_given:
             fill_row(row_bits, tiles)
         if penalty != 1.0:
-            penalise(row, row_bits, tiles, window, start, end, penalty, saved)
+            penalise(row, row_bits, tiles, latest, start, end, penalty, saved)
         key = position_key(seed, root_position + depth + 1)
-        token = sample(
-            row,
-            row_bits,
-            tiles,
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            key,
-            block_max,
-            heap,
-        )
+        token = sample(row, row_bits, tiles, temperature, top_k, top_p, min_p, key, block_max, heap)
         if penalty != 1.0:
-            unpenalise(row_bits, tiles, window, start, end, saved)
+            unpenalise(row_bits, tiles, latest, start, end, saved)
         child = node + 1
         while child < len(tokens) and (parents[child] != node or tokens[child] != token):
             child += 1
@@ -89,7 +80,7 @@ def walk(
         node = child
         depth += 1
         path[depth] = node
-        window[end] = token
+        latest[end] = token
         end += 1
 
 
@@ -111,18 +102,18 @@ class Verifier:
         """Most nodes of a tree, the root included."""
         heap_size = params.top_k if params.top_k < vocab_size and not params.greedy else 0
         width = params.repetition_window + max_nodes
-        self._window = np.zeros(width, np.int32)
+        self._window = np.zeros((3, width), np.int32)
         self._path = np.zeros(max_nodes, np.int32)
-        self._found: NDArray[np.int32] | None = None
+        self._found: Logits | None = None
         """Maxima of one row, once a backend gave none."""
         self._scratch = (
             self._window,
-            np.zeros((2, width), np.int32),
+            self._path,
             np.zeros(-(-self._num_tiles // BLOCK), np.int32),
             np.zeros(heap_size, np.int64),
-            self._path,
         )
-        self._options = (
+        self._settings: Settings = (
+            vocab_size,
             float(params.temperature),
             params.top_k,
             float(params.top_p),
@@ -152,37 +143,32 @@ class Verifier:
         logits [n, vocab] f32 (read; penalised in place and put back), tokens int32 [n], parents
         int16 [n]; `recent` are the text's last tokens up to and including the root, at least
         `repetition_window` of them if there are as many; `position` is the root's. `maxima` belong
-        to the logits (`Target.maxima`) and are treated like them; without, they are found here.
+        to the logits (`Pass.maxima`) and are treated like them; without, they are found here.
         Raises BackendError when a visited row holds NaN or has no finite maximum.
         """
         self._check(logits, maxima, len(tokens))
-        given = maxima is not None
-        tiles = self._row_of_tiles() if maxima is None else _whole_rows(maxima).view(np.int32)
-        logits = _whole_rows(logits)
         num_recent = min(len(recent), self.params.repetition_window)
         if num_recent and self.params.repetition_penalty != 1.0:
-            self._window[:num_recent] = recent[-num_recent:]
+            self._window[0, :num_recent] = recent[-num_recent:]
         with wrapping():
             num_path, bonus = walk(
-                logits,
-                logits.view(np.int32),
-                tiles,
-                given,
-                self.vocab_size,
+                _whole_rows(logits),
+                self._row_of_tiles() if maxima is None else _whole_rows(maxima),
+                maxima is not None,
                 tokens,
                 parents,
                 position,
                 num_recent,
-                *self._options,
+                self._settings,
                 *self._scratch,
             )
         if bonus < 0:
             raise bad_row(position + num_path - 1, bonus)
         return Verdict(self._path[:num_path].tolist(), int(bonus))
 
-    def _row_of_tiles(self) -> NDArray[np.int32]:
+    def _row_of_tiles(self) -> Logits:
         if self._found is None:
-            self._found = np.zeros((1, self._num_tiles), np.int32)
+            self._found = np.zeros((1, self._num_tiles), np.float32)
         return self._found
 
     def _check(self, logits: Logits, maxima: Logits | None, num_nodes: int) -> None:
@@ -210,7 +196,7 @@ class Verifier:
 
 
 def find_maxima(logits: Logits) -> Logits:
-    """The largest of each tile of logits, as `Target.maxima`, for backends that have none."""
+    """The largest of each tile of logits, as `Pass.maxima`, for backends that have none."""
     found = np.empty((len(logits), -(-logits.shape[1] // TILE)), np.float32)
     fill_maxima(_whole_rows(logits).view(np.int32), logits.shape[1], found.view(np.int32))
     return found

@@ -48,7 +48,7 @@ from edgespec.models.spec import TensorType
 for kind in (TensorType.F16, TensorType.Q8_0, TensorType.Q5_K):
     plain.address(kind)
     rows, out = np.zeros(0, np.int32), np.zeros((0, 0), np.float32)
-    unpack.unpack_rows(tile.FORMATS[kind].layout, 0, 0, 0, 0, rows, out)
+    unpack.unpack_rows(tuple(tile.FORMATS[kind].layout), (0, 0, 0, 0), rows, out)
 """
 
 

@@ -30,7 +30,7 @@ def test_unpacked_rows_are_the_files(kind: TensorType, columns: int, num_rows: i
     rows = np.random.default_rng(0).integers(0, in_all, 3 * in_all).astype(np.int32)
     out = np.full((len(rows) + 1, columns), np.nan, np.float32)
     sizes = FORMATS[kind].tile_bytes(columns)
-    unpack_rows(FORMATS[kind].layout, *packed.addresses, *sizes, rows, out)
+    unpack_rows(tuple(FORMATS[kind].layout), (*packed.addresses, *sizes), rows, out)
     np.testing.assert_array_equal(out[:-1], expected[rows])
     assert np.isnan(out[-1]).all()
 

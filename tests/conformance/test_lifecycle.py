@@ -178,9 +178,9 @@ def test_two_targets_in_two_threads(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_open_and_close_without_growth(backend: str) -> None:
-    """Each open target holds about 3 MB here; fifty leaked ones would be 150."""
+    """Each open target holds about 3 MB here; twenty leaked ones would be 60."""
     process, sizes = psutil.Process(), []
-    for _ in range(51):
+    for _ in range(21):
         with open_target(backend, "llama-Q8_0", context_length=2048) as target:
             target.own.prefill(tokens(1))
             score(target, tokens(4))

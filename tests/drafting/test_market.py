@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.acceptance import AcceptanceStatistics, record_tree
 from edgespec.drafting.market.market import Market
+from edgespec.drafting.market.step import LONGEST_SILENCE, PATIENCE
 from edgespec.drafting.tree import DraftTree, StepOutcome
 
 ROOT = 3
@@ -170,17 +171,23 @@ def test_agreement_is_learnt_too() -> None:
 
 
 def test_a_useless_drafter_is_asked_less_and_comes_back() -> None:
+    """By steps and tokens alone: what a call costs is not looked at."""
     useless = Scripted("useless", DraftTree.chain(ROOT, [9], [0.5], 1))
     market = timed([useless])
     market.reset([ROOT])
-    market.token_s = 1e-6  # a call costs more than a token is worth
+    for _ in range(PATIENCE):
+        step(market, 8)
+    assert useless.asked == PATIENCE
     for _ in range(200):
         step(market, 8)
     before = useless.asked
-    assert before < 60
+    assert before - PATIENCE < 200 // LONGEST_SILENCE
     for _ in range(60):
         step(market, 9)
-    assert useless.asked - before > 40
+    assert useless.asked - before >= 60 - LONGEST_SILENCE
+    market.reset([ROOT])
+    market.propose(4)
+    assert useless.asked - before > 60 - LONGEST_SILENCE
 
 
 def test_stores_see_all_text_in_order() -> None:

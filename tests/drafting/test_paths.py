@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from trees import TEXTS, VOCABULARY, as_tuple, check_tree
 
 from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.market import Market
-from edgespec.drafting.proposal import Proposal
+from edgespec.drafting.proposal import PROMPT, Proposal
 from edgespec.drafting.tables.trigram import TrigramDrafter
 from edgespec.drafting.text.suffix_automaton import SuffixAutomatonDrafter
 from edgespec.drafting.tree import NO_PATH, DraftTree, Path, StepOutcome
@@ -88,11 +87,11 @@ def test_the_automaton_goes_on_from_the_longest_match(text: list[int], path: lis
 @settings(deadline=None)
 @given(text=TEXTS, path=PATHS)
 def test_the_matrix_is_read_as_if_the_path_had_come(text: list[int], path: list[int]) -> None:
-    drafter = TrigramDrafter(2**18)
-    drafter.reset(text[:1])
-    drafter.extend(text)
-    other = deepcopy(drafter)
-    other._is_prompt = True  # which teaches the matrix nothing
+    drafter, other = TrigramDrafter(2**18), TrigramDrafter(2**18)
+    for one in (drafter, other):
+        one.reset(text[:1])
+        one.extend(text)
+    other._words[PROMPT] = 1  # which teaches the matrix nothing
     other.extend(path)
     found = drafter.propose_after(Path(path), 12, Proposal(1))
     assert as_tuple(found)[:3] == as_tuple(other.propose(12))[:3]

@@ -12,8 +12,8 @@ import pytest
 
 import edgespec
 from edgespec import cli
-from edgespec.engine.options import ReplyOptions
-from edgespec.loading.options import LoadOptions
+from edgespec.engine.reply_options import ReplyOptions
+from edgespec.loading.load_options import LoadOptions
 from edgespec.system.option_fields import Option, changed, options_of, takes
 from edgespec.terminal.parameters import expand
 from tests.cli_runs import environment

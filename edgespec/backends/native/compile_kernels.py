@@ -7,7 +7,7 @@ from contextlib import closing
 
 import numpy as np
 
-from edgespec.backends.native.kernels import matching, table
+from edgespec.backends.native.kernels import early_nodes, table
 from edgespec.backends.native.kernels.attention import grouped_query
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.kv import places
@@ -38,11 +38,13 @@ def warm_up(kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
     with closing(Team(empty, 2)) as team:
         team.run(0, 0, 0, False, 1)
     places.move_kv(empty, 0, 0, 0, 0)
-    matching.match_nodes(root, np.full(1, -1, np.int16), np.zeros((3, 1), np.int32), 0, root, root)
+    early_nodes.match_nodes(
+        root, np.full(1, -1, np.int16), np.zeros((3, 1), np.int32), 0, root, root
+    )
     for kind in kinds:
         if kind in FORMATS:
             packer(kind)
             rows, out = np.zeros(0, np.int32), np.zeros((0, 0), np.float32)
-            unpack_rows(FORMATS[kind].layout, 0, 0, 0, 0, rows, out)
+            unpack_rows(tuple(FORMATS[kind].layout), (0, 0, 0, 0), rows, out)
             for size in FORMATS[kind].sizes:
                 isa.tile_address(name, kind, size)

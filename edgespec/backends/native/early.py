@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels.matching import match_nodes
+from edgespec.backends.native.kernels.early_nodes import match_nodes
 
 
 class EarlyStates:

@@ -1,5 +1,5 @@
-"""Scratch of a native session: every buffer the kernels write to, allocated once, and the table
-that tells them where it all is.
+"""What a pass runs on: every buffer the kernels write to, allocated once, and the table that tells
+them where it all is.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def rope_frequencies(spec: ModelSpec, factors: NDArray[np.float32] | None) -> ND
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Activations that feed a matmul: as f32, and as int8 with the planes of `tile.py`."""
+    """Activations that feed a matmul: as f32, and as int8 with the planes of `matmul/tile.py`."""
 
     floats: NDArray[np.float32]
     """[rows, width]."""

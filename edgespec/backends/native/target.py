@@ -92,6 +92,9 @@ class NativeTarget(Target):
         self._tiles: dict[int, NDArray[np.int64]] = {}
         self._tiles_entered = 0
         """The number of nodes whose functions the table holds."""
+        self._head_entered: tuple[int, int | None] | None = None
+        """For how many logits, and through which layer's adapter, the table's head is."""
+        self._views: dict[tuple[int, int], tuple[Logits, Logits]] = {}
         self._table = np.zeros(table.NUM_ENTRIES, np.int64)
         program.fill_shape(self._table, spec, plan.max_nodes, plan.sequences)
         program.fill_arena(self._table, self._arena, spec.head_dim)
@@ -264,7 +267,7 @@ class NativeTarget(Target):
     def adapt(self, layer: int, matrix: NDArray[np.float16]) -> None:
         self._adapters.put(layer, 0, matrix)
         self._tiles.clear()
-        self._tiles_entered = 0
+        self._tiles_entered, self._head_entered = 0, None
 
     def _trace(
         self,
@@ -312,21 +315,31 @@ class NativeTarget(Target):
         """Run some layers, and the head for these rows and the vocabulary's first tokens, through
         the adapter of a layer if one is named.
         """
-        first, count = {"all": (0, num_rows), "last": (num_rows - 1, 1), "none": (0, 0)}[rows]
+        count = num_rows if rows == "all" else int(rows == "last")
         self._num_logits = num_logits = num_logits or self.spec.vocab_size
-        self._table[table.HEAD_MATRIX] = self._weights.head_matrix(num_logits)
-        self._adapters.choose(self._table, adapted)
+        if self._head_entered != (num_logits, adapted):
+            self._table[table.HEAD_MATRIX] = self._weights.head_matrix(num_logits)
+            self._adapters.choose(self._table, adapted)
+            self._head_entered = num_logits, adapted
         at_once, threads = count == num_rows and num_layers > 0, self._pace.threads
         if num_layers > 0:
             self._choose_tiles(num_rows)
             self._team.run(num_layers, first_layer, num_rows, at_once, threads)
         if count and not at_once:
             self._choose_tiles(count)
-            self._team.run(0, first, count, True, threads)
-        scratch = self._scratch
-        return Pass(
-            scratch.logits[:count, :num_logits], scratch.maxima[:count, : -(-num_logits // TILE)]
-        )
+            self._team.run(0, num_rows - count, count, True, threads)
+        return self._found(count, num_logits)
+
+    def _found(self, count: int, num_logits: int) -> Pass:
+        """What lies in the scratch arrays after a pass: always in the same place, so views of it
+        are made once.
+        """
+        views = self._views.get((count, num_logits))
+        if views is None:
+            scratch, num_tiles = self._scratch, -(-num_logits // TILE)
+            views = scratch.logits[:count, :num_logits], scratch.maxima[:count, :num_tiles]
+            self._views[count, num_logits] = views
+        return Pass(*views)
 
     def _choose_tiles(self, num_nodes: int) -> None:
         """Enter the tile functions for this many nodes in the table."""
@@ -364,7 +377,15 @@ class NativeTarget(Target):
     def _close(self) -> None:
         self._team.close()
         self.own.state.release(0)
-        del self._weights, self._scratch, self._tiles, self._nodes, self._early, self._adapters
+        del (
+            self._weights,
+            self._scratch,
+            self._views,
+            self._tiles,
+            self._nodes,
+            self._early,
+            self._adapters,
+        )
 
     def _snapshot(self, sequence: KvSequence) -> Snapshot:
         blocks = [content.copy() for content in sequence.state.contents(sequence.length)]

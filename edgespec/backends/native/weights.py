@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,11 +42,14 @@ class PackedMatrix:
     scales: NDArray[np.uint8]
     _places: tuple[int, int, int, int] = field(init=False)
     """Addresses of weights and scales, and bytes of both in a tile."""
+    _fields: tuple[Any, ...] = field(init=False)
+    """The format's layout as a plain tuple."""
 
     def __post_init__(self) -> None:
         sizes = self.format.tile_bytes(self.num_columns)
         places = (self.weights.ctypes.data, self.scales.ctypes.data, *sizes)
         object.__setattr__(self, "_places", places)
+        object.__setattr__(self, "_fields", tuple(self.format.layout))
 
     @classmethod
     def allocate(cls, form: TileFormat, num_rows: int, num_columns: int) -> PackedMatrix:
@@ -79,7 +83,7 @@ class PackedMatrix:
 
     def unpack_rows(self, rows: NDArray[np.int32], out: NDArray[np.float32]) -> None:
         """Write these rows [n] as f32 [n or more, columns]."""
-        unpack_rows(self.format.layout, *self._places, rows, out)
+        unpack_rows(self._fields, self._places, rows, out)
 
     def pack_rows(self, first: int, raw: NDArray[np.uint8]) -> None:
         """Fill tiles from raw rows of the file [rows, row_bytes]; `first` is a multiple of 16."""

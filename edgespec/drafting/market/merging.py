@@ -245,7 +245,7 @@ class MergedTree:
     def reserve(self, num_merged: int, num_chosen: int) -> None:
         """Make room for so many nodes of all sources, and for so many to be chosen."""
         self._core.words[NUM_MERGED] = 0
-        merged = {
+        merged: dict[int, NDArray[Any]] = {
             NODES: np.zeros((6, num_merged), np.int32),
             CHANCES: np.zeros((4, num_merged), np.float64),
             PLACE: np.zeros(num_merged, np.int32),
@@ -255,7 +255,7 @@ class MergedTree:
         }
         tokens, parents = np.zeros(num_chosen, np.int32), np.zeros(num_chosen, np.int16)
         p_accept, sources = np.zeros(num_chosen, np.float32), np.zeros(num_chosen, np.uint8)
-        tree = {
+        tree: dict[int, NDArray[Any]] = {
             TREE_TOKENS: tokens, TREE_PARENTS: parents, TREE_CHANCES: p_accept,
             TREE_SOURCES: sources,
         }  # fmt: skip

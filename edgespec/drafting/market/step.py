@@ -54,8 +54,8 @@ asked unless it is silent; how many of the pending tokens its store has read; wh
 and the size of its tree, 0 without one; how many of its tokens were right; for how many steps it is
 silent, and was before; proposals in a row that brought nothing.
 """
-PATIENCE = 24
-LONGEST_SILENCE = 16
+PATIENCE = 128
+LONGEST_SILENCE = 4
 _INT32_BYTES = 4
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.drafting.grown import Kernels
 from edgespec.drafting.proposal import PROMPT
 from edgespec.drafting.tables.counted import expand_votes, num_votes, priors_by_order
 from edgespec.drafting.tables.followers import FIRST, TOTAL, keys_in_text, row_for
@@ -144,8 +145,7 @@ class ConsensusDrafter(TextDrafter):
     name = "consensus"
     orders = _ORDERS
     priors = priors_by_order(_ORDERS)
-    expand = expand_votes
-    feed = feed_nothing
+    kernels = Kernels(expand_votes, feed_nothing)
 
     def __init__(
         self,

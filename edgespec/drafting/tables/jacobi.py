@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.drafting.grown import Kernels
 from edgespec.drafting.tables.counted import expand_counted, priors_by_order
 from edgespec.drafting.tables.followers import count, keys_at_node, keys_in_text, row_for
 from edgespec.drafting.tables.table_drafter import TableDrafter, feed_nothing
@@ -77,8 +78,7 @@ class JacobiDrafter(TableDrafter):
     orders = _ORDERS
     ways = 4
     priors = priors_by_order(_ORDERS)
-    expand = expand_counted
-    feed = feed_nothing
+    kernels = Kernels(expand_counted, feed_nothing)
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn how often proposals were right, and what the target says at each node."""

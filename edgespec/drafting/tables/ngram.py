@@ -8,8 +8,9 @@ here followers branch by their counts, and each length is trusted as often as it
 
 from __future__ import annotations
 
+from edgespec.drafting.grown import Kernels
 from edgespec.drafting.tables.counted import expand_counted, priors_by_order
-from edgespec.drafting.tables.table_drafter import TableDrafter
+from edgespec.drafting.tables.table_drafter import TableDrafter, feed_rows
 
 _ORDERS = 4
 
@@ -21,5 +22,5 @@ class NgramDrafter(TableDrafter):
     orders = _ORDERS
     ways = 4
     priors = priors_by_order(_ORDERS)
-    expand = expand_counted
+    kernels = Kernels(expand_counted, feed_rows)
     callable_from_kernels = True

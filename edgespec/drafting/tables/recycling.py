@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.drafting.grown import Kernels
 from edgespec.drafting.proposal import (
     PATH,
     PATH_FLOOR,
@@ -92,8 +93,7 @@ class RecyclingDrafter(TableDrafter):
     orders = 1
     ways = RANKS
     priors = _PRIORS
-    expand = expand_ranks
-    feed = feed_nothing
+    kernels = Kernels(expand_ranks, feed_nothing)
 
     def _forget(self) -> None:
         """What follows a token is as true of the next text."""

@@ -17,6 +17,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.drafting.grown import Kernels
 from edgespec.drafting.proposal import (
     MATCH,
     PARENT,
@@ -195,8 +196,7 @@ class StandDrafter(TableDrafter):
     orders = _ORDERS
     ways = _WAYS
     priors = _PRIORS
-    expand = expand_drawn
-    feed = feed_nothing
+    kernels = Kernels(expand_drawn, feed_nothing)
 
     def __init__(self, max_bytes: int = TableDrafter.default_bytes, *, source: int = 1) -> None:
         self._drawn, self._options = np.zeros(_WAYS, np.float64), np.zeros(3, np.float64)

@@ -41,7 +41,6 @@ def feed_rows(table: int, tokens: int, count: int) -> int:
 class TableDrafter(TextDrafter):
     """A text drafter whose store is one table of followers, which belongs to the text."""
 
-    feed = feed_rows
     ways = 4
     """Followers kept of each context."""
     part = 1.0

@@ -16,7 +16,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.grown import OUTCOME_NEW, OUTCOME_PARENTS, OUTCOME_TOKENS
+from edgespec.drafting.grown import OUTCOME_NEW, OUTCOME_PARENTS, OUTCOME_TOKENS, Kernels
 from edgespec.drafting.proposal import (
     NOW,
     PARENT,
@@ -222,9 +222,7 @@ class TrigramDrafter(TableDrafter):
     ways = 6
     part = 0.75
     priors = priors_by_order(2)
-    expand = expand_searched
-    feed = feed_matrix
-    learn = learn_outcome
+    kernels = Kernels(expand_searched, feed_matrix, learn_outcome)
     callable_from_kernels = True
 
     def __init__(self, max_bytes: int = TableDrafter.default_bytes, *, source: int = 1) -> None:

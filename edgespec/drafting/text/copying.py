@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.drafting.grown import Kernels
 from edgespec.drafting.text.copy_kernels import (
     COPY_STATE,
     CURSOR,
@@ -39,8 +40,7 @@ class CopyDrafter(TextDrafter):
     name = "copy"
     orders = MOST_AGREEING
     priors = PRIORS
-    expand = expand_copy
-    feed = feed_copy
+    kernels = Kernels(expand_copy, feed_copy)
     callable_from_kernels = True
 
     def __init__(self, max_bytes: int = TextDrafter.default_bytes, *, source: int = 1) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.drafting.grown import Kernels
 from edgespec.drafting.proposal import (
     NOW,
     PARENT,
@@ -101,8 +102,7 @@ class HierarchyDrafter(TableDrafter):
     ways = WAYS
     part = 0.25
     priors = _PRIORS
-    expand = expand_stores
-    feed = feed_stores
+    kernels = Kernels(expand_stores, feed_stores)
 
     def __init__(
         self,

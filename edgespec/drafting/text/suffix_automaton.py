@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafting.grown import GrownDrafter, feed_one
+from edgespec.drafting.grown import GrownDrafter, Kernels, feed_one
 from edgespec.drafting.text.automaton import (
     BYTES_PER_TOKEN,
     EDGES,
@@ -54,8 +54,7 @@ class SuffixAutomatonDrafter(GrownDrafter):
     name = "suffix-automaton"
     follows = True
     priors = PRIORS
-    expand = expand_match
-    feed = feed_automaton
+    kernels = Kernels(expand_match, feed_automaton)
     callable_from_kernels = True
 
     def __init__(self, max_bytes: int = 8 * 2**20, *, source: int = 1) -> None:

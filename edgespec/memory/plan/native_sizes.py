@@ -2,7 +2,7 @@
 
 Its shapes are drawn in `backends/native`: weights in tiles of 16 rows
 (`backends/native/kernels/matmul/tile.py`), KV in blocks of 256 positions (`memory/kv/arena.py`),
-scratch allocated once (`session.py`).
+scratch allocated once (`backends/native/program.py`).
 """
 
 from __future__ import annotations

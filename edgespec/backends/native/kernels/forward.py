@@ -1,11 +1,11 @@
 """The transformer's layers over n nodes, in one compiled call.
 
 All threads of a team run `_pass` over the same table `c` (see `table.py`), each doing its share of
-every stage, and meet between stages (see `team.py`). Work that needs no other thread's results is
-done where its input was made: heads are rotated by the thread that computed them, and gate and up
-meet while both are in the cache. Rows are padded to the tile sizes, and what stands in padding rows
-is never read as a result. Constants are passed as `np.int64(...)`, because Numba compiles a
-function anew for every literal it is called with.
+every stage, and meet between stages (see `work_sharing.py`). Work that needs no other thread's
+results is done where its input was made: heads are rotated by the thread that computed them, and
+gate and up meet while both are in the cache. Rows are padded to the tile sizes, and what stands in
+padding rows is never read as a result. Constants are passed as `np.int64(...)`, because Numba
+compiles a function anew for every literal it is called with.
 """
 
 from __future__ import annotations
@@ -49,14 +49,13 @@ def _quantise(c, rows, row, first, width):
     if c[rows + t.HAS_QUANTS] != 0:
         call_row(
             c[t.OPS + t.QUANTISE],
-            c[rows + t.FLOATS] + row * c[rows + t.FLOATS_STRIDE] + 4 * first,
-            c[rows + t.QUANTS] + row * c[rows + t.QUANTS_STRIDE] + first,
-            c[rows + t.PLANES] + row * c[rows + t.PLANES_STRIDE] + (first >> 5) * 4,
-            c[rows + t.PLANE_BYTES_EACH],
-            width >> 5,
-            0,
-            0,
-            0,
+            (
+                c[rows + t.FLOATS] + row * c[rows + t.FLOATS_STRIDE] + 4 * first,
+                c[rows + t.QUANTS] + row * c[rows + t.QUANTS_STRIDE] + first,
+                c[rows + t.PLANES] + row * c[rows + t.PLANES_STRIDE] + (first >> 5) * 4,
+                c[rows + t.PLANE_BYTES_EACH],
+                width >> 5,
+            ),
         )
 
 
@@ -65,14 +64,13 @@ def _norm_row(c, source, weight, target):
     """Norm a row [dim] at an address into a row of NORMED, and quantise it."""
     call_row(
         c[t.OPS + t.NORM],
-        source,
-        weight,
-        c[t.NORMED + t.FLOATS] + target * c[t.NORMED + t.FLOATS_STRIDE],
-        c[t.DIM] >> 4,
-        c[t.EPSILON_BITS],
-        0,
-        0,
-        0,
+        (
+            source,
+            weight,
+            c[t.NORMED + t.FLOATS] + target * c[t.NORMED + t.FLOATS_STRIDE],
+            c[t.DIM] >> 4,
+            c[t.EPSILON_BITS],
+        ),
     )
     _quantise(c, np.int64(t.NORMED), target, 0, c[t.DIM])
 
@@ -95,18 +93,20 @@ def _tiles(c, matrix, rows, num_rows, first, last, output, output_stride, accumu
         for row in range(0, num_rows, size):
             call_tile(
                 tile,
-                weights,
-                scales,
-                data + row * stride,
-                planes + row * planes_stride,
-                output + row * output_stride + index * 64,
-                steps,
-                stride,
-                planes_stride,
-                c[rows + t.PLANE_BYTES_EACH],
-                output_stride,
-                min(size, num_rows - row),
-                accumulate,
+                (
+                    weights,
+                    scales,
+                    data + row * stride,
+                    planes + row * planes_stride,
+                    output + row * output_stride + index * 64,
+                    steps,
+                    stride,
+                    planes_stride,
+                    c[rows + t.PLANE_BYTES_EACH],
+                    output_stride,
+                    min(size, num_rows - row),
+                    accumulate,
+                ),
             )
 
 
@@ -115,14 +115,15 @@ def _tile_maxima(c, first, last, num_rows):
     """The largest of every 16 logits of the head's tiles, while they are in the cache."""
     call_row(
         c[t.OPS + t.TILE_MAXIMA],
-        c[t.LOGITS] + 64 * first,
-        c[t.LOGITS_STRIDE],
-        num_rows,
-        min(last, load_long(c[t.HEAD_MATRIX] + 8 * t.NUM_TILES)) - first,
-        c[t.VOCAB_SIZE] - 16 * first,
-        c[t.MAXIMA] + 4 * first,
-        c[t.MAXIMA_STRIDE],
-        0,
+        (
+            c[t.LOGITS] + 64 * first,
+            c[t.LOGITS_STRIDE],
+            num_rows,
+            min(last, load_long(c[t.HEAD_MATRIX] + 8 * t.NUM_TILES)) - first,
+            c[t.VOCAB_SIZE] - 16 * first,
+            c[t.MAXIMA] + 4 * first,
+            c[t.MAXIMA_STRIDE],
+        ),
     )
 
 
@@ -164,7 +165,7 @@ def _gate_up(c, thread, layer, num_rows):
         for row in range(num_rows):
             place = floats + row * stride + 64 * first
             other = c[t.UP] + row * c[t.UP_STRIDE] + 64 * first
-            call_row(c[t.OPS + t.GATE], place, other, place, (width + 15) >> 4, 0, 0, 0, 0)
+            call_row(c[t.OPS + t.GATE], (place, other, place, (width + 15) >> 4))
             _quantise(c, np.int64(t.GATED), row, 16 * first, width)
         unit = next_unit(c, thread, unit, count, num_bytes)
 
@@ -191,7 +192,7 @@ def _rotate(c, node, row, target, factor_bits):
     half, after = c[t.ROPE_HALF], c[t.HEAD_DIM] - 2 * c[t.ROPE_HALF]
     if (half | after) & 15 == 0:
         rotate = c[t.OPS + t.ROTATE]
-        call_row(rotate, row, cosines, sines, target, half >> 4, after >> 4, factor_bits, 0)
+        call_row(rotate, (row, cosines, sines, target, half >> 4, after >> 4, factor_bits))
         return
     _rotate_pairs(c, row, cosines, sines)
     factor = bits_to_float(np.int32(factor_bits))
@@ -213,7 +214,7 @@ def _refine(c, layer, row, bias, which):
         _add(row, c[t.BIASES] + bias, c[t.HEAD_DIM])
     if c[t.QK_NORM] != 0:
         gain = c[t.HEAD_NORMS] + (layer * 2 + which) * c[t.HEAD_DIM] * 4
-        call_row(c[t.OPS + t.NORM], row, gain, row, c[t.HEAD_DIM] >> 4, c[t.EPSILON_BITS], 0, 0, 0)
+        call_row(c[t.OPS + t.NORM], (row, gain, row, c[t.HEAD_DIM] >> 4, c[t.EPSILON_BITS]))
 
 
 @inner_kernel

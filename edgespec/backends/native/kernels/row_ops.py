@@ -63,7 +63,7 @@ def rms_norm() -> Function:
 
 
 def quantise() -> Function:
-    """(input f32, output i8, planes, plane stride, blocks): see `tile.py` for the planes."""
+    """(input f32, output i8, planes, plane stride, blocks): see `matmul/tile.py` for the planes."""
     emitter = start("quantise")
     builder = emitter.builder
     source, target, planes, plane_stride, count = emitter.arguments[:5]

@@ -2,7 +2,7 @@
 
 Kernels are handed this one array instead of dozens of typed ones, because Numba's compile time
 grows with the number of arrays a function takes. Entries are sizes, addresses, or strides in bytes;
-`_STRIDE` is from one row to the next. `session.py` fills it in, and keeps the arrays alive that it
+`_STRIDE` is from one row to the next. `program.py` fills it in, and keeps the arrays alive that it
 points to.
 """
 
@@ -46,7 +46,8 @@ NORMED, ATTENDED, GATED = range(64, 88, 8)
 (FLOATS, FLOATS_STRIDE, QUANTS, QUANTS_STRIDE, PLANES, PLANES_STRIDE, PLANE_BYTES_EACH,
  HAS_QUANTS) = range(8)
 
-# The job at hand, and the team that does it (see `team.py`): its words, and the lock functions.
+# The job at hand, and the team that does it (see `work_sharing.py`): its words, and the functions
+# of its locks.
 # UNIT_HEADS heads fill whole tiles: what one thread computes, rotates and stores at a time.
 NUM_LAYERS, FIRST_ROW, NUM_ROWS, UNIT_HEADS, TEAM, ACQUIRE, RELEASE = range(88, 95)
 

@@ -65,7 +65,7 @@ def _softmax(c, node, row, low, width, scales, facts):
     _fill(row, places, padded, np.float32(-np.inf))
     part, vectors = c[t.FACTS_STRIDE] // 3, padded >> 4
     softmax = c[t.ATTENTION + t.SOFTMAX]
-    call_row(softmax, row, vectors, facts, facts + part, scales, facts + 2 * part, 0, 0)
+    call_row(softmax, (row, vectors, facts, facts + part, scales, facts + 2 * part))
     _fill(row, padded, width, np.float32(0.0))
     for back in range(places - run):  # weights return to their slots, the last one first
         place = places - 1 - back
@@ -111,18 +111,17 @@ def _score(c, layer, head, rows, low, high, scores, ahead):
             count = min(num_rows - row, c[t.ATTENTION + t.MOST_ROWS])
             call_tile(
                 c[t.ATTENTION + t.SCORE + count - 1],
-                queries + 4 * row,
-                keys,
-                c[t.KEY_TILE_BYTES],
-                (min(high - slot, c[t.BLOCK]) + 15) >> 4,
-                c[t.KEY_STEPS],
-                keys + c[t.KEY_SCALES],
-                scores + row * SCORES_STRIDE + 4 * (slot - low),
-                there,
-                share,
-                0,
-                0,
-                0,
+                (
+                    queries + 4 * row,
+                    keys,
+                    c[t.KEY_TILE_BYTES],
+                    (min(high - slot, c[t.BLOCK]) + 15) >> 4,
+                    c[t.KEY_STEPS],
+                    keys + c[t.KEY_SCALES],
+                    scores + row * SCORES_STRIDE + 4 * (slot - low),
+                    there,
+                    share,
+                ),
             )
             row += count
             there = keys
@@ -140,18 +139,17 @@ def _mix(c, layer, head, rows, low, high, scores, mixed, ahead):
             count = min(num_rows - row, c[t.ATTENTION + t.MOST_ROWS])
             call_tile(
                 c[t.ATTENTION + t.MIX + count - 1],
-                scores + row * SCORES_STRIDE + c[t.WEIGHT_BYTES] * (slot - low),
-                values,
-                c[t.VALUE_BYTES],
-                min(high - slot, c[t.BLOCK]),
-                mixed + row * c[t.MIXED_STRIDE],
-                c[t.MIXED_STRIDE],
-                c[t.HEAD_PAD] >> 4,
-                there,
-                share,
-                0,
-                0,
-                0,
+                (
+                    scores + row * SCORES_STRIDE + c[t.WEIGHT_BYTES] * (slot - low),
+                    values,
+                    c[t.VALUE_BYTES],
+                    min(high - slot, c[t.BLOCK]),
+                    mixed + row * c[t.MIXED_STRIDE],
+                    c[t.MIXED_STRIDE],
+                    c[t.HEAD_PAD] >> 4,
+                    there,
+                    share,
+                ),
             )
             row += count
             there = values
@@ -163,7 +161,7 @@ def _spread(c, blocks, layer, head, low, high, scales):
     for slot in range(low, high, c[t.BLOCK]):
         source = key_address(c, blocks, layer, head, slot) + c[t.KEY_BYTES] + c[t.VALUE_SCALES]
         count = (min(high - slot, c[t.BLOCK]) + 15) >> 4
-        call_row(c[t.ATTENTION + t.SPREAD], source, scales + 4 * (slot - low), count, 0, 0, 0, 0, 0)
+        call_row(c[t.ATTENTION + t.SPREAD], (source, scales + 4 * (slot - low), count))
 
 
 @inner_kernel
@@ -177,7 +175,7 @@ def _begin(c, num_rows, width, scores, mixed, facts):
         own = scores + row * SCORES_STRIDE
         step = facts + row * c[t.FACTS_STRIDE] + c[t.FACTS_STRIDE] // 3 * 2
         vectors = c[t.HEAD_PAD] >> 4
-        call_row(c[t.ATTENTION + t.WEIGH], own, width >> 4, step, target, vectors, 0, 0, 0)
+        call_row(c[t.ATTENTION + t.WEIGH], (own, width >> 4, step, target, vectors))
 
 
 @inner_kernel

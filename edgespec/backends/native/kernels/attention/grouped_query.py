@@ -94,7 +94,7 @@ def put_query(c, head, row, query):
     place += 4 * (row % ROW_BLOCK)
     turn_head(c, query)
     if c[t.KV_SCALED] != 0:
-        call_row(c[t.ATTENTION + t.PUT_QUERY], query, place, c[t.HEAD_DIM], 0, 0, 0, 0, 0)
+        call_row(c[t.ATTENTION + t.PUT_QUERY], (query, place, c[t.HEAD_DIM]))
         return
     for i in range(c[t.HEAD_DIM]):
         store_float(place + 4 * ROW_BLOCK * i, load_float(query + 4 * i))
@@ -111,14 +111,16 @@ def _combine(c, head, node, member, num_rows, region_row):
     seen = node_entry(c, node, t.POSITION) + 1
     call_row(
         c[t.ATTENTION + t.COMBINE],
-        c[t.MIXED] + region_row * c[t.MIXED_STRIDE],
-        c[t.MIXED_STRIDE],
-        c[t.FACTS] + region_row * c[t.FACTS_STRIDE],
-        c[t.FACTS_STRIDE],
-        (seen + SPAN - 1) // SPAN,
-        output,
-        c[t.HEAD_DIM],
-        num_rows,
+        (
+            c[t.MIXED] + region_row * c[t.MIXED_STRIDE],
+            c[t.MIXED_STRIDE],
+            c[t.FACTS] + region_row * c[t.FACTS_STRIDE],
+            c[t.FACTS_STRIDE],
+            (seen + SPAN - 1) // SPAN,
+            output,
+            c[t.HEAD_DIM],
+            num_rows,
+        ),
     )
     for row in range(num_rows):
         turn_head(c, output + 4 * row * c[t.HEAD_DIM])

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import config, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from edgespec.backends.native.kernels import row_ops
@@ -130,58 +131,35 @@ def _declare(module: Any, kind: Any, name: str) -> Any:
 
 
 def _caller(num_arguments: int) -> Any:
-    """An intrinsic that calls the function at an address with this many 64-bit integers."""
+    """An intrinsic that calls the function at an address, which takes so many 64-bit integers, with
+    the integers of a tuple; those that it lacks at its end are 0.
+    """
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = ir.FunctionType(VOID, [I64] * num_arguments)
-        builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
-        return context.get_dummy_value()
+    @intrinsic
+    def call(typing: Any, address: Any, values: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kind = ir.FunctionType(VOID, [I64] * num_arguments)
+            given = cgutils.unpack_tuple(builder, arguments[1], len(values))
+            lacking = [I64(0)] * (num_arguments - len(values))
+            builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), [*given, *lacking])
+            return context.get_dummy_value()
 
-    return generate
+        return types.void(types.intp, types.UniTuple(types.intp, len(values))), generate
 
-
-@intrinsic
-def call_tile(
-    typing: Any,
-    address: Any,
-    a0: Any,
-    a1: Any,
-    a2: Any,
-    a3: Any,
-    a4: Any,
-    a5: Any,
-    a6: Any,
-    a7: Any,
-    a8: Any,
-    a9: Any,
-    a10: Any,
-    a11: Any,
-) -> Any:
-    """Call the tile function at `address`; the twelve integers are those of `tile.py`."""
-    return types.void(*[types.intp] * (tile.NUM_ARGUMENTS + 1)), _caller(tile.NUM_ARGUMENTS)
-
-
-@intrinsic
-def call_row(
-    typing: Any,
-    address: Any,
-    a0: Any,
-    a1: Any,
-    a2: Any,
-    a3: Any,
-    a4: Any,
-    a5: Any,
-    a6: Any,
-    a7: Any,
-) -> Any:
-    """Call a row operation at `address`; the eight integers are those of `row_ops.py`."""
-    return types.void(*[types.intp] * (row_ops.NUM_ARGUMENTS + 1)), _caller(row_ops.NUM_ARGUMENTS)
+    return call
 
 
 def _plain_caller(num_arguments: int) -> Any:
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * num_arguments)
-    return lambda address, *values: function(int(address))(*map(int, values))
+
+    def call(address: int, values: tuple[int, ...]) -> None:
+        function(int(address))(*map(int, values), *[0] * (num_arguments - len(values)))
+
+    return call
 
 
-if config.DISABLE_JIT:
-    call_tile, call_row = map(_plain_caller, (tile.NUM_ARGUMENTS, row_ops.NUM_ARGUMENTS))
+_make = _plain_caller if config.DISABLE_JIT else _caller
+call_tile = _make(tile.NUM_ARGUMENTS)
+"""Calls a tile function; the integers are those of `matmul/tile.py`."""
+call_row = _make(row_ops.NUM_ARGUMENTS)
+"""Calls a row operation; the integers are those of `row_ops.py`."""

@@ -57,7 +57,7 @@ def _half(value):
 def turn_head(c, row):
     """Rotate one head, f32 [head_dim], where keys and values are kept so; twice is not at all."""
     if c[t.ATTENTION + t.TURN] != 0:
-        call_row(c[t.ATTENTION + t.TURN], row, c[t.HEAD_DIM], 0, 0, 0, 0, 0, 0)
+        call_row(c[t.ATTENTION + t.TURN], (row, c[t.HEAD_DIM]))
 
 
 @inner_kernel
@@ -79,10 +79,10 @@ def store_kv(c, blocks, layer, head, slot, key, value):
     dim = c[t.HEAD_DIM]
     turn_head(c, key)
     turn_head(c, value)
-    call_row(c[t.ATTENTION + t.STORE_KEY], key, keys + 4 * column, scale, dim, 0, 0, 0, 0)
+    call_row(c[t.ATTENTION + t.STORE_KEY], (key, keys + 4 * column, scale, dim))
     row = values + (within >> 2) * c[t.VALUE_BYTES] + (within & 3)
     scale = values + c[t.VALUE_SCALES] + 2 * within
-    call_row(c[t.ATTENTION + t.STORE_VALUE], value, row, scale, dim, 0, 0, 0, 0)
+    call_row(c[t.ATTENTION + t.STORE_VALUE], (value, row, scale, dim))
 
 
 @inner_kernel
