@@ -243,8 +243,10 @@ def workload_speeds(model: str, backend: str, memory: str, num_tokens: int) -> d
     with edgespec.load(model, backend=backend, memory=memory, context=CONTEXT) as engine:
         for name, (prompt, speculation) in WORKLOADS.items():
             options: dict[str, Any] = {
-                "temperature": 0, "speculation": speculation, "ignore_eos": True
-            }  # fmt: skip
+                "temperature": 0,
+                "speculation": speculation,
+                "ignore_eos": True,
+            }
             ids = engine.encode(prompt, raw=True)
             stats = [engine.generate(ids, max_tokens=num_tokens, **options).stats for _ in range(2)]
             found[name] = max(one.tokens_per_second for one in stats)

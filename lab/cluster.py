@@ -45,9 +45,9 @@ from lab.harness import (
     rounds,
     tokens,
 )
-from tests.cli_runs import environment
+from tests.support.command_line import environment
 
-NODES = ROOT / "tests" / "cluster" / "two_nodes.py"
+NODES = ROOT / "tests" / "tools" / "cluster" / "two_nodes.py"
 PROMPTS = (
     "Tell me a short story about a dog and a ball.",
     "Write the numbers from one to thirty as words.",

@@ -60,5 +60,5 @@ def branch(engine: edgespec.Engine) -> None:
     if not engine.scheduler.target.capabilities.trees:
         tree = TokenTree.chain(np.arange(width, dtype=np.int32))
     for session in engine.scheduler.slots:
-        session.sequence.forward(tree)
+        engine.scheduler.target.forward(((session.sequence, tree),))
         session.sequence.commit([0])

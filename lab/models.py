@@ -39,8 +39,8 @@ from numpy.typing import NDArray
 from edgespec.loading.model_drafters import EXIT_LAYER_KEY
 from edgespec.models.registry import resolve
 from lab.harness import Asked, Rows, Script, option
-from tests.models.build import add_field, llama_vocabulary, tensor_shapes
 from tests.support import llama_peer
+from tests.support.gguf_models import add_field, llama_vocabulary, tensor_shapes
 
 _CHUNK_ELEMENTS = 1 << 22
 _DIRECT = ("F16", "Q8_0", "Q4_0")

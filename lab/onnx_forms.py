@@ -7,7 +7,7 @@ from pathlib import Path
 from edgespec.models.open_model import open_model
 from edgespec.system.size import GIB, MIB
 from edgespec.tools.export.export import DATA, GRAPH, export
-from tests.conformance.growing import write_growing
+from tests.support.growing_onnx import write_growing
 
 BUDGET = 8 * GIB
 SMALL: dict[str, tuple[int, ...]] = {

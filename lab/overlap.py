@@ -31,6 +31,7 @@ from lab.harness import (
     Rows,
     Script,
     Spread,
+    market_of,
     option,
     ratios,
     rounds,
@@ -80,7 +81,7 @@ def opened(asked: Asked, model: str | None, draft: str) -> Iterator[Engine]:
 
 def drafter_of(engine: Engine) -> DraftAhead:
     """The engine's draft model."""
-    found = engine.scheduler.slots[0].market._sources[-1].drafter
+    found = market_of(engine)._sources[-1].drafter
     assert isinstance(found, DraftAhead), "load with a draft model, for one text at a time"
     return found
 

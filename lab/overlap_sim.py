@@ -13,6 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from edgespec.backends.passes import Rows as LogitRows
+from edgespec.backends.passes import TokenTree
+from edgespec.backends.sequence import KvSequence
 from edgespec.control.overlap.profile import measure
 from edgespec.drafting.model.chains import NUM_MARGINS, first_rates
 from edgespec.drafting.model.model_drafter import Draw
@@ -23,7 +25,6 @@ from edgespec.models.registry import resolve
 from lab import overlap
 from lab.harness import Asked, Rows, Spread
 from lab.overlap_world import NODES, OPTIONS, Profile, Trace, play
-from tests.support.passes import Passes
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -125,13 +126,12 @@ def measured(engine: Engine, plain_s: float) -> Profile:
     ahead, sequence = overlap.drafter_of(engine), engine.scheduler.slots[0].sequence
     drafter = ahead._pipeline.rest()
 
-    def timed(passes: Passes, size: int, rows: LogitRows) -> float:
+    def timed(one: KvSequence, size: int, rows: LogitRows) -> float:
         start = time.perf_counter()
-        passes.score([0] * size, rows)
+        one.forward(TokenTree.chain([0] * size), rows=rows)
         return time.perf_counter() - start
 
     small = drafter._small
-    target, other = Passes(sequence.target, sequence), Passes(small.target, small)
     many: dict[int, list[float]] = {size: [] for size in range(1, NODES + 1)}
     few: dict[int, list[float]] = {size: [] for size in range(1, MOST_NODES + 1)}
     # All sizes, as passes go up in steps on some engines; in turns, as in a step, because each
@@ -139,8 +139,8 @@ def measured(engine: Engine, plain_s: float) -> Profile:
     for _ in range(TRIES):
         for size, seconds in many.items():
             part = (size - 1) % MOST_NODES + 1
-            few[part].append(timed(other, part, "last"))
-            seconds.append(timed(target, size, "all"))
+            few[part].append(timed(small, part, "last"))
+            seconds.append(timed(sequence, size, "all"))
     passes, drafts = (
         {size: statistics.median(times) for size, times in found.items()} for found in (many, few)
     )

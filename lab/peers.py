@@ -27,7 +27,6 @@ from typing import Any
 
 import edgespec
 from edgespec.backends.native.kernels.codegen import isa
-from edgespec.backends.passes import TokenTree
 from edgespec.models.registry import resolve
 from edgespec.system.child_process import PeerError
 from edgespec.system.hardware import snapshot
@@ -40,6 +39,7 @@ from edgespec.tools.bench.turns import take_turns
 from lab import llama_server, peer_report
 from lab.harness import MODEL, MODELS, Asked, Rows, Script, numbers, option, rounds
 from lab.peer_report import DECODE_TOKENS, PREFILL_TOKENS, SIZES
+from tests.support.passes import Passes
 
 Ask = Callable[[Any], list[float]]
 """Asks one engine; seconds of one turn."""
@@ -105,6 +105,7 @@ class Ours:
             model, threads=threads, context=room, backend="native", max_nodes=max(SIZES)
         )
         self.target = self.engine.scheduler.target  # the one the engine decodes with
+        self.passes = Passes(self.target)
 
     def forward(self, n: int, past: int) -> list[float]:
         self._fill(past)
@@ -112,14 +113,14 @@ class Ours:
 
     def prefill(self, n: int) -> list[float]:
         ids = self._tokens(n)
-        self.target.own.truncate(0)
+        self.passes.truncate()
 
         def work() -> None:
-            self.target.own.prefill(ids[:-1])
-            self.target.own.forward(TokenTree.chain(ids[-1:]))
+            self.passes.prefill(ids[:-1])
+            self.passes.score(ids[-1:])
 
         seconds = timed(work)
-        self.target.own.truncate(0)
+        self.passes.truncate()
         return [seconds]
 
     def decode(self, n: int, past: int) -> list[float]:
@@ -128,9 +129,9 @@ class Ours:
 
     def _fill(self, past: int) -> None:
         """Have these positions in the cache, and no others."""
-        if self.target.own.length < past:
+        if self.passes.length < past:
             self._generate(past, 1)
-        self.target.own.truncate(past)
+        self.passes.truncate(past)
 
     def _generate(self, past: int, n: int) -> float:
         """Tokens a second of n greedy tokens, the first computed at position `past`."""

@@ -336,14 +336,9 @@ def busy(asked: Asked) -> Rows:
             ) -> float:
                 forget(engine)
                 start = time.perf_counter()
-                stream = engine.stream_batch(
-                    texts,
-                    max_batch=size,
-                    max_tokens=asked.tokens,
-                    temperature=0.0,
-                    ignore_eos=True,
-                    speculation=speculation,
-                )
+                options: dict[str, Any] = {"max_batch": size, "max_tokens": asked.tokens}
+                options |= {"temperature": 0.0, "ignore_eos": True, "speculation": speculation}
+                stream = engine.stream_batch(texts, **options)
                 while stream._batch.waiting or not stream._batch.running:
                     next(stream)
                 seconds = time.perf_counter() - start

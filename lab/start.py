@@ -169,9 +169,14 @@ def _continue(engine: Engine, text: str, saved: str | None) -> Reply:
     start_anew(engine)
     prompt = " Then the train"
     options: dict[str, Any] = {
-        "raw": True, "temperature": 0.0, "max_tokens": 24, "ignore_eos": True
-    }  # fmt: skip
-    return engine.generate(prompt if saved else text + prompt, prefix=saved, **options)
+        "raw": True,
+        "temperature": 0.0,
+        "max_tokens": 24,
+        "ignore_eos": True,
+    }
+    return engine.generate(
+        prompt if saved else text + prompt, max_tokens=24, prefix=saved, **options
+    )
 
 
 @script.command(

@@ -18,7 +18,7 @@ settings.register_profile("not compiled", deadline=None, max_examples=15)
 settings.load_profile("not compiled" if numba.config.DISABLE_JIT else "any machine")
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # `tests.models.build` is importable however pytest is started
+sys.path.insert(0, str(ROOT))  # `tests.support.gguf_models` is importable however pytest is started
 
 
 def pytest_collection_finish() -> None:

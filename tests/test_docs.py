@@ -17,7 +17,7 @@ import pytest
 
 from edgespec.models.gguf.dequantise import SUPPORTED_TYPES
 from edgespec.version import __version__
-from tests.cli_runs import ROOT, edgespec, environment
+from tests.support.command_line import ROOT, edgespec, environment
 
 DOCS = ROOT / "docs"
 PAGES = [

@@ -15,8 +15,8 @@ import pytest
 
 import edgespec as package
 from edgespec.errors import EdgeSpecError
-from tests.cli_runs import edgespec
-from tests.models.build import CHATML, write_gguf
+from tests.support.command_line import edgespec
+from tests.support.gguf_models import CHATML, write_gguf
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +207,7 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal(tmp_path: Path) 
 def test_a_full_disk_is_told(model: Path) -> None:
     import subprocess
 
-    from tests.cli_runs import environment
+    from tests.support.command_line import environment
 
     with open("/dev/full", "wb") as full:
         found = subprocess.run(

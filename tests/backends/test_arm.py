@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from edgespec.backends.native.kernels.codegen.machine_code import Processor, object_code
-from tests.backends import calls
-from tests.backends.calls import Calls, Place
+from tests.support import kernel_calls as calls
+from tests.support.kernel_calls import Calls, Place
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 

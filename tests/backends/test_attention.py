@@ -23,10 +23,10 @@ from edgespec.backends.native.kernels.attention.grouped_query import describe_tr
 from edgespec.backends.passes import TokenTree
 from edgespec.memory.plan.settings import KV_TYPES
 from edgespec.models.open_model import open_model
-from tests.backends.attending import Attending, exact, kept
-from tests.conformance.targets import cosines, open_target, tokens
-from tests.conformance.trees import parents, path_to, token_trees
-from tests.models.build import write_gguf
+from tests.support.attending import Attending, exact, kept
+from tests.support.gguf_models import write_gguf
+from tests.support.targets import cosines, open_target, tokens
+from tests.support.token_trees import parents, path_to, token_trees
 
 
 @given(shapes=st.lists(parents(20), min_size=1, max_size=4), length=st.integers(0, 900))

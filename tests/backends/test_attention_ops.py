@@ -16,9 +16,9 @@ from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.codegen.machine_code import compile_function
 from edgespec.backends.native.kernels.kv.forms import FORMS
 from edgespec.memory.plan.settings import KV_TYPES
-from tests.backends import attention_arrays as arrays
-from tests.backends.attending import kept, rounded_q4, turned
-from tests.backends.tiles import call
+from tests.support import attention_arrays as arrays
+from tests.support.attending import kept, rounded_q4, turned
+from tests.support.tiles import call
 
 Floats = NDArray[np.float32]
 USED = isa.available()[0]

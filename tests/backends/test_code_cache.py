@@ -35,7 +35,7 @@ from edgespec.backends.native.kernels.codegen import isa
 from edgespec.models.spec import TensorType
 from edgespec.verification import noise
 from edgespec.verification.caller import draw
-from tests.backends.tiles import Activations, Tile, call, raw_rows
+from tests.support.tiles import Activations, Tile, call, raw_rows
 
 used, tiles = isa.available()[0], {}
 for kind in (TensorType.F32, TensorType.Q8_0):

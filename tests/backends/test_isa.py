@@ -19,8 +19,8 @@ from edgespec.backends.native.kernels.codegen.machine_code import (
 )
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.errors import BackendError, OptionError
-from tests.backends import calls
-from tests.backends.tiles import KINDS, name
+from tests.support import kernel_calls as calls
+from tests.support.tiles import KINDS, name
 
 HERE = [each for each in isa.available() if each != isa.PLAIN]
 Recorded = tuple[calls.Calls, NDArray[np.uint8]]

@@ -14,7 +14,7 @@ from numba import config
 from edgespec.backends.native.kernels.codegen import intrinsics
 from edgespec.backends.native.kernels.matmul import plain
 from edgespec.models.spec import TensorType
-from tests.backends.tiles import KINDS, Activations, Tile, dequantised, name, raw_rows
+from tests.support.tiles import KINDS, Activations, Tile, dequantised, name, raw_rows
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = 256

@@ -32,9 +32,9 @@ from edgespec.errors import (
 from edgespec.models.open_model import open_model
 from edgespec.system.resident_memory import resident_bytes
 from edgespec.system.size import MIB
-from tests.conformance.targets import PLAN, decode, missing, score, tokens
-from tests.models.build import CHATML, write_gguf
-from tests.models.foreign import write_gemma, write_mamba
+from tests.support.external_models import write_gemma, write_mamba
+from tests.support.gguf_models import CHATML, write_gguf
+from tests.support.targets import PLAN, decode, missing, score, tokens
 
 WHY = missing("llamacpp")
 installed = pytest.mark.skipif(bool(WHY), reason=WHY)

@@ -15,7 +15,7 @@ from edgespec.errors import BackendError, OptionError
 from edgespec.memory.plan.placement import Device
 from edgespec.system.child_process import Child, PeerError
 from edgespec.system.size import GIB, MIB
-from tests.conformance.targets import missing
+from tests.support.targets import missing
 
 WHY = missing("llamacpp")
 TWO = (

@@ -16,8 +16,15 @@ from edgespec.backends.measure_passes import pass_seconds
 from edgespec.errors import BackendError, OptionError
 from edgespec.loading.draft_model import DraftModel
 from edgespec.system.size import GIB, MIB
-from tests.backends.workers import Worker, addresses, load, serving, workers, write_eight_layers
-from tests.models.build import CHATML, write_gguf
+from tests.support.gguf_models import CHATML, write_gguf
+from tests.support.llamacpp_workers import (
+    Worker,
+    addresses,
+    load,
+    serving,
+    workers,
+    write_eight_layers,
+)
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,14 @@ from edgespec.backends.llamacpp.remote.protocol import (
 from edgespec.backends.llamacpp.remote.wire import Wire
 from edgespec.errors import BackendError
 from edgespec.system.size import MIB
-from tests.backends.workers import Worker, addresses, load, serving, workers, write_eight_layers
+from tests.support.llamacpp_workers import (
+    Worker,
+    addresses,
+    load,
+    serving,
+    workers,
+    write_eight_layers,
+)
 
 LIMIT_S = 5.0
 """From a worker's death to the error."""

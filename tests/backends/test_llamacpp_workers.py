@@ -34,7 +34,10 @@ from edgespec.backends.passes import TokenTree
 from edgespec.errors import BackendError, BudgetError, OptionError
 from edgespec.models.open_model import open_model
 from edgespec.system.size import MIB
-from tests.backends.workers import (
+from tests.support.command_line import edgespec as run_cli
+from tests.support.external_models import write_mamba
+from tests.support.gguf_models import CHATML, write_gguf
+from tests.support.llamacpp_workers import (
     WHY,
     Worker,
     addresses,
@@ -43,9 +46,6 @@ from tests.backends.workers import (
     workers,
     write_eight_layers,
 )
-from tests.cli_runs import edgespec as run_cli
-from tests.models.build import CHATML, write_gguf
-from tests.models.foreign import write_mamba
 
 LIMIT_S = 5.0
 

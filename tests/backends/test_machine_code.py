@@ -21,7 +21,7 @@ RUN = """
 import numpy as np
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.models.spec import TensorType
-from tests.backends.tiles import Activations, Tile, raw_rows
+from tests.support.tiles import Activations, Tile, raw_rows
 kind = TensorType.F32
 output = np.zeros((1, 16), np.float32)
 packed = Tile.pack(kind, raw_rows(kind, 16, 64), 64)

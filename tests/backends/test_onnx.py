@@ -28,7 +28,8 @@ from edgespec.errors import BackendError, EdgeSpecError, ModelFileError, Unsuppo
 from edgespec.models.onnx.graph_file import read_graph
 from edgespec.models.open_model import open_model
 from edgespec.tools.export.export import DATA, GRAPH, export
-from tests.conformance.targets import (
+from tests.support.gguf_models import write_gguf
+from tests.support.targets import (
     PLAN,
     cosines,
     decode,
@@ -39,7 +40,6 @@ from tests.conformance.targets import (
     score,
     tokens,
 )
-from tests.models.build import write_gguf
 
 WHY = missing("onnx")
 pytestmark = pytest.mark.skipif(bool(WHY), reason=WHY)

@@ -8,7 +8,7 @@ import pytest
 from edgespec.backends.native.kernels.matmul.tile import FORMATS, TILE_ROWS
 from edgespec.backends.native.kernels.matmul.unpack import unpack_rows
 from edgespec.models.spec import TensorType
-from tests.backends.tiles import KINDS, Tile, dequantised, name, raw_rows
+from tests.support.tiles import KINDS, Tile, dequantised, name, raw_rows
 
 
 def _columns(kind: TensorType) -> tuple[int, ...]:

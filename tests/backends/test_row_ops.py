@@ -11,7 +11,7 @@ from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.codegen.emit import Function
 from edgespec.backends.native.kernels.codegen.machine_code import compile_function
 from edgespec.backends.native.kernels.matmul import tile
-from tests.backends.tiles import call, planes_of
+from tests.support.tiles import call, planes_of
 
 Floats = NDArray[np.float32]
 

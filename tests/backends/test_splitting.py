@@ -17,9 +17,9 @@ from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import read_header
 from edgespec.models.gguf.splitting import split_model
 from edgespec.models.open_model import open_model
-from tests.cli_runs import edgespec as run
-from tests.conformance.targets import PLAN, cosines, decode, missing, tokens
-from tests.models.build import write_gguf
+from tests.support.command_line import edgespec as run
+from tests.support.gguf_models import write_gguf
+from tests.support.targets import PLAN, cosines, decode, missing, tokens
 
 WHY = missing("llamacpp")
 installed = pytest.mark.skipif(bool(WHY), reason=WHY)

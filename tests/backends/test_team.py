@@ -21,7 +21,7 @@ from edgespec.backends.native.kernels.work_sharing import first_unit, next_unit
 from edgespec.backends.native.target import NativeTarget
 from edgespec.backends.passes import TokenTree
 from edgespec.system.jit import kernel
-from tests.conformance.targets import open_target
+from tests.support.targets import open_target
 
 pytestmark = pytest.mark.skipif(config.DISABLE_JIT, reason="without the JIT there is one thread")
 

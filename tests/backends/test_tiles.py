@@ -8,7 +8,7 @@ import pytest
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.models.spec import TensorType
-from tests.backends.tiles import (
+from tests.support.tiles import (
     KINDS,
     Activations,
     Tile,

@@ -11,9 +11,9 @@ import edgespec
 from edgespec.backends.passes import TokenTree
 from edgespec.engine.engine import Engine
 from edgespec.engine.reply import Reply
-from tests.conformance.targets import exported, missing
 from tests.support.equality import Case, same
 from tests.support.parity import QUANTISED_MARGIN
+from tests.support.targets import exported, missing
 
 PROMPTS = (
     "Tell me a short story about a dog.",

@@ -21,7 +21,8 @@ from edgespec.errors import BackendError, ContextOverflowError, UnsupportedModel
 from edgespec.memory.plan.native_sizes import KV_BLOCK, kv_bytes
 from edgespec.memory.plan.settings import KV_TYPES
 from edgespec.models.open_model import open_model
-from tests.conformance.targets import (
+from tests.support.gguf_models import write_gguf
+from tests.support.targets import (
     BACKENDS,
     FEW_MODELS,
     MAX_NODES,
@@ -38,7 +39,6 @@ from tests.conformance.targets import (
     shared_target,
     tokens,
 )
-from tests.models.build import write_gguf
 
 
 def _tree(ids: list[int], parents: list[int]) -> TokenTree:

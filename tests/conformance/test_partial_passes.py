@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from edgespec.backends.base import Target
 from edgespec.backends.passes import TokenTree
 from edgespec.errors import BackendError, ContextOverflowError
-from tests.conformance.targets import (
+from tests.support.gguf_models import write_gguf
+from tests.support.targets import (
     FEW_MODELS,
     PLAN,
     assert_same,
@@ -22,8 +23,7 @@ from tests.conformance.targets import (
     shared_target,
     tokens,
 )
-from tests.conformance.trees import path_to, token_trees
-from tests.models.build import write_gguf
+from tests.support.token_trees import path_to, token_trees
 
 EXITING = ("native", "native-int8", "native-q4")
 EVERY = [(backend, model) for backend in EXITING for model in FEW_MODELS]

@@ -20,7 +20,8 @@ from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, ContextOverflowError
 from edgespec.memory.plan.native_sizes import KV_BLOCK
 from edgespec.models.open_model import open_model
-from tests.conformance.targets import (
+from tests.support.gguf_models import write_gguf
+from tests.support.targets import (
     BATCHING,
     BATCHING_MODELS,
     PLAN,
@@ -33,8 +34,7 @@ from tests.conformance.targets import (
     shared_target,
     tokens,
 )
-from tests.conformance.trees import path_to, token_trees
-from tests.models.build import write_gguf
+from tests.support.token_trees import path_to, token_trees
 
 _FOLDER = TemporaryDirectory(prefix="edgespec-sequences-")
 MOST = 4

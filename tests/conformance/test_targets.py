@@ -16,7 +16,8 @@ from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.passes import TILE, TokenTree
 from edgespec.models.spec import TensorType
-from tests.conformance.targets import (
+from tests.support.gguf_models import write_gguf
+from tests.support.targets import (
     EVERY,
     FEW_MODELS,
     FLOAT_TYPES,
@@ -35,8 +36,7 @@ from tests.conformance.targets import (
     shared_target,
     tokens,
 )
-from tests.conformance.trees import path_to, token_trees
-from tests.models.build import write_gguf
+from tests.support.token_trees import path_to, token_trees
 
 
 @pytest.fixture(params=EVERY)

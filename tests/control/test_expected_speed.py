@@ -16,7 +16,7 @@ from edgespec.control.expected_speed import (
     plain_speed,
     seen_share,
 )
-from tests.memory.machines import model
+from tests.support.machines import model
 
 FLAT = {1: 1.0, 4: 1.1, 8: 1.5, 16: 2.6}
 STEEP = {1: 1.0, 4: 3.9, 8: 7.9, 16: 16.0}

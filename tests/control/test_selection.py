@@ -17,7 +17,7 @@ from edgespec.control.backend_speeds import (
     remembered_choice,
     select,
 )
-from tests.conformance.targets import PLAN
+from tests.support.targets import PLAN
 
 MODEL, NAMES = b"a model's fingerprint", ("native", "llamacpp")
 

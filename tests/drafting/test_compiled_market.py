@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trees import TEXTS, VOCABULARY, as_tuple, check_tree, verify
 
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.registry import make_drafter
 from edgespec.drafting.tree import DraftTree, StepOutcome
+from tests.support.draft_trees import TEXTS, VOCABULARY, as_tuple, check_tree, verify
 
 CALLED = ("suffix-automaton", "ngram", "trigram", "copy")
 MIXED = ("suffix-automaton", "trigram", "recycling", "jacobi")

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trees import children
 
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.tables.consensus import ConsensusDrafter, ConsensusPool, ConsensusPools
 from edgespec.errors import OptionError
+from tests.support.draft_trees import children
 
 PROMPT = [40, 41, 42]
 REPLIES = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=5)

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trees import children
 
 from edgespec.drafting.text.copying import CopyDrafter
 from edgespec.drafting.tree import StepOutcome
+from tests.support.draft_trees import children
 
 PASSAGE = list(range(100, 140))
 

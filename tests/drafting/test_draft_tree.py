@@ -7,7 +7,7 @@ from hypothesis import given
 
 from edgespec.backends.passes import TokenTree
 from edgespec.drafting.tree import DraftTree
-from tests.conformance.trees import token_trees
+from tests.support.token_trees import token_trees
 
 
 @given(tree=token_trees(20))

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trees import TEXTS, VOCABULARY, as_tuple, check_tree, paths, step
 
 from edgespec.drafting.base import Drafter
 from edgespec.drafting.registry import DRAFTERS
 from edgespec.errors import OptionError
+from tests.support.draft_trees import TEXTS, VOCABULARY, as_tuple, check_tree, paths, step
 
 SMALLEST = 64 * 1024
 

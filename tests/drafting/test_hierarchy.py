@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from naive_counts import NaiveTable
-from trees import TEXTS, check_tree, children
 
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.tables.followers import count_text
 from edgespec.drafting.text.hierarchy import HierarchyDrafter
 from edgespec.drafting.text.history import History
 from edgespec.drafting.text.store import COLUMNS, ORDERS, WAYS, Store, write_store
+from tests.support.draft_trees import TEXTS, check_tree, children
 
 FINGERPRINT = bytes(16)
 

@@ -4,11 +4,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_counts import NaiveTable
-from trees import TEXTS, children, step, verify
 
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.tables.jacobi import JacobiDrafter
 from edgespec.drafting.tree import DraftTree, StepOutcome, TopTokens
+from tests.support.draft_trees import TEXTS, children, step, verify
 
 
 @settings(max_examples=40, deadline=None)

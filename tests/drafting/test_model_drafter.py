@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from trees import TEXTS, VOCABULARY, check_tree, paths
 
 from edgespec.drafting.model.chains import MEAN, NUM_MARGINS, SECOND, best_length
 from edgespec.drafting.model.flat import FlatDrafter
@@ -19,6 +18,7 @@ from edgespec.drafting.tree import DraftTree, StepOutcome
 from edgespec.errors import OptionError
 from edgespec.verification.match import Verifier
 from edgespec.verification.sampling import SamplingParams
+from tests.support.draft_trees import TEXTS, VOCABULARY, check_tree, paths
 
 SAMPLINGS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},

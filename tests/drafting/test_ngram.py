@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_counts import NaiveTable
-from trees import TEXTS, children, paths, step
 
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.tables.ngram import NgramDrafter
 from edgespec.drafting.tree import StepOutcome
+from tests.support.draft_trees import TEXTS, children, paths, step
 
 
 @settings(max_examples=80, deadline=None)

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from test_model_drafter import Rows, random_rows
-from trees import TEXTS, VOCABULARY, as_tuple, check_tree
 
 from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.market import Market
@@ -22,6 +21,7 @@ from edgespec.drafting.text.suffix_automaton import SuffixAutomatonDrafter
 from edgespec.drafting.tree import NO_PATH, DraftTree, Path, StepOutcome
 from edgespec.verification.match import Verifier
 from edgespec.verification.sampling import SamplingParams
+from tests.support.draft_trees import TEXTS, VOCABULARY, as_tuple, check_tree
 
 ROOT = 3
 PATHS = st.lists(st.integers(0, 4), min_size=1, max_size=6)

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trees import TEXTS, children, step
 
 from edgespec.drafting.tables.recycling import RANKS, RecyclingDrafter
 from edgespec.drafting.tree import StepOutcome
+from tests.support.draft_trees import TEXTS, children, step
 
 
 @settings(max_examples=40, deadline=None)

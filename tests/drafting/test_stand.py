@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trees import TEXTS, children, step
 
 from edgespec.drafting.tables.stand import StandDrafter
 from edgespec.drafting.tree import StepOutcome, TopTokens
@@ -12,6 +11,7 @@ from edgespec.verification.match import verify
 from edgespec.verification.noise import gumbel_noise
 from edgespec.verification.sampling import SamplingParams
 from edgespec.verification.top import top_tokens
+from tests.support.draft_trees import TEXTS, children, step
 
 VOCABULARY = 40
 

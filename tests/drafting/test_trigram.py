@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_counts import NaiveTable
-from trees import TEXTS, children, step
 
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.tables.trigram import TrigramDrafter
 from edgespec.drafting.tree import StepOutcome
+from tests.support.draft_trees import TEXTS, children, step
 
 Trials = dict[tuple[int, int, int], list[int]]
 

@@ -9,7 +9,7 @@ import pytest
 
 import edgespec
 from edgespec.engine.engine import Engine
-from tests.models.build import CHATML, write_gguf
+from tests.support.gguf_models import CHATML, write_gguf
 
 
 @pytest.fixture(scope="module")

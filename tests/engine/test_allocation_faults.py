@@ -16,7 +16,7 @@ import pytest
 import edgespec
 from edgespec import BudgetError
 from edgespec.engine.engine import Engine
-from tests.models.build import CHATML, write_gguf
+from tests.support.gguf_models import CHATML, write_gguf
 
 PACKAGE = str(Path(edgespec.__file__).parent)
 ALLOCATORS = ("zeros", "empty", "ones", "full", "array", "asarray", "arange")

@@ -14,8 +14,8 @@ from edgespec.drafting.registry import DRAFTERS
 from edgespec.engine.engine import Engine
 from edgespec.engine.reply import Reply
 from edgespec.loading.model_drafters import EARLY_EXIT
-from tests.models.build import CHATML, write_gguf
 from tests.support.equality import verify_everything
+from tests.support.gguf_models import CHATML, write_gguf
 
 PROMPTS = [
     "Fix this text, word by word: the red ball and the red box and the red ball is red.",

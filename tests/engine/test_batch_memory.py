@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli_runs import environment
-from tests.models.build import write_gguf
+from tests.support.command_line import environment
+from tests.support.gguf_models import write_gguf
 
 pytestmark = [
     pytest.mark.slow,

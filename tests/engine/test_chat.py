@@ -9,7 +9,7 @@ import pytest
 import edgespec
 from edgespec import ContextOverflowError, TemplateError
 from edgespec.engine.engine import Engine
-from tests.models.build import write_gguf
+from tests.support.gguf_models import write_gguf
 
 SHORT = {"max_tokens": 6, "seed": 1, "ignore_eos": True}
 

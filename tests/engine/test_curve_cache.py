@@ -7,7 +7,7 @@ import pytest
 
 import edgespec
 from edgespec.system.disk_cache import cache_folder
-from tests.models.build import write_gguf
+from tests.support.gguf_models import write_gguf
 
 
 @pytest.mark.parametrize("factor", [100.0, 0.01], ids=["busy", "another machine"])

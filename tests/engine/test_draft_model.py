@@ -17,10 +17,10 @@ from edgespec.errors import OptionError, UnsupportedModelError
 from edgespec.loading.draft_model import DraftModel, translation
 from edgespec.models.open_model import open_model
 from edgespec.tools.export.export import export
-from tests.conformance.targets import ROUNDED_MARGIN, missing
-from tests.models.build import CHATML, write_gguf
-from tests.models.vocabularies import bpe_vocabulary
 from tests.support.equality import Case, same
+from tests.support.gguf_models import CHATML, write_gguf
+from tests.support.targets import ROUNDED_MARGIN, missing
+from tests.support.vocabularies import bpe_vocabulary
 
 PROMPT = "the cat and the hat and the cat and the"
 

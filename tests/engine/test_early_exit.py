@@ -17,8 +17,8 @@ from edgespec.errors import OptionError
 from edgespec.loading.model_drafters import EXIT_LAYER_KEY, exit_layer
 from edgespec.memory.plan.settings import KV_TYPES
 from edgespec.models.open_model import open_model
-from tests.models.build import CHATML, write_gguf
 from tests.support.equality import Case, same
+from tests.support.gguf_models import CHATML, write_gguf
 
 PROMPT = "the cat and the hat and the cat and the"
 MODELS: dict[str, dict[str, Any]] = {

@@ -11,8 +11,8 @@ import pytest
 
 import edgespec
 from edgespec.engine.engine import Engine
-from tests.models.build import CHATML, write_gguf
 from tests.support.equality import SHAPES, SMALL_CHUNK, Case, same
+from tests.support.gguf_models import CHATML, write_gguf
 
 MODELS: dict[str, dict[str, Any]] = {
     "llama-f32": {"type": "F32"},

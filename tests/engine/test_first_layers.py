@@ -23,10 +23,10 @@ from edgespec.models.registry import resolve
 from edgespec.system import resident_memory
 from edgespec.system.resident_memory import resident_bytes
 from edgespec.system.shared_pages import beyond_the_largest
-from tests.conformance.targets import missing
 from tests.engine.test_draft_model import same_or_tied
-from tests.models.build import write_gguf
 from tests.support.equality import Case
+from tests.support.gguf_models import write_gguf
+from tests.support.targets import missing
 
 WHY = missing("llamacpp")
 pytestmark = pytest.mark.skipif(bool(WHY), reason=WHY)

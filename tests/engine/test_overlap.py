@@ -21,10 +21,10 @@ from edgespec.drafting.registry import DRAFTERS
 from edgespec.engine.engine import Engine
 from edgespec.errors import OptionError
 from edgespec.system.cores import Cores
-from tests.conformance.targets import missing
-from tests.models.build import CHATML, write_gguf
-from tests.models.vocabularies import bpe_vocabulary
 from tests.support.equality import Boundless, Case, Eager, same
+from tests.support.gguf_models import CHATML, write_gguf
+from tests.support.targets import missing
+from tests.support.vocabularies import bpe_vocabulary
 
 PROMPTS = ("the cat and the hat and the cat and the", "a dog and", "one two three one two")
 OPTIONS: dict[str, Any] = {"max_tokens": 40, "seed": 7, "ignore_eos": True}

@@ -17,8 +17,8 @@ from edgespec.engine.engine import Engine
 from edgespec.memory.kv import prompt_cache
 from edgespec.memory.plan.settings import KV_TYPES
 from edgespec.models.open_model import open_model
-from tests.cli_runs import edgespec as command
-from tests.models.build import CHATML, write_gguf
+from tests.support.command_line import edgespec as command
+from tests.support.gguf_models import CHATML, write_gguf
 
 SHORT: dict[str, Any] = {"max_tokens": 6, "seed": 1, "ignore_eos": True}
 SYSTEM = "You know every station of the line and like to tell of it. " * 8

@@ -1,4 +1,4 @@
-"""Let `tests.models.build` be imported however pytest is started."""
+"""Let `tests.support.gguf_models` be imported however pytest is started."""
 
 from __future__ import annotations
 

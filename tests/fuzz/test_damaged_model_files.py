@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from edgespec.errors import ModelFileError, TemplateError
 from edgespec.models.open_model import open_model
-from tests.models.build import CHATML, write_gguf
+from tests.support.gguf_models import CHATML, write_gguf
 
 MAX_PEAK_BYTES = 16 << 20
 MODELS: dict[str, dict[str, Any]] = {

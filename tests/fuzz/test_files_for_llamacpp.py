@@ -14,8 +14,8 @@ import pytest
 import edgespec
 from edgespec.errors import EdgeSpecError
 from edgespec.models.open_model import open_model
-from tests.conformance.targets import missing
-from tests.models.foreign import write_gemma
+from tests.support.external_models import write_gemma
+from tests.support.targets import missing
 
 WHY = missing("llamacpp")
 pytestmark = pytest.mark.skipif(bool(WHY), reason=WHY)

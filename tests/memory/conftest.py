@@ -1,4 +1,4 @@
-"""Let `tests.memory.machines` be imported however pytest is started."""
+"""Let `tests.support.machines` be imported however pytest is started."""
 
 from __future__ import annotations
 

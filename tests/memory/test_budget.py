@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from edgespec.errors import BudgetError, OptionError
 from edgespec.memory.plan.budget import Budget, reserve_bytes
 from edgespec.system.hardware import MemorySnapshot
-from tests.memory.machines import BOARD, CI, CONTAINER, GIB, LAPTOP, MIB, memory
+from tests.support.machines import BOARD, CI, CONTAINER, GIB, LAPTOP, MIB, memory
 
 
 @pytest.mark.parametrize(

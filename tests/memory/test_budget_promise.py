@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import edgespec
-from tests.models.build import write_gguf
+from tests.support.gguf_models import write_gguf
 
 pytestmark = [
     pytest.mark.slow,

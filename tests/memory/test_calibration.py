@@ -9,7 +9,7 @@ import pytest
 from edgespec.memory.plan import calibration
 from edgespec.memory.plan.calibration import KERNELS, LIBRARIES, KernelState, Runtime, runtime
 from edgespec.system.resident_memory import resident_bytes
-from tests.memory.machines import MIB
+from tests.support.machines import MIB
 
 
 def test_a_fresh_process_pays_for_everything() -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.models.build import write_gguf
 from tests.support import budget_runs
 from tests.support.control_group import ControlGroup
+from tests.support.gguf_models import write_gguf
 
 pytestmark = [
     pytest.mark.slow,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli_runs import environment
+from tests.support.command_line import environment
 
 pytestmark = pytest.mark.slow
 

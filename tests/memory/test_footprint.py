@@ -12,7 +12,7 @@ from edgespec.memory.plan.footprint import native_footprint
 from edgespec.memory.plan.plan import Footprint
 from edgespec.memory.plan.settings import Settings
 from edgespec.models.spec import TensorType
-from tests.memory.machines import MIB, model, tensor
+from tests.support.machines import MIB, model, tensor
 
 
 def native(**changes: Any) -> Footprint:

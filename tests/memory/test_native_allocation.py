@@ -12,8 +12,8 @@ from edgespec.memory.plan.planner import make_plan
 from edgespec.memory.plan.settings import KV_TYPES
 from edgespec.memory.plan.sizing import Sizing
 from edgespec.models.open_model import open_model
-from tests.memory.machines import LAPTOP, READY, cores
-from tests.models.build import write_gguf
+from tests.support.gguf_models import write_gguf
+from tests.support.machines import LAPTOP, READY, cores
 
 MODELS: dict[str, dict[str, Any]] = {
     "llama f32": {},

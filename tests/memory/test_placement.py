@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from edgespec.memory.plan.placement import Device, ModelUnits, device_to_draft, place
 from edgespec.models.open_model import open_model
-from tests.models.build import write_gguf
+from tests.support.gguf_models import write_gguf
 
 UNITS = ModelUnits(layers=(10, 10, 10, 10), head=5, rest=7)
 

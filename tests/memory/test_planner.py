@@ -19,7 +19,7 @@ from edgespec.memory.plan.sizing import Sizing
 from edgespec.models.spec import TensorType
 from edgespec.system.hardware import MemorySnapshot
 from edgespec.system.size import parse_size
-from tests.memory.machines import CONTAINER, LAPTOP, MACHINES, MIB, READY, cores, model, tensor
+from tests.support.machines import CONTAINER, LAPTOP, MACHINES, MIB, READY, cores, model, tensor
 
 SMALL = model()
 BIG = model(dim=1024, layers=24, heads=16, kv_heads=4, ffn=2816, vocab=32000, context=32768)

@@ -18,7 +18,7 @@ from edgespec.memory.plan.plan import Footprint, FootprintItem, Plan
 from edgespec.memory.watch import Watch
 from edgespec.system.cgroup import CgroupMemory
 from edgespec.system.resident_memory import resident_bytes
-from tests.models.build import CHATML, write_gguf
+from tests.support.gguf_models import CHATML, write_gguf
 
 MIB = 1024**2
 PROGRAM = """

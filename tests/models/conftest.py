@@ -9,7 +9,7 @@ import pytest
 
 from edgespec.backends.llamacpp.library import library
 
-# Let `tests.models.build` and its neighbours be imported however pytest is started.
+# Let `tests.support.gguf_models` and its neighbours be imported however pytest is started.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "models"

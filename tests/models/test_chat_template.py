@@ -12,7 +12,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from edgespec.errors import TemplateError
 from edgespec.models.template import MAX_SOURCE_CHARACTERS, ChatTemplate
-from tests.models.build import CHATML
+from tests.support.gguf_models import CHATML
 
 TURNS = [
     {"role": "system", "content": "Be brief. <b>&amp;</b> ü"},

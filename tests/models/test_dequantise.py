@@ -6,7 +6,7 @@ import pytest
 from edgespec.errors import UnsupportedModelError
 from edgespec.models.gguf.dequantise import SUPPORTED_TYPES, dequantise
 from edgespec.models.spec import TensorType
-from tests.backends.tiles import dequantised, name, raw_rows
+from tests.support.tiles import dequantised, name, raw_rows
 
 
 @pytest.mark.parametrize("columns", [256, 768])

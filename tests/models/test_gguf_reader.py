@@ -13,7 +13,7 @@ from edgespec.errors import ModelFileError, UnsupportedModelError
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import GgufHeader, read_header
 from edgespec.models.gguf.strings import StringArray
-from tests.models.raw import gguf, key, numbers, strings, tensor, text
+from tests.support.raw_gguf import gguf, key, numbers, strings, tensor, text
 
 ARCH = key("general.architecture", 8, text("llama"))
 HUGE = 1 << 40

@@ -13,8 +13,8 @@ from gguf import GGUFReader, quants
 from edgespec.errors import ModelFileError, UnsupportedModelError
 from edgespec.models.open_model import open_model
 from edgespec.models.spec import ModelSpec, TensorType
-from tests.models.build import CHATML, write_gguf
-from tests.models.raw import gguf, key
+from tests.support.gguf_models import CHATML, write_gguf
+from tests.support.raw_gguf import gguf, key
 
 MODELS: dict[str, dict[str, Any]] = {
     "llama F32": {},

@@ -16,8 +16,8 @@ from edgespec.models.tokenizers.pair_merging import merge
 from edgespec.models.tokenizers.pretokenizers import PRE_TOKENIZERS
 from edgespec.models.tokenizers.stream import StreamDecoder
 from edgespec.models.tokenizers.tokenizer import Tokenizer
-from tests.models.build import write_gguf
-from tests.models.vocabularies import TRICKY, bpe_vocabulary, random_texts, spm_vocabulary
+from tests.support.gguf_models import write_gguf
+from tests.support.vocabularies import TRICKY, bpe_vocabulary, random_texts, spm_vocabulary
 
 
 def tokenizer_of(path: Path, vocabulary: dict[str, Any]) -> Tokenizer:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from edgespec.models.open_model import open_model
-from tests.models.build import write_gguf
 from tests.models.conftest import LlamaVocab, OpenVocab
-from tests.models.vocabularies import TRICKY, bpe_vocabulary, random_texts, spm_vocabulary
+from tests.support.gguf_models import write_gguf
+from tests.support.vocabularies import TRICKY, bpe_vocabulary, random_texts, spm_vocabulary
 
 TEXTS = (*TRICKY, *random_texts(400, seed=11))
 

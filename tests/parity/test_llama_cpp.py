@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.build import write_gguf
 from tests.support import llama_peer
+from tests.support.gguf_models import write_gguf
 from tests.support.parity import FLOAT_MARGIN, Parity, compare
 
 SHORT = {"num_prompts": 6, "num_tokens": 24, "threads": 1}

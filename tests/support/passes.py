@@ -10,19 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.base import Target
-from edgespec.backends.passes import Logits, Pass, Rows, TokenTree
-from edgespec.backends.sequence import KvSequence, SequenceHost
+from edgespec.backends.passes import Logits, Rows, TokenTree
 
 
 class Passes:
-    """Of a target over its own sequence, or another; a context manager that closes the target."""
+    """Of a target over its own sequence; a context manager that closes the target."""
 
-    def __init__(self, target: Target | SequenceHost, sequence: KvSequence | None = None) -> None:
-        self.target = target
-        if sequence is None:
-            assert isinstance(target, Target)
-            sequence = target.own
-        self.sequence = sequence
+    def __init__(self, target: Target) -> None:
+        self.target, self.sequence = target, target.own
 
     @property
     def length(self) -> int:
@@ -35,15 +30,12 @@ class Passes:
 
     def score_tree(self, tree: TokenTree, rows: Rows = "all") -> Logits:
         """Logits [nodes, vocab] of a tree on top of what is committed."""
-        return self._forward(tree, rows).logits
+        return self.sequence.forward(tree, rows=rows).logits
 
     def score_and_maxima(self, tokens: Sequence[int]) -> tuple[Logits, Logits | None]:
         """The logits of a chain, and the largest of each of their tiles."""
-        found = self._forward(TokenTree.chain(tokens))
+        found = self.sequence.forward(TokenTree.chain(tokens))
         return found.logits, found.maxima
-
-    def _forward(self, tree: TokenTree, rows: Rows = "all") -> Pass:
-        return self.sequence.forward(tree, rows=rows)
 
     def commit(self, count: int) -> None:
         """Keep the first tokens of the chain, or the root of the tree, that was scored last."""
@@ -56,7 +48,6 @@ class Passes:
         self.sequence.truncate(length)
 
     def close(self) -> None:
-        assert isinstance(self.target, Target)
         self.target.close()
 
     def __enter__(self) -> Self:

@@ -16,7 +16,7 @@ from edgespec.engine.reply_options import ReplyOptions
 from edgespec.loading.load_options import LoadOptions
 from edgespec.system.option_fields import Option, changed, options_of, takes
 from edgespec.terminal.parameters import expand
-from tests.cli_runs import environment
+from tests.support.command_line import environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

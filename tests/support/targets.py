@@ -24,7 +24,7 @@ from edgespec.backends.reference import ReferenceTarget
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.open_model import open_model
-from tests.models.build import write_gguf
+from tests.support.gguf_models import write_gguf
 
 
 def _native_int8(file: ModelFile, plan: Plan, progress: Progress | None = None) -> Target:
@@ -65,7 +65,7 @@ def _openexported(path: Path, plan: Plan, progress: Progress | None) -> Target:
 def exported(path: Path, growing: bool = False) -> Path:
     """The folder with a model's ONNX graph, written once per run."""
     from edgespec.tools.export.export import export
-    from tests.conformance.growing import write_growing
+    from tests.support.growing_onnx import write_growing
 
     folder = Path(_FOLDER.name) / f"{path.stem}-{path.parent.name}{'-growing' * growing}"
     export(path, folder, check=False)

@@ -18,9 +18,9 @@ import pytest
 import edgespec
 from edgespec.backends.llamacpp import library
 from edgespec.system.size import MIB, parse_size
-from tests.cli_runs import ROOT
-from tests.conformance.targets import missing
-from tests.models.build import CHATML, write_gguf
+from tests.support.command_line import ROOT
+from tests.support.gguf_models import CHATML, write_gguf
+from tests.support.targets import missing
 
 WHY = missing("llamacpp") or library.missing_rpc()
 serving = pytest.mark.skipif(bool(WHY), reason=WHY)

@@ -16,9 +16,9 @@ from edgespec.errors import EdgeSpecError, ExportError, OptionError
 from edgespec.models.open_model import open_model
 from edgespec.tools.export import export as exporting
 from edgespec.tools.export.export import export
-from tests.conformance.targets import missing
-from tests.models.build import CHATML, write_gguf
-from tests.models.vocabularies import TRICKY, bpe_vocabulary, random_texts, spm_vocabulary
+from tests.support.gguf_models import CHATML, write_gguf
+from tests.support.targets import missing
+from tests.support.vocabularies import TRICKY, bpe_vocabulary, random_texts, spm_vocabulary
 
 WHY = missing("onnx")
 pytestmark = pytest.mark.skipif(bool(WHY), reason=WHY)

@@ -17,8 +17,8 @@ from edgespec.tools.bench import peers
 from edgespec.tools.bench.curve import matrices
 from edgespec.tools.bench.llamacpp import LlamaProcess
 from edgespec.tools.bench.onnx_matmuls import OnnxProcess, kind_of, needed_bytes
-from tests.cli_runs import ROOT, edgespec
-from tests.models.build import write_gguf
+from tests.support.command_line import ROOT, edgespec
+from tests.support.gguf_models import write_gguf
 
 SHORT = ("bench", "kernels", "--rounds", 1, "--nodes", "2,4", "--context", 16)
 

@@ -10,7 +10,7 @@ import pytest
 
 from edgespec.errors import OptionError
 from edgespec.tools.replay.prices import read_prices
-from tests.cli_runs import edgespec
+from tests.support.command_line import edgespec
 
 WORDS = "the red ball and the blue box are in the big house with the small dog"
 CURVE = {"1": 0.010, "2": 0.0105, "4": 0.012, "8": 0.016}

@@ -17,7 +17,7 @@ from edgespec.terminal.chat_screen import ChatScreen
 from edgespec.terminal.grid import bar
 from edgespec.terminal.progress import ProgressLine, describe
 from edgespec.terminal.text_io import decode, printable, read_prompt, write_pieces
-from tests.models.build import CHATML, write_gguf
+from tests.support.gguf_models import CHATML, write_gguf
 
 
 @pytest.fixture(scope="module")

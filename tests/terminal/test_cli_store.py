@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.cli_runs import edgespec
+from tests.support.command_line import edgespec
 
 
 def test_build_and_info(tmp_path: Path, bundled_model: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.system.hardware import Hardware, MemorySnapshot, hardware, snapshot
-from tests.memory.machines import BOARD, CI, CONTAINER, GIB, LAPTOP, MIB, cores, memory
+from tests.support.machines import BOARD, CI, CONTAINER, GIB, LAPTOP, MIB, cores, memory
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from edgespec.backends.native.kernels.attention.grouped_query import (
 from edgespec.backends.native.kernels.kv import places as kv_places
 from edgespec.memory.kv.arena import SCALED, KvArena
 from edgespec.system.jit import kernel
-from tests.memory.machines import model
+from tests.support.machines import model
 
 Floats = NDArray[np.float32]
 

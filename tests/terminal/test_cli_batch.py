@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli_runs import Finished, edgespec
-from tests.models.build import CHATML, write_gguf
+from tests.support.command_line import Finished, edgespec
+from tests.support.gguf_models import CHATML, write_gguf
 
 PROMPTS: list[dict[str, Any]] = [
     {"prompt": "hello", "max_tokens": 30, "seed": 1},

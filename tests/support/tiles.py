@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.backends.native.weights import PackedMatrix
 from edgespec.models.spec import TensorType
-from tests.models.build import HALVES
+from tests.support.gguf_models import HALVES
 
 KINDS = tuple(tile.FORMATS)
 

@@ -20,10 +20,10 @@ from edgespec.backends.native.kernels.kv.forms import FORMS
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.backends.native.kernels.matmul.integer_tile import Operations
 from edgespec.memory.plan.settings import KV_TYPES
-from tests.backends import attention_arrays as arrays
 from tests.backends.test_attention_ops import SCORES
 from tests.backends.test_row_ops import GATES, QUANTISE
-from tests.backends.tiles import KINDS, Activations, Tile, call, raw_rows
+from tests.support import attention_arrays as arrays
+from tests.support.tiles import KINDS, Activations, Tile, call, raw_rows
 
 NUM_ARGUMENTS = tile.NUM_ARGUMENTS
 LINE = 64

@@ -17,7 +17,7 @@ from edgespec.engine.chat import Chat
 from edgespec.engine.engine import Engine
 from edgespec.engine.reply import Reply
 from edgespec.memory.plan.settings import KV_TYPES
-from tests.models.build import CHATML, write_gguf
+from tests.support.gguf_models import CHATML, write_gguf
 
 SHORT: dict[str, Any] = {"max_tokens": 6, "seed": 1, "ignore_eos": True}
 LONG = "You know every station of the line and you like to tell of it. " * 5

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUFWriter
 
-from tests.models.build import add_field, add_tensor, llama_vocabulary, write_gguf
+from tests.support.gguf_models import add_field, add_tensor, llama_vocabulary, write_gguf
 
 _GEMMA = {"gemma.attention.key_length": 16, "gemma.attention.value_length": 16}
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from edgespec.version import __version__
-from tests.cli_runs import edgespec, environment
-from tests.models.build import CHATML, write_gguf
+from tests.support.command_line import edgespec, environment
+from tests.support.gguf_models import CHATML, write_gguf
 
 STATS = {
     "prompt_tokens", "output_tokens", "tokens_per_second", "prefill_tokens_per_second",

@@ -13,8 +13,8 @@ from edgespec.control.backend_speeds import remembered_choice
 from edgespec.control.curve_cache import remember_curve
 from edgespec.loading import choose_backend
 from edgespec.models.open_model import open_model
-from tests.conformance.targets import missing
-from tests.models.build import write_gguf
+from tests.support.gguf_models import write_gguf
+from tests.support.targets import missing
 
 WHY = missing("llamacpp")
 installed = pytest.mark.skipif(bool(WHY), reason=WHY)

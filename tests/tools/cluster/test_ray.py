@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cli_runs import Finished, edgespec, environment
+from tests.support.command_line import Finished, edgespec, environment
 
 NUM_PROMPTS = 120
 pytestmark = pytest.mark.slow

@@ -19,8 +19,8 @@ from edgespec.terminal.model_facts import facts_of
 from edgespec.tools.adapt.adapt import adapt
 from edgespec.tools.adapt.ridge import Sums, normalised
 from edgespec.tools.adapt.texts import windows
-from tests.models.build import write_gguf
 from tests.support.equality import Case, same
+from tests.support.gguf_models import write_gguf
 
 DIM = 64
 DRAFTERS = "suffix-automaton,early-exit"

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from edgespec.backends.passes import TokenTree
-from tests.conformance.targets import VOCAB
+from tests.support.targets import VOCAB
 
 
 @st.composite
