@@ -222,10 +222,10 @@ def _record_attention(calls: Calls) -> None:
             calls.add(f"put_query_{kv_type}", number, room, 40)
     for head_dim in (20, 40, 64, 96):
         calls.add("turn_q4", calls.place(_normal(head_dim)), head_dim)
-    scales = np.abs(_normal(32)).astype(np.float16)
+    spread = np.abs(_normal(32)).astype(np.float16)
     for kv_type in FORMS:
         room = calls.place(np.zeros(32, np.float32))
-        calls.add(f"spread_{kv_type}", calls.place(scales), room, 2)
+        calls.add(f"spread_{kv_type}", calls.place(spread), room, 2)
 
 
 def _record_loops(calls: Calls, kv_type: str) -> None:
@@ -249,8 +249,8 @@ def _record_loops(calls: Calls, kv_type: str) -> None:
                 share = Place(shares.offset + row * weights.strides[0])
                 step, target = Place(largest.offset + 4 * row), Place(mixed.offset + 192 * row)
                 calls.add(f"weigh_{kv_type}", share, 3, step, target, 3)
-        sizes = (values.data.strides[0], 36)
-        calls.add(f"mix_{kv_type}_{size}", shares, rows, *sizes, mixed, 192, 3, rows)
+        stride = values.data.strides[0]
+        calls.add(f"mix_{kv_type}_{size}", shares, rows, stride, 36, mixed, 192, 3, rows)
 
 
 def expected(calls: Calls) -> NDArray[np.uint8]:

@@ -143,7 +143,7 @@ def model_path(name: str) -> Path:
     """Write a tiny model once per run; K-quants need rows of 256."""
     arch, kind = name.split("-")
     super_blocks = kind.endswith("_K")
-    widths = {"dim": 256, "ffn": 256} if super_blocks else {"dim": 64, "ffn": 128}
+    widths: dict[str, Any] = {"dim": 256, "ffn": 256} if super_blocks else {"dim": 64, "ffn": 128}
     head_dim = (128 if super_blocks else 32) if arch == "qwen3" else None  # wider than dim
     return write_gguf(
         Path(_FOLDER.name) / f"{name}.gguf",
