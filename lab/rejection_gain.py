@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +48,7 @@ def prompts() -> list[str]:
 
 def logits_of(engine: Engine, ids: list[int], first: int) -> NDArray[np.float32]:
     """What the engine's model says after each token of a text from number `first` on."""
-    sequence, step, rows = engine.scheduler.target.own, engine.plan.max_nodes, []
+    sequence, step, rows = engine._target.own, engine.plan.max_nodes, []
     sequence.truncate(0)
     sequence.prefill(ids[:first])
     for start in range(first, len(ids), step):
@@ -96,7 +95,7 @@ def main() -> None:
                 shares: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
                 for seed, (kind, prompt) in enumerate(zip(kinds, prompts(), strict=True)):
                     ids = engine.encode(prompt)
-                    options: dict[str, Any] = {"temperature": temperature, "seed": seed, **cuts}
+                    options = {"temperature": temperature, "seed": seed, **cuts}
                     reply = engine.generate(ids, max_tokens=asked.tokens, **options)
                     text = [*ids, *reply.token_ids]
                     pair = [logits_of(one, text[:-1], len(ids) - 1) for one in (engine, drafter)]

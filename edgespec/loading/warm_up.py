@@ -116,7 +116,10 @@ def warm_up_drafter(name: str) -> None:
 
         market = Market([FlatDrafter(16), FlatDrafter(16)])
     else:
-        market = Market([make_drafter(name, _DRAFTER_BYTES) for _ in range(2)])
+        drafters = [make_drafter(name, _DRAFTER_BYTES) for _ in range(2)]
+        market = Market(drafters)
+        drafters[0].reset(text)
+        drafters[0].propose(3)  # as it is asked for what follows a model's chain
     controller, prospects = Controller(CostCurve({1: 1.0, 2: 1.1, 4: 1.2}), 4), [Prospects()]
     sampling = SamplingParams(seed=0)
     market.begin(sampling)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -129,6 +132,33 @@ def test_a_silent_source_reads_what_it_missed() -> None:
 
 def outcome_of(new: list[int]) -> StepOutcome:
     return StepOutcome(DraftTree.root(0), [0], new[-1], new)
+
+
+WARM = """
+import sys
+from numba.core.dispatcher import _FunctionCompiler
+from edgespec.loading.warm_up import warm_up_drafter
+
+if sys.argv[1] == "warm":
+    def refuse(compiler, *_):
+        raise AssertionError(f"{compiler.py_func} is compiled again")
+    _FunctionCompiler.compile = refuse
+for name in ("suffix-automaton", "trigram", "recycling"):
+    warm_up_drafter(name)
+"""
+
+
+@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
+def test_a_second_start_compiles_nothing() -> None:
+    for start in ("cold", "warm"):
+        found = subprocess.run(
+            [sys.executable, "-c", WARM, start],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parents[2],
+            check=False,
+        )
+        assert found.returncode == 0, found.stderr[-2000:]
 
 
 def test_new_tokens_of_any_kind_are_read() -> None:

@@ -222,7 +222,7 @@ def test_rows_are_fresh_and_checked(tmp_path: Path) -> None:
         assert model.rows("output_norm.weight").shape == (1, 256)
         with pytest.raises(IndexError, match=r"rows 90:97 of blk.0.ffn_up.weight, which has 96"):
             model.rows(name, 90, 97)
-        with pytest.raises(ModelFileError, match="there is none of that name"):
+        with pytest.raises(ModelFileError, match="there is no such tensor"):
             model.rows("blk.9.ffn_up.weight")
 
 
