@@ -95,7 +95,7 @@ def main() -> None:
                 shares: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
                 for seed, (kind, prompt) in enumerate(zip(kinds, prompts(), strict=True)):
                     ids = engine.encode(prompt)
-                    options = {"temperature": temperature, "seed": seed, **cuts}
+                    options: dict[str, Any] = {"temperature": temperature, "seed": seed, **cuts}
                     reply = engine.generate(ids, max_tokens=asked.tokens, **options)
                     text = [*ids, *reply.token_ids]
                     pair = [logits_of(one, text[:-1], len(ids) - 1) for one in (engine, drafter)]
