@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,7 @@ def prompts() -> list[str]:
 
 def logits_of(engine: Engine, ids: list[int], first: int) -> NDArray[np.float32]:
     """What the engine's model says after each token of a text from number `first` on."""
-    sequence, step, rows = engine._target.own, engine.plan.max_nodes, []
+    sequence, step, rows = engine.scheduler.target.own, engine.plan.max_nodes, []
     sequence.truncate(0)
     sequence.prefill(ids[:first])
     for start in range(first, len(ids), step):

@@ -107,7 +107,7 @@ def test_no_option_has_two_names_on_the_command_line_or_one_name_two_meanings() 
 
 def test_options_are_known_without_anything_heavy() -> None:
     program = (
-        "import sys; import edgespec.engine.options, edgespec.loading.options\n"
+        "import sys; import edgespec.engine.reply_options, edgespec.loading.load_options\n"
         "print({'numpy', 'numba', 'typer'} & set(sys.modules))"
     )
     found = subprocess.run(
