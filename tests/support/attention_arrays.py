@@ -68,7 +68,7 @@ def keys(kv_type: str, tiles: int, dim: int, seed: int = 2) -> Packed:
     numbers = np.zeros((tiles, quads * 4, TILE), np.int64)
     numbers[:, :dim] = _random(tiles, dim, TILE, seed=seed, most=offset)
     scales = np.abs(_normal(tiles, blocks, TILE, seed=seed)).astype(np.float16)
-    octets = (numbers + offset).astype(np.uint8).reshape(tiles, quads, 4, TILE)
+    octets: Any = (numbers + offset).astype(np.uint8).reshape(tiles, quads, 4, TILE)
     data = np.ascontiguousarray(octets.transpose(0, 1, 3, 2))
     if kv_type == "q4":  # a block's first four quads and its last four in halves of bytes
         halves: Any = data.reshape(tiles, blocks, 2, 4, TILE, 4)
@@ -87,7 +87,7 @@ def values(kv_type: str, slots: int, dim: int, seed: int = 3) -> Packed:
     offset = OFFSETS[kv_type]
     numbers = _random(slots, padded, seed=seed, most=offset)
     scales = np.abs(_normal(slots, seed=seed)).astype(np.float16)
-    octets = (numbers + offset).astype(np.uint8).reshape(-1, 4, padded)
+    octets: Any = (numbers + offset).astype(np.uint8).reshape(-1, 4, padded)
     data = np.ascontiguousarray(octets.transpose(0, 2, 1))
     if kv_type == "q4":  # a block's first 16 dimensions and its last 16 in halves of bytes
         data = np.concatenate([data, np.zeros((len(data), -padded % SCALED, 4), np.uint8)], axis=1)

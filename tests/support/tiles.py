@@ -98,8 +98,9 @@ class Activations:
         quants = rng.integers(-127, 128, (num_tokens, blocks * tile.BLOCK)).astype(np.int8)
         quants[:, rng.random(blocks * tile.BLOCK) < 0.1] = 127
         quants[: int(extreme)] = -127
-        scales = np.abs(rng.standard_normal((num_tokens, blocks), dtype=np.float32)) / 50
-        scales = scales.astype(np.float32)
+        scales: NDArray[np.float32] = np.abs(
+            rng.standard_normal((num_tokens, blocks), dtype=np.float32)
+        ) / np.float32(50)
         scales[rng.random(scales.shape) < 0.1] = 0.0
         values = (quants * np.repeat(scales, tile.BLOCK, axis=1)).astype(np.float32)
         values = np.ascontiguousarray(values[:, :num_columns])
