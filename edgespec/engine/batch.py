@@ -37,7 +37,7 @@ class Batch:
 
 
 Steps = Generator[list[tuple[Generation, str]], None, None]
-"""The generations that grew or ended in each step, and their pieces."""
+"""The generations of each step, and the pieces of text that it brought them."""
 
 
 class BatchStream:
@@ -66,7 +66,11 @@ class BatchStream:
         """Write on at all replies that there is room for: (index, piece) of each that grew or
         ended; raises StopIteration after the last.
         """
-        return [(self._places[id(one)], piece) for one, piece in next(self._steps)]
+        return [
+            (self._places[id(one)], piece)
+            for one, piece in next(self._steps)
+            if piece or one.is_over
+        ]
 
     def cancel(self, index: int) -> None:
         """End one reply where it stands; the others go on."""

@@ -76,10 +76,10 @@ class Engine:
     @takes(ReplyOptions)
     def generate(self, prompt: str | Sequence[int], options: ReplyOptions) -> Reply:
         """Write the whole reply to a prompt; see `stream`."""
-        stream = self._stream(prompt, options)
-        for _ in stream:
+        generation = Generation(self._request(prompt, options), policy(options.on_overflow))
+        for _ in self.scheduler.run(Batch([generation])):
             pass
-        return stream.reply
+        return generation.reply
 
     @takes(ReplyOptions)
     def stream(self, prompt: str | Sequence[int], options: ReplyOptions) -> Stream:
@@ -94,9 +94,6 @@ class Engine:
         when the prompt does not fit and nothing may be dropped, BudgetError when the process comes
         to hold more than its budget.
         """
-        return self._stream(prompt, options)
-
-    def _stream(self, prompt: str | Sequence[int], options: ReplyOptions) -> Stream:
         return self._written(
             Generation(self._request(prompt, options), policy(options.on_overflow))
         )

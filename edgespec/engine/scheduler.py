@@ -62,52 +62,53 @@ class Scheduler:
         self._closed = False
 
     def run(self, batch: Batch) -> Steps:
-        """The life of a batch: prefill what is new, decode, count; yields what grew in each step.
+        """The life of a batch: prefill what is new, decode, count; yields each step's pieces.
 
         Raises ContextOverflowError when a prompt does not fit and nothing may be dropped,
         BudgetError when the process comes to hold more than its budget.
         """
         with self.alone():
+            steps = decode(batch.running, self.controller)
             try:
-                for one in batch.waiting:
-                    one.fit(self.plan, self.file.spec.context_length)
-                if batch.waiting:
-                    batch.waiting[0].arrive()
-                    self.idle.switch(
-                        self.slots[0], batch.waiting[0].owner, batch.waiting[0].seen_ids
-                    )
-                yield from self._steps(batch)
+                self._arrive(batch)
+                while not batch.is_over:
+                    if batch.waiting:
+                        self._admit(batch)
+                    grown = [
+                        self._push(batch, one, new)
+                        for one, new in zip(tuple(batch.running), next(steps), strict=True)
+                    ]
+                    self.watch.check()
+                    yield grown
             finally:
+                with suppress(ValueError):  # interrupted inside a step: the generator is ending
+                    steps.close()
                 for one in batch.open:
                     self.end(batch, one)
                 if len(batch.generations) == 1:
                     self._count(batch.generations[0])
+
+    def _arrive(self, batch: Batch) -> None:
+        """Let prompts fit, and the sequence that the first of them goes on with be there."""
+        for one in batch.waiting:
+            one.fit(self.plan, self.file.spec.context_length)
+        if batch.waiting:
+            first = batch.waiting[0]
+            first.arrive()
+            self.idle.switch(self.slots[0], first.owner, first.seen_ids)
+
+    def _push(self, batch: Batch, one: Generation, new: list[int]) -> tuple[Generation, str]:
+        """Make text of a step's tokens; a reply that is complete ends."""
+        piece = one.push(new)
+        if one.is_over:
+            self.end(batch, one)
+        return one, piece
 
     def _count(self, generation: Generation) -> None:
         """Remember how well a reply that was written alone could be guessed."""
         if generation.request.speculation:
             counts = generation.counts
             self._repeating.learn(self._curve, counts.output_tokens, counts.steps)
-
-    def _steps(self, batch: Batch) -> Steps:
-        steps = decode(batch.running, self.controller)
-        try:
-            while not batch.is_over:
-                if batch.waiting:
-                    self._admit(batch)
-                grown = []
-                for one, new in zip(tuple(batch.running), next(steps), strict=True):
-                    piece = one.push(new)
-                    if one.is_over:
-                        self.end(batch, one)
-                    if piece or one.is_over:
-                        grown.append((one, piece))
-                self.watch.check()
-                if grown:
-                    yield grown
-        finally:
-            with suppress(ValueError):  # interrupted inside a step: the generator is ending
-                steps.close()
 
     def _admit(self, batch: Batch) -> None:
         """Give slots to those that wait, as far as there are any."""
