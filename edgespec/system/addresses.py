@@ -23,7 +23,6 @@ from llvmlite import ir
 from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic
-from numba.np import arrayobj
 from numpy.typing import NDArray
 
 from edgespec.system.jit import callback
@@ -128,6 +127,8 @@ else:
 
     def _make_view(context: Any, builder: Any, kind: Any, address: Any, shape: Any) -> Any:
         """An array that owns nothing, of these lengths, at an address."""
+        from numba.np import arrayobj  # 3 MiB that a start from the cache does without
+
         made = context.make_array(kind)(context, builder)
         item_bytes = context.get_constant(types.intp, kind.dtype.bitwidth // 8)
         strides = [item_bytes]
