@@ -32,7 +32,7 @@ KINDS = {
     "code": ("def describe_{}(value):", "class {}:"),
 }
 THINGS = ("a small dog", "the sea", "music", "an old tree", "bread")
-CUTS = {"none": {"top_k": 0, "top_p": 1.0, "min_p": 0.0}, "default": {}}
+CUTS: dict[str, dict[str, Any]] = {"none": {"top_k": 0, "top_p": 1.0, "min_p": 0.0}, "default": {}}
 TEMPERATURES = (0.8, 1.0)
 Floats = NDArray[np.float64]
 
@@ -92,7 +92,7 @@ def main() -> None:
         kinds = [kind for kind, forms in KINDS.items() for _ in forms for _ in THINGS]
         for temperature in TEMPERATURES:
             for name, cuts in CUTS.items():
-                params = SamplingParams(temperature=temperature, **cuts)  # type: ignore[arg-type]
+                params = SamplingParams(temperature=temperature, **cuts)
                 shares: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
                 for seed, (kind, prompt) in enumerate(zip(kinds, prompts(), strict=True)):
                     ids = engine.encode(prompt)
