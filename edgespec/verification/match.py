@@ -34,8 +34,8 @@ tuple, because a call takes half a microsecond longer for one with names.
 
 @kernel
 def walk(
-    logits: NDArray[np.float32],
-    maxima: NDArray[np.float32],
+    rows: tuple[NDArray[np.float32], NDArray[np.int32]],
+    maxima: NDArray[np.int32],
     maxima_given: bool,
     tokens: NDArray[np.int32],
     parents: NDArray[np.int16],
@@ -50,11 +50,13 @@ def walk(
     """Fill `path` with the accepted nodes; return its length and the bonus token (or a negative
     status). Maxima that are not given are found, one row after the other in the same place.
 
+    `rows` are the logits and their bits, and maxima are bits, because a view that is made in a
+    kernel brings 3 MiB of Numba into every process that loads it.
     The first row of `window` int32 [3, tokens] begins with the text's last tokens and takes the
     accepted ones; the others are scratch, as are block_max [blocks] and heap [top_k].
     """
     vocab_size, temperature, top_k, top_p, min_p, penalty, window_size, seed = settings
-    bits, tile_bits = logits.view(np.int32), maxima.view(np.int32)
+    logits, bits = rows
     latest, saved = window[0], window[1:]
     node = 0
     depth = 0
@@ -63,7 +65,7 @@ def walk(
     while True:
         start = max(0, end - window_size)
         row, row_bits = logits[node][:vocab_size], bits[node][:vocab_size]
-        tiles = tile_bits[node if maxima_given else 0]
+        tiles = maxima[node if maxima_given else 0]
         if not maxima_given:
             fill_row(row_bits, tiles)
         if penalty != 1.0:
@@ -104,7 +106,7 @@ class Verifier:
         width = params.repetition_window + max_nodes
         self._window = np.zeros((3, width), np.int32)
         self._path = np.zeros(max_nodes, np.int32)
-        self._found: Logits | None = None
+        self._found: NDArray[np.int32] | None = None
         """Maxima of one row, once a backend gave none."""
         self._scratch = (
             self._window,
@@ -147,13 +149,14 @@ class Verifier:
         Raises BackendError when a visited row holds NaN or has no finite maximum.
         """
         self._check(logits, maxima, len(tokens))
+        logits = _whole_rows(logits)
         num_recent = min(len(recent), self.params.repetition_window)
         if num_recent and self.params.repetition_penalty != 1.0:
             self._window[0, :num_recent] = recent[-num_recent:]
         with wrapping():
             num_path, bonus = walk(
-                _whole_rows(logits),
-                self._row_of_tiles() if maxima is None else _whole_rows(maxima),
+                (logits, logits.view(np.int32)),
+                self._row_of_tiles() if maxima is None else _whole_rows(maxima).view(np.int32),
                 maxima is not None,
                 tokens,
                 parents,
@@ -166,9 +169,9 @@ class Verifier:
             raise bad_row(position + num_path - 1, bonus)
         return Verdict(self._path[:num_path].tolist(), int(bonus))
 
-    def _row_of_tiles(self) -> Logits:
+    def _row_of_tiles(self) -> NDArray[np.int32]:
         if self._found is None:
-            self._found = np.zeros((1, self._num_tiles), np.float32)
+            self._found = np.zeros((1, self._num_tiles), np.int32)
         return self._found
 
     def _check(self, logits: Logits, maxima: Logits | None, num_nodes: int) -> None:
