@@ -63,6 +63,7 @@ class CostCurve:
         self._shape_variance = np.full(most, _SHAPE_DOUBT)
         self._shape_variance[0] = 0.0  # a plain pass is the yardstick
         self._seconds = self._base.copy()
+        self._most = most
 
     @property
     def max_nodes(self) -> int:
@@ -76,7 +77,9 @@ class CostCurve:
 
     def seconds(self, num_nodes: int) -> float:
         """Seconds of a pass over `num_nodes` nodes, root included; beyond the last, the last's."""
-        return float(self._seconds[min(max(num_nodes, 1), self.max_nodes) - 1])
+        if not 1 <= num_nodes <= self._most:
+            num_nodes = min(max(num_nodes, 1), self._most)
+        return self._seconds.item(num_nodes - 1)
 
     def update(self, num_nodes: int, seconds: float) -> None:
         """Take a live timing into account; one that is not a positive number is ignored."""

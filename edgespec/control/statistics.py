@@ -52,13 +52,15 @@ class ReplyStats:
         self.accepted += num_tokens - 1
         self.decode_s += step_s
         self.plain_s += num_tokens * plain_step_s
-        sources = outcome.tree.sources.tolist()
-        for index in sources[1:]:
-            self._source(index).drafted += 1
-        for node in outcome.path[1:]:
-            self._source(sources[node]).accepted += 1
-        for name, seconds in (draft_s_by_source or {}).items():
-            self._named(name).seconds += seconds
+        if len(outcome.tree) > 1:
+            sources = outcome.tree.sources.tolist()
+            for index in sources[1:]:
+                self._source(index).drafted += 1
+            for node in outcome.path[1:]:
+                self._source(sources[node]).accepted += 1
+        if draft_s_by_source:
+            for name, seconds in draft_s_by_source.items():
+                self._named(name).seconds += seconds
 
     def add(self, other: ReplyStats) -> None:
         """Count another reply in."""

@@ -30,10 +30,6 @@ class StepClock:
         self._begun = self._last = self._now()
         self.draft_s = self.verify_s = self.study_s = 0.0
 
-    def _lap(self) -> float:
-        last, self._last = self._last, self._now()
-        return self._last - last
-
     @property
     def elapsed_s(self) -> float:
         """Seconds since the step began."""
@@ -41,17 +37,21 @@ class StepClock:
 
     def drafted(self) -> None:
         """Drafting has ended."""
-        self.draft_s = self._lap()
+        now = self._now()
+        self.draft_s, self._last = now - self._last, now
 
     def verified(self, seconds_saved: float) -> None:
         """The pass has ended, is verified and committed."""
-        self.verify_s = self._lap() + seconds_saved
+        now = self._now()
+        self.verify_s, self._last = now - self._last + seconds_saved, now
         self.draft_s = max(self.draft_s - seconds_saved, 0.0)
 
     def learnt(self) -> None:
         """One sequence's drafters have learnt what became of their drafts."""
-        self.draft_s += self._lap()
+        now = self._now()
+        self.draft_s, self._last = self.draft_s + now - self._last, now
 
     def studied(self) -> None:
         """One sequence's drafters have looked at logits."""
-        self.study_s += self._lap()
+        now = self._now()
+        self.study_s, self._last = self.study_s + now - self._last, now

@@ -8,7 +8,7 @@ from dataclasses import replace
 from edgespec.backends.passes import Logits, TokenTree
 from edgespec.control.controller import Controller
 from edgespec.control.step_clock import StepClock
-from edgespec.drafting.market.account import NOTHING_COSTLY
+from edgespec.drafting.market.account import NOTHING_COSTLY, CostlyStep
 from edgespec.drafting.tree import DraftTree, StepOutcome, TopTokens
 from edgespec.engine.generation import Generation
 from edgespec.verification.top import top_tokens
@@ -127,13 +127,15 @@ def learn(
     """Let drafters and controller learn from a step, from one without drafts as little as pays;
     and count it.
     """
-    was_asked, costly = False, [NOTHING_COSTLY] * len(running)
-    num_nodes, may_rest = 0, False
-    for place, (one, (outcome, new)) in enumerate(zip(running, steps, strict=True)):
+    was_asked = speculates = False
+    num_nodes, num_sequences = 0, len(running)
+    costly: dict[int, CostlyStep] = {}
+    for place, one in enumerate(running):
+        outcome, new = steps[place]
         num_nodes += len(outcome.tree)
         if not one.request.speculation:
             continue
-        market, may_rest = one.slot.market, True
+        market, speculates = one.slot.market, True
         if one.slot.prospects.asked or market.costly_asked:
             was_asked = True
             feed(one, outcome, new, rows[place][1])
@@ -146,17 +148,20 @@ def learn(
             market.extend(new)
     if was_asked:
         asked, outcomes = [one.slot.prospects for one in running], [step[0] for step in steps]
-        controller.observe(asked, outcomes, clock.verify_s, clock.draft_s, clock.study_s, costly)
-    elif may_rest:
-        controller.rest(clock.verify_s, clock.study_s, len(running))
-    plain_s = controller.curve.seconds(len(running))
+        parts = [costly.get(place, NOTHING_COSTLY) for place in range(num_sequences)]
+        controller.observe(asked, outcomes, clock.verify_s, clock.draft_s, clock.study_s, parts)
+    elif speculates:
+        controller.rest(clock.verify_s, clock.study_s, num_sequences)
+    plain_s = controller.curve.seconds(num_sequences)
     # A pass that was held up would have been with one node for each sequence as well.
     held_up_s = clock.verify_s / controller.curve.seconds(num_nodes) * plain_s
     seconds = clock.elapsed_s
-    for one, (outcome, _) in zip(running, steps, strict=True):
-        market = one.slot.market
-        market.token_s = plain_s / len(running)
-        one.counts.record(outcome, seconds, held_up_s, market.take_seconds())
+    for place, one in enumerate(running):
+        spent = None
+        if one.request.speculation:
+            one.slot.market.token_s = plain_s / num_sequences
+            spent = one.slot.market.take_seconds()
+        one.counts.record(steps[place][0], seconds, held_up_s, spent)
 
 
 def feed(generation: Generation, outcome: StepOutcome, new: list[int], logits: Logits) -> None:

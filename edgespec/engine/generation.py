@@ -43,7 +43,8 @@ class Generation:
     finish_reason: FinishReason = "cancelled"
     stats: Stats | None = None
     counts: ReplyStats = field(default_factory=ReplyStats)
-    _slot: Slot | None = None
+    slot: Slot = field(init=False)
+    """Where it is written, from `begin` to `end`."""
     _verifier: Verifier | None = None
     _pieces: StreamDecoder | None = None
     _end_ids: frozenset[int] = frozenset()
@@ -91,7 +92,7 @@ class Generation:
 
     def take(self, slot: Slot, verifier: Verifier, end_ids: frozenset[int] = frozenset()) -> None:
         """Go on from what a slot holds, which is the prompt."""
-        self._slot, self._verifier, self._end_ids = slot, verifier, end_ids
+        self.slot, self._verifier, self._end_ids = slot, verifier, end_ids
         self.counts = ReplyStats(slot.market.names)
         if self.request.speculation:
             slot.market.begin(self.request.sampling)
@@ -100,12 +101,6 @@ class Generation:
     def arrive(self) -> None:
         """It is its turn now: from here on the time to its first token counts."""
         self._start = time.perf_counter()
-
-    @property
-    def slot(self) -> Slot:
-        """Where it is written; there is none before `begin`."""
-        assert self._slot is not None
-        return self._slot
 
     @property
     def began(self) -> bool:
@@ -195,8 +190,7 @@ class Generation:
 
     def end(self, plan: Plan, traffic: KvTraffic) -> None:
         """Fill in the numbers; the slot is free. One that never began has none to speak of."""
-        slot, self._slot = self._slot, None
-        market = slot.market if slot is not None and self.request.speculation else None
+        market = self.slot.market if self.began and self.request.speculation else None
         computed = max(self._num_prompt - 1 - self._cached, 0)
         self.stats = Stats(
             prompt_tokens=self._num_prompt or len(self.request.prompt_ids),
@@ -219,6 +213,8 @@ class Generation:
             overlap=market.overlap if market else "",
             **self.counts.as_dict(),
         )
+        if self.began:
+            del self.slot
 
     @property
     def reply(self) -> Reply:
