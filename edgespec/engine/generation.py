@@ -86,9 +86,9 @@ class Generation:
         self._num_prompt = len(self.seen_ids)
         self._cached = slot.begin(self.seen_ids, others, progress)
         self._prefill_s = time.perf_counter() - begun
-        self._pieces = file.tokenizer.stream()
         end_ids = frozenset[int]() if self.request.ignore_eos else file.tokenizer.end_ids
         self.take(slot, verifier_for(self.request, file.spec.vocab_size, max_nodes), end_ids)
+        self._pieces = file.tokenizer.stream()  # last: from here on it has begun
 
     def take(self, slot: Slot, verifier: Verifier, end_ids: frozenset[int] = frozenset()) -> None:
         """Go on from what a slot holds, which is the prompt."""

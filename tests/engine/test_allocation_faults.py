@@ -76,7 +76,7 @@ def test_while_a_model_is_loaded(model: Path, monkeypatch: pytest.MonkeyPatch) -
     for site in sites:
         with (
             allocations(site, monkeypatch),
-            pytest.raises(BudgetError, match="refused memory while the model was loaded"),
+            pytest.raises(BudgetError, match="refused memory while loading"),
         ):
             opened(model).close()
     with opened(model) as engine:

@@ -143,4 +143,3 @@ def test_a_window_always_fits(room: int, num_sinks: int) -> None:
 
 def test_policies_by_name() -> None:
     assert isinstance(policy("stop"), Stop) and isinstance(policy("sliding"), Sliding)
-    assert policy(window := Sliding()) is window

@@ -200,12 +200,12 @@ def test_what_was_asked_is_said_and_checked(models: tuple[Path, Path]) -> None:
     with pytest.raises(OptionError, match="one at a time"):
         edgespec.plan(models[0], draft_model=models[1], overlap="on", sequences=2)
     told = edgespec.plan(models[0], draft_model=models[1], overlap="off").reasons
-    assert any(reason.startswith("overlap off: as asked") for reason in told)
+    assert any(reason.startswith("overlap off: as requested") for reason in told)
     told = edgespec.plan(models[0], draft_model=models[1]).reasons
-    assert any("where that is measured to be faster" in reason for reason in told)
+    assert any("used if measured to be faster" in reason for reason in told)
     with load(models, overlap="off") as engine:
         found = engine.generate(PROMPTS[0], **OPTIONS)
-        assert found.stats.overlap == "off: as asked"
+        assert found.stats.overlap == "off: as requested"
         assert ahead(engine)._pipeline._thread is None
     with edgespec.load(models[0], threads=1) as engine:
         assert engine.generate(PROMPTS[0], **OPTIONS).stats.overlap == ""

@@ -49,7 +49,7 @@ class Choice:
     """How many times as long the target takes with the cores that overlap leaves it."""
     hold_up: float = 0.0
     """By what part of its own time a draft holds up the target that computes beside it."""
-    reason: str = "as asked"
+    reason: str = "as requested"
     """Why it is on or off for good, where `option` says so."""
     overlapped: bool = field(init=False)
     gain: float = field(default=0.0, init=False)

@@ -56,7 +56,7 @@ class DraftAhead(Drafter):
         drafter: DraftModelDrafter,
         option: str = "auto",
         *,
-        reason: str = "as asked",
+        reason: str = "as requested",
         threads: int | None = None,
         draft_threads: int | None = None,
         cores: Cores | None = None,

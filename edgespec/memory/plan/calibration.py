@@ -35,14 +35,14 @@ LIBRARIES: dict[str, Cost] = {
 KERNELS: dict[KernelState, Cost] = {
     "ready": Cost(0, 0),
     "cached": Cost(42 * MIB, 10 * MIB),
-    "cold": Cost(208 * MIB, 10 * MIB),
+    "cold": Cost(216 * MIB, 10 * MIB),
 }
 """All kernels of a session: machine code, and what Numba and LLVM keep for good beside it.
 
 Loading from the cache wakes up LLVM's linker, but not what Numba compiles with. A cold start
-compiles in child processes of 187 MiB (one type of weights) to 202 (three), imports included,
-because compiling leaves 150 MiB behind that cannot be given back; then this process starts from the
-cache.
+compiles in child processes of 187 MiB (one type of weights) to 212 (three, Zen 5), imports
+included, because compiling leaves 150 MiB behind that cannot be given back; then this process
+starts from the cache.
 """
 
 COMPILER_PAGES = 36 * MIB
