@@ -79,4 +79,4 @@ def test_what_is_asked_for_stays(option: str) -> None:
     choice = Choice(option)
     play(choice, 200, 0.1)
     assert choice.overlapped == (option == "on")
-    assert choice.why == f"{option}: as asked"
+    assert choice.why == f"{option}: as requested"
