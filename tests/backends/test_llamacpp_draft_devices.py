@@ -66,7 +66,7 @@ def test_a_small_device_drafts_and_the_processor_verifies(model: Path, tmp_path:
             vram=4_800_000, **drafting,
         )  # fmt: skip
         assert less.devices and not less.draft_devices  # not all of it fits
-        with pytest.raises(OptionError, match="threads cannot be shared out"):
+        with pytest.raises(OptionError, match="cannot share the threads"):
             edgespec.plan(model, overlap="on", **drafting)
     with workers(28 * MIB) as made:
         whole = edgespec.plan(
