@@ -187,11 +187,11 @@ def test_files_that_llamacpp_refuses(tmp_path: Path, options: dict[str, Any], fo
 
 @installed
 def test_recurrent_models_take_one_text_at_a_time(mamba: Path) -> None:
-    with pytest.raises(OptionError, match="one at a time.*sequences=1"):
+    with pytest.raises(OptionError, match="one reply at a time.*sequences=1"):
         edgespec.load(mamba, sequences=2)
     with (
         open_model(mamba, any_engine=True) as file,
-        pytest.raises(BackendError, match="one at a time.*sequences=1"),
+        pytest.raises(BackendError, match="one reply at a time.*sequences=1"),
     ):
         backends.open_target(file, replace(PLAN, backend="llamacpp", max_nodes=2, sequences=2))
 

@@ -136,7 +136,7 @@ class LlamaTarget(Target):
             )
         if self._model.has_state and plan.sequences > 1:
             raise BackendError(
-                f"{self.spec.name} has a recurrent state, and is run for one text at a time; load "
+                f"{self.spec.name} has a recurrent state, and writes one reply at a time; load "
                 "it with sequences=1"
             )
         if self._model.has_state and plan.max_nodes > 1:

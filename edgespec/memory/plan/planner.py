@@ -48,7 +48,7 @@ def make_plan(
         if sequences > 1:
             raise OptionError(
                 f"cannot write {sequences} replies at once: {spec.name} has a recurrent state and "
-                "is run for one at a time; use sequences=1 (--max-batch 1)"
+                "writes one reply at a time; use sequences=1 (--max-batch 1)"
             )
         sizing, max_nodes = replace(sizing, drafters=(), draft_model=None), 1
     limits = Limits.of(
