@@ -18,7 +18,7 @@ from tests.support.house import House
 
 REPLY_CLASSES = {
     "Generation", "KvTraffic", "Reply", "ReplyStats", "ReplyStream", "Request", "Run", "Session",
-    "Slot", "Stats", "Writer", "Writing",
+    "Slot", "Stats", "Stream", "Writer", "Writing",
 }  # fmt: skip
 """What has held one reply, or a part of it, since the beginning."""
 LOOPS = {"decode", "decode_together"}

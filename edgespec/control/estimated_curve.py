@@ -15,7 +15,7 @@ _SHAPES: dict[str, tuple[float, tuple[float, ...]]] = {
     "native": (0.9, (1.0, 1.02, 1.15, 1.4, 2.1)),
 }
 """By backend: the part of the memory's speed that a plain pass reads weights with, and what passes
-over `_SIZES` nodes cost in plain passes (docs/measurements.md, the 336M file).
+over `_SIZES` nodes cost in plain passes (docs/lab/2026-11-21-peers.md, the 336M file).
 """
 _OTHERS = (0.4, (1.0, 1.15, 1.5, 2.2, 3.2))
 """llama.cpp's, and what is believed of any other."""

@@ -88,7 +88,7 @@ def test_quantised_by_the_peer(
         pytest.skip(str(error))
     found = _compare(path, exact=True, **settings)
     assert found.types == QUANTISED[kind]
-    # One choice in a thousand may fall between the two engines' roundings (docs/measurements.md).
+    # One in a thousand may fall between two engines' roundings (docs/lab/2026-11-21-parity.md).
     assert found.num_different <= found.num_tokens // 1000, found
     assert found.near, found
     assert found.mean(found.cosine_sum) >= 0.9995, found

@@ -108,7 +108,7 @@ class Eager(Controller):
 
 
 def verify_everything(engine: Engine) -> None:
-    """Let the allotment of batches believe that passes of any size take a second."""
+    """Let the controller believe that passes of any size take a second."""
     engine.scheduler.controller.curve.table[:] = 1.0
     engine.scheduler.controller.curve.update = lambda *_: None  # type: ignore[method-assign]
 

@@ -31,7 +31,7 @@ SMALLEST_DRAFTER_BYTES = 1 * MIB
 DRAFTER_BYTES_PER_POSITION = 256
 """Twice what a suffix automaton of the whole context holds, because it grows by doubling."""
 BUILT_IN_DRAFTERS = ("suffix-automaton", "trigram")
-"""As fast as any set on the transcripts of docs/measurements.md, and no text outlives a run."""
+"""As fast as any set (docs/lab/2026-11-21-replay.md), and no text outlives a run."""
 
 _STEPS_DOWN: tuple[tuple[str, Any], ...] = (
     ("prefill_chunk", 128),

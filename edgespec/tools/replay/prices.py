@@ -14,7 +14,7 @@ from edgespec.control.curve_cache import remembered_curve
 from edgespec.errors import BudgetError, OptionError
 
 TYPICAL = {1: 0.0132, 2: 0.0139, 4: 0.0162, 8: 0.0197, 16: 0.0266}
-"""Of a model of 336 million parameters in Q8_0 on two cores with AVX-512: docs/measurements.md."""
+"""Of a 336M model in Q8_0 on two cores with AVX-512: docs/lab/2026-11-21-peers.md."""
 _LARGEST_FILE_BYTES = 2**20
 _WHERE = "the output of `edgespec bench kernels --json`"
 
