@@ -21,7 +21,7 @@ from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
-from edgespec.models.spec import ModelSpec
+from edgespec.models.layers import Rope
 
 Vector = NDArray[np.float32]
 _KV_TYPES: dict[str, type[np.floating[Any]]] = {"f16": np.float16, "f32": np.float32}
@@ -65,7 +65,10 @@ class ReferenceTarget(Target):
             self._weights[name] = file.matrix_f32(name)
             if progress is not None:
                 progress(done, len(file.tensors))
-        self._frequencies = rope_frequencies(self.spec, self._weights.get("rope_freqs.weight"))
+        self._plain = self.spec.attentions[0]
+        assert self._plain.rope is not None
+        factors = self._weights.get(self._plain.rope.factors)
+        self._frequencies = rope_frequencies(self._plain.rope, factors)
 
     @property
     def prefill_chunk(self) -> int:
@@ -114,12 +117,12 @@ class ReferenceTarget(Target):
             self._project(layer, name, normed).reshape(-1, spec.head_dim)
             for name in ("attn_q", "attn_k", "attn_v")
         )
-        if spec.qk_norm:
+        if self._plain.query_norm is not None:
             query = self._norm(query, layer, "attn_q_norm")
             key = self._norm(key, layer, "attn_k_norm")
-        query, key = (
-            rotate(heads, position * self._frequencies, spec.rope_layout) for heads in (query, key)
-        )
+        assert self._plain.rope is not None
+        layout = self._plain.rope.layout
+        query, key = (rotate(heads, position * self._frequencies, layout) for heads in (query, key))
         seen[-1][layer] = key, value
         cached = np.stack([row[layer] for row in seen]).astype(np.float32)  # [seen, 2, heads, dim]
         group = spec.num_heads // spec.num_kv_heads
@@ -137,13 +140,12 @@ class ReferenceTarget(Target):
         return self._project(layer, "ffn_down", silu(gate) * up)
 
     def _logits(self, stream: Vector) -> Vector:
-        head = "token_embd.weight" if self.spec.tied_embeddings else "output.weight"
         last = rms_norm(stream, self._weights["output_norm.weight"], self.spec.norm_epsilon)
-        return multiply(self._weights[head], last)
+        return multiply(self._weights[self.spec.head], last)
 
     def _project(self, layer: int, name: str, vector: Vector) -> Vector:
         result = multiply(self._weights[f"blk.{layer}.{name}.weight"], vector)
-        bias = self._weights.get(f"blk.{layer}.{name}.bias") if self.spec.qkv_bias else None
+        bias = self._weights.get(f"blk.{layer}.{name}.bias")
         return result if bias is None else result + bias
 
     def _norm(self, values: Vector, layer: int, name: str) -> Vector:
@@ -188,14 +190,14 @@ def rms_norm(values: Vector, gain: Vector, epsilon: float) -> Vector:
     return normed
 
 
-def rope_frequencies(spec: ModelSpec, factors: Vector | None) -> NDArray[np.float64]:
-    """Radians per position of each rotated pair, f64 [rope_dim / 2].
+def rope_frequencies(rope: Rope, factors: Vector | None) -> NDArray[np.float64]:
+    """Radians per position of each rotated pair, f64 [dim / 2].
 
     Source: RoFormer, equation 15; linear position scaling; Llama 3.1's per-frequency divisors.
     """
-    pairs = np.arange(spec.rope_dim // 2)
-    frequencies = spec.rope_scale / spec.rope_base ** (2 * pairs / spec.rope_dim)
-    if spec.rope_factors and factors is not None:
+    pairs = np.arange(rope.dim // 2)
+    frequencies = rope.scale / rope.base ** (2 * pairs / rope.dim)
+    if factors is not None:
         frequencies = frequencies / factors.ravel()
     return frequencies
 

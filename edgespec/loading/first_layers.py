@@ -48,7 +48,7 @@ class FirstLayers(DraftModel):
     @contextmanager
     def sizing(self, main: str, devices: Sequence[Device] = ()) -> Iterator[DraftModelSizes]:
         with backends.survey(BACKEND, self.file, layers=self.layers) as ask:
-            spec = replace(self.file.spec, num_layers=self.layers)
+            spec = self.file.spec.first_layers(self.layers)
             tensors = tuple(
                 info for info in self.file.tensors.values() if layer_of(info) < self.layers
             )

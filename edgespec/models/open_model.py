@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from edgespec.errors import UnsupportedModelError
-from edgespec.models.architectures.dense import build_spec
+from edgespec.models.architectures.registry import build_spec
 from edgespec.models.file import ModelFile
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import GgufHeader, read_header

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
-RopeLayout = Literal["interleaved", "halves"]
+from edgespec.models.layers import Attention, LayerSpec, Matrix, Moe, Norm
 
 IQ4_NL_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 """What the 16 quantised values of IQ4_NL stand for."""
@@ -84,44 +83,100 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class PerLayerEmbedding:
+    """Embeddings of a token for every layer: `table`'s row scaled by the root of `width`, plus the
+    normed projection of the token's own embedding over the root of dim; the sum over the root of 2.
+    """
+
+    table: Matrix
+    """[vocabulary, layers * width]."""
+    width: int
+    projection: Matrix
+    """[layers * width, dim]."""
+    norm: Norm
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """The hyper-parameters of a decoder-only transformer, as its file states them."""
+    """A decoder-only model as data: its sizes, and what each of its layers computes.
+
+    Between the layers lie the embedding, times `embedding_scale`, and the head: logits are
+    `logit_scale` * head x last_norm(x), then `logit_softcap` * tanh(logits / logit_softcap).
+    """
 
     architecture: str
     name: str
-    num_layers: int
     dim: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    ffn_dim: int
     vocab_size: int
     context_length: int
     norm_epsilon: float
-    rope_base: float
-    rope_dim: int
-    """Leading dimensions of each head that are rotated."""
-    rope_layout: RopeLayout
-    rope_scale: float = 1.0
-    """Positions are multiplied by this (linear scaling: 1 / factor)."""
-    tied_embeddings: bool = False
-    qkv_bias: bool = False
-    qk_norm: bool = False
-    rope_factors: bool = False
-    """The file holds `rope_freqs.weight`: each frequency is divided by its factor (Llama 3.1)."""
+    layers: tuple[LayerSpec, ...]
+    embedding: str = "token_embd.weight"
+    head: str = "output.weight"
+    """The embedding itself where both are tied."""
+    last_norm: str = "output_norm.weight"
+    embedding_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_softcap: float = 0.0
+    """0 is without."""
+    per_layer_embedding: PerLayerEmbedding | None = None
+    unused: tuple[str, ...] = ()
+    """Tensors of the file that generating text does not read."""
+    note: str = ""
+    """A sentence about what of the file is not used, "" where all is."""
     num_parameters: int = 0
     refusal: str = ""
     """Why the native and reference backends cannot run the model; "" where they can."""
     recurrent: bool = False
-    """It keeps a state that cannot forget its last tokens."""
+    """It keeps a state that external engines cannot take back by a few tokens."""
 
     @property
-    def layer_weights(self) -> int:
-        """Numbers in one layer's matrices."""
-        attention = 2 * (self.num_heads * self.head_dim + self.kv_dim)
-        return self.dim * (attention + 3 * self.ffn_dim)
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def tied_embeddings(self) -> bool:
+        return self.head == self.embedding
+
+    @property
+    def attentions(self) -> tuple[Attention, ...]:
+        """Of the layers that have one."""
+        return tuple(each.mixer for each in self.layers if isinstance(each.mixer, Attention))
+
+    @property
+    def num_heads(self) -> int:
+        """Of the layer that has most."""
+        return max((each.heads for each in self.attentions), default=1)
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Of the layer that has most."""
+        return max((each.kv_heads for each in self.attentions), default=1)
+
+    @property
+    def head_dim(self) -> int:
+        """Of the layer with the widest heads."""
+        return max((each.head_dim for each in self.attentions), default=1)
 
     @property
     def kv_dim(self) -> int:
-        """Width of one position's keys (or values) in one layer."""
-        return self.num_kv_heads * self.head_dim
+        """Width of one position's keys (or values) in one layer, the widest."""
+        return max((each.kv_dim for each in self.attentions), default=0)
+
+    @property
+    def ffn_dim(self) -> int:
+        """Width inside a feed-forward part, of one expert where they are mixed; the widest."""
+        return max((each.ffn.width for each in self.layers if each.ffn), default=0)
+
+    @property
+    def num_experts(self) -> int:
+        """0 where nothing mixes experts."""
+        return max((e.ffn.experts for e in self.layers if isinstance(e.ffn, Moe)), default=0)
+
+    def layers_size(self, first: int, last: int) -> int:
+        """Numbers that a position goes through in layers `first` .. `last` - 1."""
+        return sum(layer.size for layer in self.layers[first:last])
+
+    def first_layers(self, count: int) -> ModelSpec:
+        """The model that ends after so many layers."""
+        return replace(self, layers=self.layers[:count])

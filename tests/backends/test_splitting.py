@@ -77,7 +77,7 @@ def test_the_first_part_is_a_model_of_the_first_layers(
 ) -> None:
     ids = tokens(12)
     with open_model(whole) as file:
-        file.spec = replace(file.spec, num_layers=EXIT)
+        file.spec = file.spec.first_layers(EXIT)
         with ReferenceTarget(file, replace(PLAN, backend="reference")) as oracle:
             expected = decode(oracle, ids)
     with open_parts(parts[0], layers=EXIT) as first:

@@ -11,6 +11,7 @@ import pytest
 from gguf import GGUFReader, quants
 
 from edgespec.errors import ModelFileError, UnsupportedModelError
+from edgespec.models.layers import Rope
 from edgespec.models.open_model import open_model
 from edgespec.models.spec import ModelSpec, TensorType
 from tests.support.gguf_models import CHATML, write_gguf
@@ -61,6 +62,12 @@ def spec_of(path: Path) -> ModelSpec:
         return model.spec
 
 
+def extras(spec: ModelSpec) -> tuple[bool, bool]:
+    """Whether the first layer has biases, and norms of its heads."""
+    first = spec.attentions[0]
+    return bool(first.query.bias), first.query_norm is not None
+
+
 def test_spec_of_llama(tmp_path: Path) -> None:
     scaling = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
     path = write_gguf(
@@ -72,17 +79,19 @@ def test_spec_of_llama(tmp_path: Path) -> None:
     assert (spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.kv_dim) == (4, 2, 16, 32)
     assert spec.context_length == 512
     assert spec.norm_epsilon == pytest.approx(1e-5)
-    assert (spec.rope_base, spec.rope_dim, spec.rope_layout) == (5e5, 16, "interleaved")
-    assert (spec.rope_scale, spec.rope_factors, spec.tied_embeddings) == (0.25, True, True)
-    assert (spec.qkv_bias, spec.qk_norm) == (False, False)
+    expected = Rope(5e5, 16, "interleaved", 0.25, "rope_freqs.weight")
+    assert [each.rope for each in spec.attentions] == [expected, expected]
+    assert spec.tied_embeddings
+    assert extras(spec) == (False, False)
 
 
 def test_spec_of_qwen(tmp_path: Path) -> None:
     two = spec_of(write_gguf(tmp_path / "2.gguf", arch="qwen2"))
     three = spec_of(write_gguf(tmp_path / "3.gguf", arch="qwen3", head_dim=32))
-    assert (two.rope_layout, two.qkv_bias, two.qk_norm) == ("halves", True, False)
-    assert (three.rope_layout, three.qkv_bias, three.qk_norm) == ("halves", False, True)
-    assert (two.head_dim, three.head_dim, three.rope_dim) == (16, 32, 32)
+    assert (extras(two), extras(three)) == ((True, False), (False, True))
+    assert (two.head_dim, three.head_dim) == (16, 32)
+    assert two.attentions[0].rope == Rope(10000.0, 16, "halves")
+    assert three.attentions[0].rope == Rope(10000.0, 32, "halves")
 
 
 def test_defaults_when_the_file_is_silent(tmp_path: Path) -> None:
@@ -94,18 +103,18 @@ def test_defaults_when_the_file_is_silent(tmp_path: Path) -> None:
     )  # fmt: skip
     path = write_gguf(tmp_path / "quiet.gguf", kv_heads=4, metadata=silent)
     spec = spec_of(path)
-    assert (spec.name, spec.num_kv_heads, spec.rope_dim) == ("quiet", 4, 16)
-    assert (spec.rope_base, spec.rope_scale, spec.rope_factors) == (10000.0, 1.0, False)
+    assert (spec.name, spec.num_kv_heads) == ("quiet", 4)
+    assert spec.attentions[0].rope == Rope(10000.0, 16, "interleaved")
 
 
 def test_llama_with_biases_of_its_own(tmp_path: Path) -> None:
     widths = {"q": 64, "k": 32, "v": 32}
     biases = {f"blk.{i}.attn_{p}.bias": (w,) for i in range(2) for p, w in widths.items()}
-    assert spec_of(write_gguf(tmp_path / "m.gguf", shapes=biases)).qkv_bias
+    assert extras(spec_of(write_gguf(tmp_path / "m.gguf", shapes=biases))) == (True, False)
     del biases["blk.1.attn_v.bias"]
-    path = write_gguf(tmp_path / "n.gguf", shapes=biases)
-    with pytest.raises(ModelFileError, match="'blk.1.attn_v.bias' is missing"):
-        open_model(path)
+    spec = spec_of(write_gguf(tmp_path / "n.gguf", shapes=biases))
+    values = [each.value for each in spec.attentions]
+    assert [value.bias for value in values if value] == ["blk.0.attn_v.bias", ""]
 
 
 @pytest.mark.parametrize(("window", "expected"), [(128, 128), (4096, 512), (0, 512)])

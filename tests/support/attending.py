@@ -4,7 +4,6 @@ the same in float64, without anything clever.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,8 +68,9 @@ class Attending:
         threads: int = 1,
         context: int = 2048,
     ) -> None:
-        plain, _ = model(layers=1, heads=heads, kv_heads=kv_heads, dim=16 * heads)
-        self.spec = replace(plain, head_dim=head_dim, rope_dim=head_dim)
+        self.spec, _ = model(
+            layers=1, heads=heads, kv_heads=kv_heads, dim=16 * heads, head_dim=head_dim
+        )
         self.arena = KvArena(1, kv_heads, head_dim, context, kv_type)
         self.blocks = self.arena.table()
         self.threads, self.length = threads, 0

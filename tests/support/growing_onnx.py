@@ -38,7 +38,7 @@ class GrowingGraph(GraphWriter):
         spec = self._spec
         query, key, value = (self._project(layer, f"attn_{part}", normed) for part in "qkv")
         heads = (spec.num_heads, spec.num_kv_heads)
-        if spec.qk_norm:
+        if self._plain.query_norm is not None:
             query, key = (
                 self._norm_heads(layer, part, values, count)
                 for part, values, count in zip("qk", (query, key), heads, strict=True)

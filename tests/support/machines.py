@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from edgespec.memory.plan.calibration import LIBRARIES, Runtime
+from edgespec.models.layers import Attention, Dense, LayerSpec, Matrix, Norm, Rope
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 from edgespec.system.hardware import Hardware, MemorySnapshot
 
@@ -39,8 +40,31 @@ def cores(physical: int, *, logical: int | None = None, quota: float | None = No
     return Hardware("invented", physical, logical, logical, physical, quota, ("avx2",))
 
 
+def _layer(
+    number: int, *, dim: int, heads: int, kv_heads: int, head_dim: int, ffn: int
+) -> LayerSpec:
+    """A layer of a Llama."""
+    block, queries, pairs = f"blk.{number}.", heads * head_dim, kv_heads * head_dim
+    attention = Attention(
+        heads,
+        kv_heads,
+        head_dim,
+        query=Matrix(f"{block}attn_q.weight", queries, dim),
+        key=Matrix(f"{block}attn_k.weight", pairs, dim),
+        value=Matrix(f"{block}attn_v.weight", pairs, dim),
+        output=Matrix(f"{block}attn_output.weight", dim, queries),
+        rope=Rope(10000.0, head_dim, "interleaved"),
+        scale=head_dim**-0.5,
+    )
+    gate, up = (Matrix(f"{block}ffn_{part}.weight", ffn, dim) for part in ("gate", "up"))
+    dense = Dense(ffn, gate=gate, up=up, down=Matrix(f"{block}ffn_down.weight", dim, ffn))
+    norms = (Norm(f"{block}{part}_norm.weight", dim) for part in ("attn", "ffn"))
+    return LayerSpec(attention, dense, mixer_norm=next(norms), ffn_norm=next(norms))
+
+
 def model(
     *,
+    head_dim: int | None = None,
     dim: int = 256,
     layers: int = 4,
     heads: int = 4,
@@ -52,23 +76,19 @@ def model(
     tied: bool = False,
 ) -> tuple[ModelSpec, list[TensorInfo]]:
     """A Llama-shaped model without a file."""
-    head_dim = dim // heads
+    head_dim = head_dim or dim // heads
     spec = ModelSpec(
         architecture="llama",
         name="invented",
-        num_layers=layers,
         dim=dim,
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_dim=head_dim,
-        ffn_dim=ffn,
         vocab_size=vocab,
         context_length=context,
         norm_epsilon=1e-5,
-        rope_base=10000.0,
-        rope_dim=head_dim,
-        rope_layout="interleaved",
-        tied_embeddings=tied,
+        layers=tuple(
+            _layer(number, dim=dim, heads=heads, kv_heads=kv_heads, head_dim=head_dim, ffn=ffn)
+            for number in range(layers)
+        ),
+        head="token_embd.weight" if tied else "output.weight",
     )
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocab, dim)}
     if not tied:

@@ -41,7 +41,7 @@ def ask_engine(
     verdict = probed()
     verdict.require()
     extra = verdict.extra_buffers and not mapped and layers is None
-    spec = file.spec if layers is None else replace(file.spec, num_layers=layers)
+    spec = file.spec if layers is None else file.spec.first_layers(layers)
     loading = 0 if mapped or layers is not None else None
     weights = 0 if layers is not None and counts_once() else None
     with Survey(file.path, extra_buffers=extra, layers=layers) as survey:

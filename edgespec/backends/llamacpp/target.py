@@ -61,7 +61,7 @@ class LlamaTarget(Target):
         mapped: bool = False,
         layers: int | None = None,
     ) -> None:
-        spec = file.spec if layers is None else replace(file.spec, num_layers=layers)
+        spec = file.spec if layers is None else file.spec.first_layers(layers)
         super().__init__(spec, plan.context_length, plan.max_nodes, plan.sequences)
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
         settings = ContextSettings(

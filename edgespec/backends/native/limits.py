@@ -13,7 +13,9 @@ def refusal(spec: ModelSpec, tensors: Iterable[TensorInfo]) -> str:
     if spec.refusal:
         return spec.refusal
     # Norms work on whole vectors; no trained model known to us has other widths.
-    widths = {"embeddings": spec.dim} | ({"normed heads": spec.head_dim} if spec.qk_norm else {})
+    widths = {"embeddings": spec.dim}
+    if any(each.query_norm for each in spec.attentions):
+        widths["normed heads"] = spec.head_dim
     for name, width in widths.items():
         if width % TILE_ROWS:
             return (

@@ -23,6 +23,7 @@ from edgespec.backends.native.kernels.attention.spans import (
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.memory.kv.arena import BLOCK, SCALED, KvArena
+from edgespec.models.layers import Rope
 from edgespec.models.spec import ModelSpec
 
 
@@ -30,10 +31,10 @@ def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def rope_frequencies(spec: ModelSpec, factors: NDArray[np.float32] | None) -> NDArray[np.float64]:
+def rope_frequencies(rope: Rope, factors: NDArray[np.float32] | None) -> NDArray[np.float64]:
     """Radians per position, f64 [rope_dim / 2]."""
-    exponents = np.arange(0, spec.rope_dim, 2, dtype=np.float64) / spec.rope_dim
-    frequencies = spec.rope_base**-exponents * spec.rope_scale
+    exponents = np.arange(0, rope.dim, 2, dtype=np.float64) / rope.dim
+    frequencies = rope.base**-exponents * rope.scale
     return frequencies if factors is None else frequencies / factors.astype(np.float64)
 
 
@@ -121,6 +122,7 @@ class Scratch:
         head_pad = round_up(spec.head_dim, 16)
         spans = -(-context_length // SPAN)
         rows = split_rows(spec, max_nodes, sequences)
+        angles = max(each.rope.dim for each in spec.attentions if each.rope) // 2
         regions = max(spec.num_kv_heads * rows, threads * ROWS_PER_ITEM)
 
         def floats(*shape: int) -> NDArray[np.float32]:
@@ -140,8 +142,8 @@ class Scratch:
                 ),
                 np.uint8,
             ),
-            cosines=floats(num_rows, spec.rope_dim // 2),
-            sines=floats(num_rows, spec.rope_dim // 2),
+            cosines=floats(num_rows, angles),
+            sines=floats(num_rows, angles),
             scores=floats(threads, SCORES_ROWS, WIDTH),
             mixed=floats(regions, spans, head_pad),
             facts=floats(regions, 3, round_up(spans, 16)),
@@ -197,14 +199,16 @@ def fill_shape(c: NDArray[np.int64], spec: ModelSpec, max_nodes: int, sequences:
     c[table.DIM] = spec.dim
     c[table.VOCAB_SIZE] = spec.vocab_size
     c[table.FFN_DIM] = spec.ffn_dim
-    c[table.ROPE_HALF] = spec.rope_dim // 2
-    c[table.INTERLEAVED] = spec.rope_layout == "interleaved"
-    c[table.QK_NORM] = spec.qk_norm
-    c[table.BIASED] = spec.qkv_bias
+    plain = spec.attentions[0]
+    assert plain.rope is not None
+    interleaved = plain.rope.layout == "interleaved"
+    c[table.ROPE_HALF] = plain.rope.dim // 2
+    c[table.INTERLEAVED] = interleaved
+    c[table.QK_NORM] = plain.query_norm is not None
+    c[table.BIASED] = bool(plain.query.bias)
     c[table.EPSILON_BITS] = np.float32(spec.norm_epsilon).view(np.int32)
     c[table.QUERY_SCALE_BITS] = np.float32(1.0 / np.sqrt(spec.head_dim)).view(np.int32)
     c[table.UNIT_HEADS] = tile.TILE_ROWS // math.gcd(tile.TILE_ROWS, spec.head_dim)
-    interleaved = spec.rope_layout == "interleaved"
     c[table.OPS : table.OPS + table.NUM_OPS] = isa.row_addresses(isa.chosen(), interleaved)
 
 

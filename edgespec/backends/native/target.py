@@ -75,8 +75,10 @@ class NativeTarget(Target):
         self._isa = isa.chosen()
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
         self._weights = Weights(file, progress)
-        factors = file.matrix_f32("rope_freqs.weight").ravel() if spec.rope_factors else None
-        self._frequencies = program.rope_frequencies(spec, factors)
+        rope = spec.attentions[0].rope
+        assert rope is not None
+        factors = file.matrix_f32(rope.factors).ravel() if rope.factors else None
+        self._frequencies = program.rope_frequencies(rope, factors)
         self._scratch = program.Scratch.allocate(
             spec,
             plan.context_length,
@@ -296,7 +298,7 @@ class NativeTarget(Target):
 
     def _layers_part(self, num_layers: int, seconds: float) -> float:
         """What the layers of a pass took when the head that was run last took part in it."""
-        layers = num_layers * self.spec.layer_weights
+        layers = self.spec.layers_size(0, num_layers)
         return seconds * layers / (layers + self._num_logits * self.spec.dim)
 
     @property

@@ -193,13 +193,13 @@ def _stack(file: ModelFile, spec: ModelSpec, *names: str) -> NDArray[np.float32]
 
 
 def _head_norms(file: ModelFile, spec: ModelSpec) -> NDArray[np.float32]:
-    if not spec.qk_norm:
+    if spec.attentions[0].query_norm is None:
         return np.zeros((spec.num_layers, 2, 0), dtype=np.float32)
     return _stack(file, spec, "attn_q_norm.weight", "attn_k_norm.weight")
 
 
 def _biases(file: ModelFile, spec: ModelSpec) -> NDArray[np.float32]:
-    if not spec.qkv_bias:
+    if not spec.attentions[0].query.bias:
         return np.zeros((spec.num_layers, 0), dtype=np.float32)
     names = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
     return np.array(

@@ -193,7 +193,7 @@ class EarlyExitDrafter(ModelDrafter):
         assert self._sequence is not None
         spec, (layer, adapted) = self._sequence.target.spec, self.exits[place]
         head = (self._head_size + adapted * spec.dim) * spec.dim
-        return layer * spec.layer_weights + head
+        return spec.layers_size(0, layer) + head
 
     @property
     def size_bytes(self) -> int:

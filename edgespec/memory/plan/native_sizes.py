@@ -188,7 +188,7 @@ def _row_bytes(spec: ModelSpec) -> int:
     q_dim = spec.num_heads * spec.head_dim
     widths = (q_dim, spec.kv_dim, spec.kv_dim, max(spec.ffn_dim, spec.dim))
     floats = spec.dim + sum(round_up(width, 16) for width in widths)
-    floats += spec.rope_dim // 2 * 2
+    floats += max(each.rope.dim for each in spec.attentions if each.rope) // 2 * 2
     inputs = 0
     for width in (spec.dim, q_dim, spec.ffn_dim):
         blocks = width // BLOCK if width % BLOCK == 0 else 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from edgespec.errors import ModelFileError, UnsupportedModelError
+from edgespec.models.external_sizes import external_layers
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import GgufHeader, read_header
 from edgespec.models.gguf.keys import Keys
@@ -43,19 +44,19 @@ def unsupported_spec(path: Path, header: GgufHeader, refused: UnsupportedModelEr
     return ModelSpec(
         architecture=arch,
         name=keys.text("general.name", path.stem) or path.stem,
-        num_layers=keys.count(f"{arch}.block_count"),
         dim=dim,
-        num_heads=heads,
-        num_kv_heads=_largest(keys, f"{arch}.attention.head_count_kv", heads),
-        head_dim=_largest(keys, f"{arch}.attention.key_length", max(1, dim // heads)),
-        ffn_dim=_largest(keys, f"{arch}.feed_forward_length", 0),
         vocab_size=len(tokens),
         context_length=keys.count(f"{arch}.context_length"),
         norm_epsilon=0.0,
-        rope_base=0.0,
-        rope_dim=0,
-        rope_layout="halves",
-        tied_embeddings="output.weight" not in header.tensors,
+        layers=external_layers(
+            keys.count(f"{arch}.block_count"),
+            dim=dim,
+            heads=heads,
+            kv_heads=_largest(keys, f"{arch}.attention.head_count_kv", heads),
+            head_dim=_largest(keys, f"{arch}.attention.key_length", max(1, dim // heads)),
+            ffn_dim=_largest(keys, f"{arch}.feed_forward_length", 0),
+        ),
+        head="output.weight" if "output.weight" in header.tensors else "token_embd.weight",
         num_parameters=sum(math.prod(info.shape) for info in header.tensors.values()),
         refusal=str(refused),
         recurrent=any(part in key for part in _STATE_KEYS for key in keys.values),

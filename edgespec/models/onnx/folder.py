@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.errors import ModelFileError, UnsupportedModelError
+from edgespec.models.external_sizes import external_layers
 from edgespec.models.file import ModelFile
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import GgufHeader
@@ -226,21 +227,22 @@ def _spec(path: Path, graph: Graph, facts: _Facts) -> ModelSpec:
         )
     heads = heads or facts.count("num_attention_heads", default=kv_heads)
     name = graph.properties.get("name") or str(facts.model.get("_name_or_path") or "")
+    dim = facts.count("hidden_size", default=heads * head_dim)
     return ModelSpec(
         architecture=str(facts.model.get("type") or facts.model.get("model_type") or "onnx"),
         name=name or path.parent.name or path.stem,
-        num_layers=len(pasts),
-        dim=facts.count("hidden_size", default=heads * head_dim),
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_dim=head_dim,
-        ffn_dim=facts.count("intermediate_size", default=0),
+        dim=dim,
         vocab_size=rows,
         context_length=facts.count("context_length", "max_position_embeddings", default=2048),
         norm_epsilon=0.0,
-        rope_base=0.0,
-        rope_dim=0,
-        rope_layout="halves",
+        layers=external_layers(
+            len(pasts),
+            dim=dim,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            ffn_dim=facts.count("intermediate_size", default=0),
+        ),
         num_parameters=sum(math.prod(info.shape) for info in _tensors(graph).values()),
         refusal=f"{path} is an ONNX model, which the onnx backend runs",
     )

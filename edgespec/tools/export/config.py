@@ -6,6 +6,7 @@ from typing import Any
 
 from edgespec.models.file import ModelFile
 from edgespec.tools.export.graph import fuses_rotation
+from edgespec.tools.export.plain_model import plain_attention
 
 
 def genai_config(file: ModelFile, graph: str, context: int) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def genai_config(file: ModelFile, graph: str, context: int) -> dict[str, Any]:
         "inputs": {
             "input_ids": "input_ids",
             "attention_mask": "attention_mask",
-            **({} if fuses_rotation(spec) else {"position_ids": "position_ids"}),
+            **({} if fuses_rotation(plain_attention(spec)) else {"position_ids": "position_ids"}),
             "past_key_names": "past_key_values.%d.key",
             "past_value_names": "past_key_values.%d.value",
         },

@@ -101,7 +101,7 @@ def _cut(file: ModelFile, exit_layer: int | None) -> None:
         for name, info in file.tensors.items()
         if not name.startswith("blk.") or name.startswith(kept)
     }
-    file.spec = replace(spec, num_layers=exit_layer)
+    file.spec = spec.first_layers(exit_layer)
 
 
 def _context(file: ModelFile, asked: int | None) -> int:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edgespec.backends.passes import Progress
 from edgespec.backends.reference import rope_frequencies
 from edgespec.models.file import ModelFile
-from edgespec.models.spec import ModelSpec
+from edgespec.models.layers import Attention
 from edgespec.tools.export.matrices import (
     BLOCK,
     DataFile,
@@ -23,6 +23,7 @@ from edgespec.tools.export.matrices import (
     quantised_rows,
     scale_rows,
 )
+from edgespec.tools.export.plain_model import plain_attention
 
 _FUSED = "com.microsoft"
 _OPSET, _IR_VERSION = 17, 8
@@ -30,11 +31,12 @@ _INTEGERS_ACCURACY = 4
 """Activations are rounded to 8 bits for a product with quantised weights, as elsewhere here."""
 
 
-def fuses_rotation(spec: ModelSpec) -> bool:
+def fuses_rotation(attention: Attention) -> bool:
     """Whether GroupQueryAttention can rotate heads of this width itself; if not, the graph asks for
     `position_ids`.
     """
-    return spec.head_dim % 16 == 0 and spec.rope_dim % 16 == 0
+    assert attention.rope is not None
+    return attention.head_dim % 16 == 0 and attention.rope.dim % 16 == 0
 
 
 class GraphWriter:
@@ -43,7 +45,10 @@ class GraphWriter:
     def __init__(self, file: ModelFile, data: DataFile, bits: int | None, context: int) -> None:
         self._file, self._data, self._bits = file, data, bits
         self._spec, self._context = file.spec, context
-        self._fused_rotation = fuses_rotation(file.spec)
+        self._plain = plain_attention(file.spec)
+        assert self._plain.rope is not None
+        self._rope = self._plain.rope
+        self._fused_rotation = fuses_rotation(self._plain)
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
         self._inputs: list[Any] = []
@@ -64,8 +69,7 @@ class GraphWriter:
             normed, stream = self._add_and_norm(self._feed_forward(layer, normed), stream, after)
             if progress is not None:
                 progress(layer + 1, self._spec.num_layers)
-        head = "token_embd.weight" if self._spec.tied_embeddings else "output.weight"
-        self._product(normed, head, out="logits")
+        self._product(normed, self._spec.head, out="logits")
         graph = helper.make_graph(
             self._nodes, self._spec.name, self._inputs, self._outputs, self._constants
         )
@@ -112,8 +116,9 @@ class GraphWriter:
 
     def _rotation(self) -> None:
         """Cosines and sines of all positions."""
-        factors = self._file.matrix_f32("rope_freqs.weight") if self._spec.rope_factors else None
-        frequencies = rope_frequencies(self._spec, factors)
+        rope = self._rope
+        factors = self._file.matrix_f32(rope.factors) if rope.factors else None
+        frequencies = rope_frequencies(rope, factors)
         angles = np.arange(self._context)[:, None] * np.asarray(frequencies, np.float64)
         for name, function in (("cos_cache", np.cos), ("sin_cache", np.sin)):
             values = function(angles).astype(np.float32)
@@ -139,14 +144,14 @@ class GraphWriter:
     def _attention(self, layer: int, normed: str) -> str:
         spec = self._spec
         parts = [self._project(layer, f"attn_{part}", normed) for part in "qkv"]
-        if spec.qk_norm:
+        if self._plain.query_norm is not None:
             for index, heads in ((0, spec.num_heads), (1, spec.num_kv_heads)):
                 parts[index] = self._norm_heads(layer, "qk"[index], parts[index], heads)
         caches = ["cos_cache", "sin_cache"]
         if self._fused_rotation:
             settings: dict[str, Any] = {
                 "do_rotary": 1,
-                "rotary_interleaved": int(spec.rope_layout == "interleaved"),
+                "rotary_interleaved": int(self._rope.layout == "interleaved"),
             }
         else:
             for index, heads in ((0, spec.num_heads), (1, spec.num_kv_heads)):
@@ -183,9 +188,9 @@ class GraphWriter:
     def _rotated(self, values: str, heads: int) -> str:
         """Queries or keys rotated by an operator of its own."""
         spec = self._spec
-        settings: dict[str, Any] = {"interleaved": int(spec.rope_layout == "interleaved")}
-        if spec.rope_dim < spec.head_dim:
-            settings["rotary_embedding_dim"] = spec.rope_dim
+        settings: dict[str, Any] = {"interleaved": int(self._rope.layout == "interleaved")}
+        if self._rope.dim < spec.head_dim:
+            settings["rotary_embedding_dim"] = self._rope.dim
         inputs = [values, "position_ids", "cos_cache", "sin_cache"]
         return self._node("RotaryEmbedding", inputs, domain=_FUSED, num_heads=heads, **settings)
 

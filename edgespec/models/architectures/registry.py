@@ -1,0 +1,79 @@
+"""Which function describes which architecture, by the name that files state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from edgespec.errors import ModelFileError, UnsupportedModelError
+from edgespec.models.architectures import llama, qwen
+from edgespec.models.architectures.checks import check_tensors
+from edgespec.models.architectures.reader import Reader
+from edgespec.models.gguf.header import GgufHeader
+from edgespec.models.gguf.keys import Keys
+from edgespec.models.gguf.strings import StringArray
+from edgespec.models.spec import ModelSpec
+
+ARCHITECTURES: dict[str, Callable[[Reader], ModelSpec]] = {
+    "llama": llama.describe,
+    "qwen2": qwen.describe_qwen2,
+    "qwen3": qwen.describe_qwen3,
+}
+
+
+def build_spec(path: Path, header: GgufHeader) -> ModelSpec:
+    """Read the hyper-parameters, then check every tensor's name, shape and type against them.
+
+    Raises UnsupportedModelError for what this build cannot run, ModelFileError for contradictions.
+    """
+    keys = Keys(path, header.metadata)
+    arch = keys.text("general.architecture")
+    _refuse_external(keys, arch)
+    _check_vocabulary(keys, arch, header)
+    spec = ARCHITECTURES[arch](Reader(path, header))
+    check_tensors(path, spec, header.tensors)
+    return spec
+
+
+def _refuse_external(keys: Keys, arch: str) -> None:
+    """Say no to what would load but run wrongly."""
+    path = keys.path
+    if keys.count("split.count", 1, least=0) > 1:
+        raise UnsupportedModelError(
+            f"cannot run {path}: it is part {keys.count('split.no', 0, least=0) + 1} of "
+            f"{keys.count('split.count')}; merge the parts with "
+            "`llama-gguf-split --merge FIRST_PART.gguf OUT.gguf`"
+        )
+    if not keys.flag(f"{arch}.attention.causal", True):
+        raise UnsupportedModelError(
+            f"cannot run {path}: its attention is not causal (an embedding model); "
+            "choose a text generation model"
+        )
+    if arch not in ARCHITECTURES:
+        raise UnsupportedModelError(
+            f"cannot run {path}: its architecture is {arch!r}; the native backend runs "
+            f"{', '.join(ARCHITECTURES)}, so choose such a model"
+        )
+
+
+def _check_vocabulary(keys: Keys, arch: str, header: GgufHeader) -> None:
+    """The embedding's rows must agree with the vocabulary and the metadata."""
+    embedding = header.tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise ModelFileError(
+            f"cannot open {keys.path}: it has no token_embd.weight matrix; "
+            "is it a vocabulary-only file? download the whole model"
+        )
+    rows = embedding.shape[0]
+    tokens = keys.values.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, StringArray) and len(tokens) != rows:
+        raise ModelFileError(
+            f"cannot open {keys.path}: its vocabulary has {len(tokens)} tokens and "
+            f"token_embd.weight {rows} rows; convert the model again"
+        )
+    stated = keys.count(f"{arch}.vocab_size", rows)
+    if stated != rows:
+        raise ModelFileError(
+            f"cannot open {keys.path}: {arch}.vocab_size is {stated} and token_embd.weight has "
+            f"{rows} rows; convert the model again"
+        )

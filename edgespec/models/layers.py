@@ -1,0 +1,345 @@
+"""What a layer of a decoder is made of, as data: a mixer of positions, then a feed-forward part.
+
+An architecture (`architectures/`) turns a file's metadata into these once; the reference backend,
+the native backend, memory planning and export only read them. Tensors are named as the file names
+them. A layer computes, on its residual stream x:
+
+    x += residual_scale * post_norm(mixer(norm(x)))
+    x += residual_scale * post_norm(ffn(norm(x)))        each norm where it has one
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+RopeLayout = Literal["interleaved", "halves"]
+Activation = Literal["silu", "gelu", "swiglu_oai"]
+"""Of a gated feed-forward part: activation(gate) * up. "gelu" is the tanh approximation;
+"swiglu_oai" is gpt-oss': gate and up are clamped to 7, the sigmoid takes 1.702 gate, up is up + 1.
+"""
+Scoring = Literal["softmax", "sigmoid", "softmax_of_chosen"]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix [rows, columns]: a tensor of the file, or those of its rows that belong to it.
+
+    Of every `stride` rows of the tensor from row `first` on, `run` belong to it; fused projections
+    are several matrices of one tensor that way. `stride` 0: all rows in a row. With `experts` the
+    tensor is [experts, ...], and this is one such matrix for each.
+    """
+
+    tensor: str
+    rows: int
+    columns: int
+    first: int = 0
+    run: int = 0
+    stride: int = 0
+    experts: int = 1
+    bias: str = ""
+    """A vector [rows], or [experts, rows], cut like the rows; "" for none."""
+
+    @property
+    def size(self) -> int:
+        """Numbers in it, all experts'."""
+        return self.experts * self.rows * self.columns
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """Root mean square norm over `width` numbers; without a tensor there is no gain."""
+
+    tensor: str
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary position embedding of the leading `dim` numbers of a head.
+
+    Frequencies are base**(-2 i / dim), times `scale` (linear interpolation), or between both as
+    YaRN's ramp says where `yarn` is above 0, divided by the factors where there are any. Sources:
+    "RoFormer"; "YaRN: Efficient Context Window Extension of Large Language Models", section 3;
+    "LongRoPE".
+    """
+
+    base: float
+    dim: int
+    layout: RopeLayout
+    scale: float = 1.0
+    factors: str = ""
+    """A tensor [dim / 2] of divisors."""
+    long_factors: str = ""
+    """Divisors used instead in contexts longer than `original_context`."""
+    original_context: int = 0
+    """Positions the model was trained on before its context was extended."""
+    yarn: float = 0.0
+    """Share of the extrapolated frequencies in the ramp: llama.cpp's `ext_factor`."""
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    magnitude: float = 1.0
+    """Cosines and sines are multiplied by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionScale:
+    """Queries at position p are multiplied by 1 + slope ln(1 + floor((p + offset) / span))."""
+
+    span: int
+    slope: float
+    offset: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Grouped-query attention; scores are `scale` query . key."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    query: Matrix
+    key: Matrix | None
+    """None where keys and values of layer `shares` are read."""
+    value: Matrix | None
+    """None where the values are the keys, before norm and rotation, or another layer's."""
+    output: Matrix
+    rope: Rope | None
+    scale: float
+    query_norm: Norm | None = None
+    """Of each head, or of all heads together where it is that wide; before the rotation."""
+    key_norm: Norm | None = None
+    value_norm: Norm | None = None
+    norm_after_rope: bool = False
+    window: int = 0
+    """Positions that a position sees, its own and those just before; 0 is all."""
+    chunk: int = 0
+    """A position sees those of its own chunk of so many only; 0 is all."""
+    softcap: float = 0.0
+    """Scores are softcap * tanh(score / softcap); 0 is without."""
+    sinks: str = ""
+    """A vector [heads] of scores that take part in the softmax and have no value."""
+    gate: Matrix | None = None
+    """What is mixed is multiplied by its sigmoid."""
+    shares: int | None = None
+    """An earlier layer whose keys and values this one reads."""
+    position_scale: PositionScale | None = None
+
+    @property
+    def kv_dim(self) -> int:
+        """Width of one position's keys (or values)."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def reach(self) -> int:
+        """Positions that stay of use, its own and those before; 0 is all."""
+        return self.window or self.chunk
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        parts = (self.query, self.key, self.value, self.gate, self.output)
+        return tuple(part for part in parts if part is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class GatedDeltaNet:
+    """A state [key_dim, value_dim] for each value head, decayed and corrected by every position.
+
+    Source: "Gated Delta Networks: Improving Mamba2 with Delta Rule", equation 10; a causal
+    convolution over `conv_width` positions comes before, a norm gated by silu(z) after.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_width: int
+    qkv: Matrix
+    """Channels of all queries, keys, then values."""
+    z: Matrix
+    alpha: Matrix
+    beta: Matrix
+    conv: str
+    """[channels, conv_width]."""
+    dt_bias: str
+    """[value_heads]."""
+    decay: str
+    """[value_heads]: -exp(A), as the file has it."""
+    norm: Norm
+    """Of each value head."""
+    output: Matrix
+
+    @property
+    def channels(self) -> int:
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        return self.qkv, self.z, self.alpha, self.beta, self.output
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConv:
+    """c * conv(b * x) over `conv_width` positions, of [b, c, x] = projection (LFM2)."""
+
+    conv_width: int
+    projection: Matrix
+    """[3 dim, dim]."""
+    conv: str
+    """[dim, conv_width]."""
+    output: Matrix
+
+    @property
+    def channels(self) -> int:
+        return self.projection.rows // 3
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        return self.projection, self.output
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba2:
+    """A state [head_dim, state_dim] for each head, decayed by every position.
+
+    Source: "Transformers are SSMs", section 7. The projection gives [z, x, B, C, dt]; `groups` of
+    heads share B and C.
+    """
+
+    heads: int
+    head_dim: int
+    state_dim: int
+    groups: int
+    conv_width: int
+    projection: Matrix
+    conv: str
+    """[channels of x, B, C; conv_width]."""
+    conv_bias: str
+    dt_bias: str
+    decay: str
+    """[heads]: -exp(A), as the file has it."""
+    skip: str
+    """[heads]: D."""
+    norm: Norm
+    """Of each group's channels, after the gate."""
+    output: Matrix
+
+    @property
+    def channels(self) -> int:
+        return self.heads * self.head_dim + 2 * self.groups * self.state_dim
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        return self.projection, self.output
+
+
+Mixer = Attention | GatedDeltaNet | ShortConv | Mamba2
+Recurrent = GatedDeltaNet | ShortConv | Mamba2
+"""Mixers that keep a state of fixed size instead of keys and values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """down(activation(gate(x)) * up(x))."""
+
+    width: int
+    gate: Matrix
+    up: Matrix
+    down: Matrix
+    activation: Activation = "silu"
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        return self.gate, self.up, self.down
+
+
+@dataclass(frozen=True, slots=True)
+class Moe:
+    """A mixture of experts: the router chooses `active` of `experts` for each position.
+
+    Scores are of all experts, except "softmax_of_chosen". The choice is by score plus
+    `choice_bias`; weights are scores, made to sum to 1 where `renormalise`, times `scale`.
+    """
+
+    experts: int
+    active: int
+    width: int
+    router: Matrix
+    gate: Matrix
+    up: Matrix
+    down: Matrix
+    scoring: Scoring = "softmax"
+    activation: Activation = "silu"
+    choice_bias: str = ""
+    renormalise: bool = False
+    scale: float = 1.0
+    groups: int = 1
+    """Experts are in so many groups, of which the best `active_groups` take part."""
+    active_groups: int = 1
+    weigh_input: bool = False
+    """The weight multiplies an expert's input instead of its output (Llama 4)."""
+    expert_scale: str = ""
+    """A vector [experts] that multiplies their outputs."""
+    shared: Dense | None = None
+    """An expert that every position goes through."""
+    shared_gate: Matrix | None = None
+    """[1, dim]: the shared expert's output is multiplied by its sigmoid."""
+    router_norm: Norm | None = None
+    """Where the router does not read what the experts read, but the residual stream through this
+    norm (Gemma 4).
+    """
+    beside: Dense | None = None
+    """A dense part beside the experts, with norms of its own: before it `ffn_norm`; before the
+    experts `experts_norm`; and after either, before they are added (Gemma 4).
+    """
+    experts_norm: Norm | None = None
+    beside_post_norm: Norm | None = None
+    experts_post_norm: Norm | None = None
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        dense = tuple(m for part in (self.shared, self.beside) if part for m in part.matrices)
+        gate = () if self.shared_gate is None else (self.shared_gate,)
+        return self.router, self.gate, self.up, self.down, *dense, *gate
+
+
+Ffn = Dense | Moe
+
+
+@dataclass(frozen=True, slots=True)
+class PerLayerInput:
+    """x += norm(projection(gelu(gate(x)) * e)); e is the layer's embedding of the token (Gemma)."""
+
+    gate: Matrix
+    projection: Matrix
+    norm: Norm
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """One layer; see the top of this file for what it computes."""
+
+    mixer: Mixer
+    ffn: Ffn | None
+    mixer_norm: Norm | None = None
+    mixer_post_norm: Norm | None = None
+    ffn_norm: Norm | None = None
+    ffn_post_norm: Norm | None = None
+    residual_scale: float = 1.0
+    per_layer: PerLayerInput | None = None
+    output_scale: str = ""
+    """A vector [1] that multiplies the residual stream in the end."""
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        more = () if self.per_layer is None else (self.per_layer.gate, self.per_layer.projection)
+        return (*self.mixer.matrices, *(self.ffn.matrices if self.ffn else ()), *more)
+
+    @property
+    def size(self) -> int:
+        """Numbers in its matrices that a position goes through."""
+        inactive = 0
+        if isinstance(self.ffn, Moe):
+            all_experts = sum(part.size for part in (self.ffn.gate, self.ffn.up, self.ffn.down))
+            inactive = all_experts * (self.ffn.experts - self.ffn.active) // self.ffn.experts
+        return sum(matrix.size for matrix in self.matrices) - inactive
