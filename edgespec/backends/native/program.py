@@ -5,7 +5,6 @@ norm  project  attend  finish  multiply  norm  gated  multiply        a layer of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,35 +13,15 @@ from numpy.typing import NDArray
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.stages import angles, attend, gated, multiply, norm, project
-from edgespec.backends.native.shapes import Shape, float_bits
+from edgespec.backends.native.shape_tables import Tables
+from edgespec.backends.native.shapes import float_bits
 from edgespec.backends.native.weights import Weights
-from edgespec.memory.plan.native_sizes import shape_of
 from edgespec.models.layers import Attention, Dense, LayerSpec, Matrix, Norm
 from edgespec.models.spec import ModelSpec
 from edgespec.system.addresses import Entry, address_of
 
 Stages = list[dict[int, int]]
 """Operands by column."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """The tables that stages are handed: that of every shape, the first of which is the base."""
-
-    shapes: list[Shape]
-    tables: list[NDArray[np.int64]]
-
-    @property
-    def base(self) -> NDArray[np.int64]:
-        return self.tables[0]
-
-    def of(self, attention: Attention) -> tuple[Shape, int]:
-        """The shape of an attention, and the address of its table."""
-        shape = shape_of(attention)
-        for own, words in zip(self.shapes, self.tables, strict=True):
-            if own.attention == shape:
-                return own, words.ctypes.data
-        raise KeyError(shape)
 
 
 class Program:
@@ -98,11 +77,7 @@ class Program:
         return {table.ENTRY: address_of(entry), table.TABLE: where or self._base, **operands}
 
     def _prelude(self) -> Stages:
-        return [
-            self._stage(angles.angles, {}, words.ctypes.data)
-            for shape, words in zip(self._tables.shapes, self._tables.tables, strict=True)
-            if shape.attention.rope is not None
-        ]
+        return [self._stage(angles.angles, {}, where) for where in self._tables.rotating]
 
     def _layer(self, number: int, layer: LayerSpec) -> Stages:
         """A layer's stages; a pass may end after them, so that the stream is whole there."""
