@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.stages import angles, attend, gated, multiply, norm, project
+from edgespec.backends.native.per_layer import PerLayerInputs
 from edgespec.backends.native.shape_tables import Tables
 from edgespec.backends.native.shapes import float_bits
 from edgespec.backends.native.weights import Weights
-from edgespec.models.layers import Attention, Dense, LayerSpec, Matrix, Norm
+from edgespec.models.layers import Attention, Dense, LayerSpec, Matrix, Norm, PerLayerInput
 from edgespec.models.spec import ModelSpec
 from edgespec.system.addresses import Entry, address_of
 
@@ -27,8 +28,15 @@ Stages = list[dict[int, int]]
 class Program:
     """The stages of a model, as int64 [stages, words], and where its layers and its head start."""
 
-    def __init__(self, spec: ModelSpec, weights: Weights, tables: Tables) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Weights,
+        tables: Tables,
+        per_layer: PerLayerInputs | None = None,
+    ) -> None:
         self._spec, self._weights, self._tables = spec, weights, tables
+        self._per_layer = per_layer
         self._base: int = tables.base.ctypes.data
         self._isa = isa.chosen()
         stages = self._prelude()
@@ -37,6 +45,9 @@ class Program:
         """Where each layer starts, and the last one ends."""
         for number, layer in enumerate(spec.layers):
             self.starts.append(len(stages))
+            if number == 0 and per_layer is not None:
+                stages.append(self._norm(is_normed=1))
+                stages += [self._stage(*own) for own in per_layer.first_stages(weights)]
             stages += self._layer(number, layer)
         self.starts.append(len(stages))
         self.head = len(stages)
@@ -87,6 +98,9 @@ class Program:
         stages.append(self._pre_norm(layer.ffn_norm, joining))
         fed, joining = self._dense(layer.ffn, layer)
         stages += fed
+        if layer.per_layer is not None:
+            joined, joining = self._add_embedding(number, layer.per_layer, joining)
+            stages += joined
         if joining:
             factor = self._weights.number(layer.output_scale) if layer.output_scale else 1.0
             stages.append(self._norm(stream_factor=float_bits(factor), **joining))
@@ -175,6 +189,16 @@ class Program:
             self._stage(attend.finish, seen | gating, where),
             output,
         ], joining
+
+    def _add_embedding(
+        self, number: int, own: PerLayerInput, joining: dict[str, int]
+    ) -> tuple[Stages, dict[str, int]]:
+        """What the layer's own embedding of the tokens adds, of the stream as it is by then."""
+        assert self._per_layer is not None
+        gelu = self._operation("gelu")
+        gate = self._per_layer.gate_stage(self._weights, own, number, gelu)
+        output, joining_next = self._output(own.projection, table.GATED, own.norm, 1.0)
+        return [self._norm(is_normed=1, **joining), self._stage(*gate), output], joining_next
 
     def _projection(self, own: Attention, operands: dict[int, int], where: int) -> Stages:
         """Whole heads at a time, or where all heads are normed together, all and then these."""

@@ -148,7 +148,7 @@ def has_branches(spec: ModelSpec) -> bool:
     """Whether some part's output is changed before it joins the residual stream."""
     return any(
         layer.mixer_post_norm or layer.ffn_post_norm or layer.residual_scale != 1.0
-        or layer.output_scale
+        or layer.output_scale or layer.per_layer
         for layer in spec.layers
     )  # fmt: skip
 
@@ -248,6 +248,8 @@ def _row_bytes(spec: ModelSpec) -> int:
     widths = (q_dim, spec.kv_dim, spec.kv_dim, max(spec.ffn_dim, spec.dim), gates)
     floats = spec.dim + sum(round_up(width, 16) for width in widths)
     floats += spec.dim if has_branches(spec) else 0
+    if spec.per_layer_embedding is not None:
+        floats += 2 * spec.per_layer_embedding.table.columns
     floats += sum(shape.rope.dim // 2 * 2 for shape in kv_shapes(spec) if shape.rope)
     inputs = 0
     for width in (spec.dim, q_dim, spec.ffn_dim):
