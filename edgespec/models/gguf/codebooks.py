@@ -40,11 +40,12 @@ CODEBOOKS: tuple[tuple[int, ...], ...] = tuple(
         _signed(IQ3_XXS_MAGNITUDES, 8),
         _signed(IQ2_MAGNITUDES, 4),
         (-7, 1, 9, 0, -9, -1, 7, 0),
-        (-1, 0, 1),
+        (-1, 0, 1, 2),
     )
 )
 """What packed weights stand for, 16 values each. The sign of grid types is the bit above the place
-of their magnitude. Those of IQ1 are eight times -1, 0 and 1, plus and minus one eighth.
+of their magnitude. Those of IQ1 are eight times -1, 0 and 1, plus and minus one eighth. No file
+has the last of the ternary values, but its two bits could.
 """
 
 _SHAPES = {
