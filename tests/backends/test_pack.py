@@ -35,6 +35,21 @@ def test_unpacked_rows_are_the_files(kind: TensorType, columns: int, num_rows: i
     assert np.isnan(out[-1]).all()
 
 
+@pytest.mark.parametrize("kind", [TensorType.MXFP4, TensorType.NVFP4], ids=name)
+def test_every_scale_of_8_bits(kind: TensorType) -> None:
+    """Subnormal, not a number and all others are what the gguf package makes of them, up to where
+    a power of two times 12 is infinite.
+    """
+    codes = np.minimum(np.arange(256), 251 if kind is TensorType.MXFP4 else 255)
+    raw = raw_rows(kind, 256, 64)
+    blocks = raw.reshape(256, -1, kind.block_bytes)
+    blocks[..., : 1 if kind is TensorType.MXFP4 else 4] = codes[:, None, None]
+    packed, out = Tile.pack(kind, raw, 64), np.zeros((256, 64), np.float32)
+    places = (*packed.addresses, *FORMATS[kind].tile_bytes(64))
+    unpack_rows(tuple(FORMATS[kind].layout), places, np.arange(256, dtype=np.int32), out)
+    np.testing.assert_array_equal(out, dequantised(kind, raw))
+
+
 GROWN = {
     "Q4_K": 4, "Q5_K": 4, "Q3_K": 4, "IQ4_XS": 2, "TQ1_0": 12, "IQ3_S": 28, "IQ3_XXS": 40,
     "IQ2_S": 32, "IQ2_XS": 40, "IQ2_XXS": 40, "IQ1_M": 58, "IQ1_S": 56,

@@ -216,15 +216,15 @@ def add_tensor(
 
 HALVES = {
     "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
-    "Q3_K": (108,), "Q2_K": (80, 82), "TQ1_0": (52,), "TQ2_0": (64,), "NVFP4": (),
+    "Q3_K": (108,), "Q2_K": (80, 82), "TQ1_0": (52,), "TQ2_0": (64,),
 }  # fmt: skip
 """Bytes of a block where its f16 scale and minimum stand; in all other types it is (0,), but for
-MXFP4, whose scale is one byte, and IQ1_M, which has a quarter of it in each of four places.
+MXFP4 and NVFP4, whose scales are bytes, and IQ1_M, which has a quarter of it in each of four.
 """
 SPREADS = {
     "Q2_K": 14.0, "Q3_K": 42.0, "Q4_K": 258.0, "Q5_K": 516.0, "Q6_K": 1366.0, "IQ4_NL": 71.0,
     "IQ4_XS": 1248.0, "IQ3_S": 140.0, "IQ3_XXS": 142.0, "IQ2_S": 56.0, "IQ2_XS": 56.0,
-    "IQ2_XXS": 53.0, "IQ1_M": 7.2, "IQ1_S": 7.2, "Q8_K": 74.0,
+    "IQ2_XXS": 53.0, "IQ1_M": 7.2, "IQ1_S": 7.2, "NVFP4": 8.6, "Q8_K": 74.0,
 }  # fmt: skip
 """Types that the gguf package cannot quantise to: deviation of random blocks whose scale is 1."""
 _MINIMA = {"Q4_K": 7.5, "Q5_K": 15.5, "Q2_K": 1.5}
@@ -250,12 +250,17 @@ def set_scales(
     kind: str, blocks: NDArray[np.uint8], scales: NDArray[Any], minimum: float = 1.0
 ) -> None:
     """Write the scales [...] of blocks [..., block_bytes] and, for types that have one, the minimum
-    as a multiple of them. NVFP4 has no scale of a block, and keeps its bytes.
+    as a multiple of them. Those of MXFP4 and NVFP4 become powers of two, below which NVFP4 keeps
+    its bits.
     """
-    if kind == "MXFP4":
+    if kind in ("MXFP4", "NVFP4"):
         with np.errstate(divide="ignore"):
-            exponents = np.floor(np.log2(np.abs(scales))) + 128
-        blocks[..., 0] = np.clip(exponents, 0, 254)
+            exponents = np.floor(np.log2(np.abs(scales)))
+        if kind == "MXFP4":
+            blocks[..., 0] = np.clip(exponents + 128, 0, 254)
+        else:
+            bits = np.clip(exponents + 8, 0, 14).astype(np.uint8)[..., None] << 3
+            blocks[..., :4] = blocks[..., :4] & 7 | bits
         return
     if kind == "IQ1_M":
         halves = np.asarray(scales, np.float16).view(np.uint16)

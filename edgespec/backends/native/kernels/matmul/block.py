@@ -202,6 +202,7 @@ _STARTS: dict[tuple[int, int], tuple[Start | None, ...]] = {
     (8, 1): (Start(tile.START_8),),
     (16, 1): (Start(tile.START_16),),
     (32, 2): (Start(tile.START_32_LOW), Start(tile.START_32_HIGH)),
+    (64, 1): (Start(tile.START_16, 2),),
     (64, 2): (Start(tile.START_32_LOW, 1), Start(tile.START_32_HIGH, 1)),
     (128, 1): (Start(tile.START_128),),
 }

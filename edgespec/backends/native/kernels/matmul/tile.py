@@ -86,7 +86,7 @@ START_32_HIGH = 4
 SUM = 5
 """f32: the scale times the block's integer sum (types with a minimum)."""
 START_16 = 6
-"""i32: -16 times the block's integer sum (Q5_0)."""
+"""i32: -16 times the block's integer sum (Q5_0; others shift it)."""
 NUM_PLANES = 7
 
 INTEGER_SIZES = (1, 2, 3, 4, 6, 8, 48)
@@ -216,10 +216,10 @@ FORMATS: dict[TensorType, TileFormat] = {
         TensorType.Q3_K: _super(3, 2, 4),
         TensorType.Q2_K: Layout(2, 64 + 256, blocks=8, parts=2, minimum=True, factors=4),
         TensorType.IQ3_S: _super(4, 1, 16, codebooks.IQ3_S),
-        TensorType.IQ3_XXS: _super(4, 1, 128, codebooks.IQ3_XXS, 1 / 4),
+        TensorType.IQ3_XXS: _super(4, 1, 64, codebooks.IQ3_XXS, 1 / 4),
         TensorType.IQ2_S: _super(3, 2, 64, codebooks.IQ2, 1 / 8),
         TensorType.IQ2_XS: _super(3, 2, 64, codebooks.IQ2, 1 / 8),
-        TensorType.IQ2_XXS: _super(3, 1, 128, codebooks.IQ2, 1 / 8),
+        TensorType.IQ2_XXS: _super(3, 1, 64, codebooks.IQ2, 1 / 8),
         TensorType.IQ1_M: _super(3, 2, 32, codebooks.IQ1, 1 / 8),
         TensorType.IQ1_S: _super(3, 1, 16, codebooks.IQ1, 1 / 8),
         TensorType.TQ2_0: Layout(2, 32, blocks=8, offset=8, codebook=codebooks.TERNARY),
