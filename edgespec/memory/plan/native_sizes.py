@@ -51,8 +51,24 @@ PACKED: dict[TensorType, tuple[int, int]] = {
     TensorType.Q4_K: (256, 148),
     TensorType.Q5_K: (256, 180),
     TensorType.Q6_K: (256, 210),
+    TensorType.IQ4_XS: (256, 138),
+    TensorType.MXFP4: (32, 17),
+    TensorType.NVFP4: (64, 36),
+    TensorType.Q3_K: (256, 114),
+    TensorType.Q2_K: (256, 84),
+    TensorType.IQ3_S: (256, 138),
+    TensorType.IQ3_XXS: (256, 138),
+    TensorType.IQ2_S: (256, 114),
+    TensorType.IQ2_XS: (256, 114),
+    TensorType.IQ2_XXS: (256, 106),
+    TensorType.IQ1_M: (256, 114),
+    TensorType.IQ1_S: (256, 106),
+    TensorType.TQ2_0: (256, 66),
+    TensorType.TQ1_0: (256, 66),
 }
-"""(elements, bytes) of a group once repacked; 6-bit scales and minima become bytes."""
+"""(elements, bytes) of a group once repacked: 6-bit scales and minima become bytes, weights of grid
+types 4 bits (IQ3) or 3 (IQ2, IQ1), those of TQ1_0 2.
+"""
 
 _NOT_HELD = frozenset({"rope_freqs.weight"})
 
