@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels import row_ops
+from edgespec.backends.native.kernels import activations, row_ops
 from edgespec.backends.native.kernels.attention import inner_loops, scaled_kv
 from edgespec.backends.native.kernels.attention.spans import WIDTH, row_sizes
 from edgespec.backends.native.kernels.codegen import isa
@@ -36,6 +36,7 @@ ROW_FUNCTIONS = {
     "gate": row_ops.gate(),
     "rotate_halves": row_ops.rotate(interleaved=False),
     "rotate_pairs": row_ops.rotate(interleaved=True),
+    **{name: emit() for name, emit in activations.FUNCTIONS.items() if name != "silu"},
     **{name: emit() for name, emit in inputs.FUNCTIONS.items()},
 }
 
@@ -158,8 +159,13 @@ def record() -> Calls:
         calls.add("quantise", *places, planes.strides[0], planes.shape[1])
     for values in GATES.values():
         up = _normal(len(values), seed=1)
-        places = [calls.place(each.astype(np.float32)) for each in (values, up, np.zeros(len(up)))]
-        calls.add("gate", *places, len(values) // 16)
+        places = [calls.place(each) for each in (values, up)]
+        for name in ("gate", "gelu", "swiglu_oai", "sigmoid_gate"):
+            output = calls.place(np.zeros(len(up), np.float32))
+            calls.add(name, *places, output, len(values) // 16)
+        for name in ("tanh", "softcap"):
+            output, cap = calls.place(np.zeros(len(up), np.float32)), np.float32(30).view(np.int32)
+            calls.add(name, places[0], output, len(values) // 16, int(cap))
     for scale in (1.0, 1e-12, 1e-3, 1e4, 1e18):
         values, gain = _normal(1040, scale=scale), _normal(1040, seed=1)
         places = [calls.place(each) for each in (values, gain, np.zeros_like(gain))]

@@ -12,7 +12,7 @@ import platform
 from dataclasses import dataclass
 from functools import cache, partial
 
-from edgespec.backends.native.kernels import row_ops
+from edgespec.backends.native.kernels import activations, row_ops
 from edgespec.backends.native.kernels.attention import inner_loops
 from edgespec.backends.native.kernels.codegen import arm, x86
 from edgespec.backends.native.kernels.codegen.emit import Function
@@ -97,6 +97,11 @@ def operations(isa: str) -> Operations:
 def row_addresses(isa: str, interleaved: bool) -> tuple[int, ...]:
     """Where the row operations are, in the order of the kernels' table; RoPE is of two kinds."""
     return row_ops.table(interleaved, processor(isa))
+
+
+def activation_address(isa: str, name: str) -> int:
+    """Where one of `activations.FUNCTIONS` is; compiled on first use."""
+    return activations.address(name, processor(isa))
 
 
 def emit_tile(isa: str, kind: TensorType, num_tokens: int) -> Function:

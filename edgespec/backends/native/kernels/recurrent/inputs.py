@@ -21,7 +21,13 @@ from edgespec.backends.native.kernels.codegen.emit import (
     Function,
     Value,
 )
-from edgespec.backends.native.kernels.codegen.vectors import exp, floats, sum_lanes
+from edgespec.backends.native.kernels.codegen.vectors import (
+    exp,
+    floats,
+    one_plus_exp,
+    sizes,
+    sum_lanes,
+)
 from edgespec.backends.native.kernels.row_ops import start
 
 WIDTHS = (2, 3, 4)
@@ -106,7 +112,7 @@ def sigmoid() -> Function:
     source, target, count = emitter.arguments[:3]
     with emitter.loop(count) as index:
         value = emitter.load(emitter.address(source, (index, 64)), V16F32, 4)
-        share = builder.fdiv(floats(1.0), _one_and_power(emitter, value))
+        share = builder.fdiv(floats(1.0), one_plus_exp(emitter, builder.fneg(value)))
         emitter.store(share, emitter.address(target, (index, 64)))
     return emitter.done()
 
@@ -184,17 +190,8 @@ def _at_most(emitter: Emitter, values: Value, most: float) -> Value:
     return builder.select(beyond, floats(most), values)
 
 
-def _one_and_power(emitter: Emitter, values: Value) -> Value:
-    """1 + e**-value; infinity for values below -88."""
-    builder = emitter.builder
-    negative = builder.fneg(values)
-    beyond = builder.fcmp_ordered(">", negative, floats(88.0))
-    power = exp(emitter, _at_most(emitter, negative, 88.0))
-    return builder.select(beyond, floats(float("inf")), builder.fadd(power, floats(1.0)))
-
-
 def _silu(emitter: Emitter, values: Value) -> Value:
-    return emitter.builder.fdiv(values, _one_and_power(emitter, values))
+    return emitter.builder.fdiv(values, one_plus_exp(emitter, emitter.builder.fneg(values)))
 
 
 _TERMS = 8
@@ -207,8 +204,7 @@ def _softplus(emitter: Emitter, values: Value) -> Value:
     log(1 + u) is 2 artanh(s), s = u / (2 + u), at most 1/3.
     """
     builder = emitter.builder
-    size = emitter.call("llvm.fabs.v16f32", V16F32, [values])
-    power = exp(emitter, builder.fneg(size))
+    power = exp(emitter, builder.fneg(sizes(emitter, values)))
     ratio = builder.fdiv(power, builder.fadd(power, floats(2.0)))
     square = builder.fmul(ratio, ratio)
     series = floats(1.0 / (2 * _TERMS - 1))
