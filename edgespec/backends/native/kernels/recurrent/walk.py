@@ -11,7 +11,10 @@ from edgespec.backends.native.kernels.recurrent.words import (
     ALL_PENDING,
     APPLIED,
     COMMITTED,
+    KEPT,
     NOTHING,
+    PARENT,
+    PART,
     READER,
     SOURCE,
     TARGET,
@@ -111,3 +114,14 @@ def plan_chain(num_rows, first, num_pending, out, place):
         reader = row + 1 if row + 1 < first + num_rows else NOTHING
         place = _emit(out, place, row, COMMITTED, COMMITTED, reader)
     return place
+
+
+@kernel
+def describe_rows(parents, first, part, slots, kept, kept_bytes, out):
+    """Words of a tree's nodes, rows from `first` on: `slots` [n] of what is kept of them, -1 for
+    nothing, in rows of so many bytes from the address `kept` on.
+    """
+    for node in range(len(parents)):
+        out[first + node, PARENT] = first + parents[node] if parents[node] >= 0 else NOTHING
+        out[first + node, PART] = part
+        out[first + node, KEPT] = kept + slots[node] * kept_bytes if slots[node] >= 0 else 0
