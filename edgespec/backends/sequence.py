@@ -34,6 +34,11 @@ class SequenceHost(ABC):
     def prefill_chunk(self) -> int:
         """Most tokens one prefill step may hold."""
 
+    def prefill_step(self, length: int) -> int:
+        """Most tokens that the prefill step after so many positions may hold."""
+        del length
+        return self.prefill_chunk
+
     @property
     def early_room(self) -> int:
         """Nodes that `forward_until` can still take before a commit, of all sequences together."""
@@ -72,6 +77,11 @@ class SequenceHost(ABC):
     @abstractmethod
     def _truncate(self, sequence: KvSequence, length: int) -> None:
         """Forget positions; `length` still counts them."""
+
+    def _rewindable(self, sequence: KvSequence, length: int) -> int:
+        """`KvSequence.rewindable`, where positions cannot be forgotten one by one."""
+        del sequence
+        return length
 
     @abstractmethod
     def _snapshot(self, sequence: KvSequence) -> Any:
@@ -191,8 +201,16 @@ class KvSequence:
         self.target._commit(self, path)
         self._moved(self.length + len(path))
 
+    def rewindable(self, length: int) -> int:
+        """The last position up to `length` that `truncate`, `fork` and `begin_like` take: `length`
+        itself, or where the model has recurrent layers, the last whose state is known.
+        """
+        return self.target._rewindable(self, min(length, self.length))
+
     def truncate(self, length: int) -> None:
-        """Forget every position from `length` on."""
+        """Forget every position from `length` on; BackendError where it is none that `rewindable`
+        names.
+        """
         if not 0 <= length <= self.length:
             raise BackendError(
                 f"cannot truncate to {length} positions: {self.length} are committed"
@@ -236,13 +254,15 @@ class KvSequence:
                 f"the prompt needs {self.length + len(ids)} tokens and the context holds "
                 f"{target.context_length}; shorten the prompt or load with a larger --context"
             )
-        step = min(chunk or target.prefill_chunk, target.prefill_chunk)
-        for start in range(0, len(ids), step):
-            part = ids[start : start + step]
+        done = 0
+        while done < len(ids):
+            most = target.prefill_step(self.length)
+            part = ids[done : done + min(chunk or most, most)]
             target._prefill(self, part)
             self.length += len(part)
+            done += len(part)
             if progress is not None:
-                progress(min(start + step, len(ids)), len(ids))
+                progress(done, len(ids))
 
     def trace(
         self, tokens: NDArray[np.int32], layers: abc.Sequence[int], out: NDArray[np.float32]

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.stages import angles, attend, gated, multiply, norm, project
+from edgespec.backends.native.recurrent.passes import RecurrentPasses
+from edgespec.backends.native.recurrent.stages import RecurrentStages
 from edgespec.backends.native.shapes import Shape, float_bits
 from edgespec.backends.native.weights import Weights
 from edgespec.memory.plan.native_sizes import shape_of
-from edgespec.models.layers import Attention, Dense, LayerSpec, Matrix, Norm
+from edgespec.models.layers import Attention, Dense, LayerSpec, Matrix, Mixer, Norm, Recurrent
 from edgespec.models.spec import ModelSpec
 from edgespec.system.addresses import Entry, address_of
 
@@ -48,10 +50,17 @@ class Tables:
 class Program:
     """The stages of a model, as int64 [stages, words], and where its layers and its head start."""
 
-    def __init__(self, spec: ModelSpec, weights: Weights, tables: Tables) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Weights,
+        tables: Tables,
+        passes: RecurrentPasses | None = None,
+    ) -> None:
         self._spec, self._weights, self._tables = spec, weights, tables
         self._base: int = tables.base.ctypes.data
         self._isa = isa.chosen()
+        self._recurrent = passes and RecurrentStages(spec, weights, passes, tables.base)
         stages = self._prelude()
         self.num_prelude = len(stages)
         self.starts: list[int] = []
@@ -74,6 +83,11 @@ class Program:
             ),
             *self._head(weights.vector(spec.last_norm), source=(up, stride)),
         ]
+        self.settling = len(stages), len(stages)
+        """Stages in which states take what is pending: the first, and the one after the last."""
+        if self._recurrent is not None:
+            stages += self._recurrent.settle()
+            self.settling = self.settling[0], len(stages)
         self.words = np.zeros((len(stages), table.STAGE_WORDS), np.int64)
         for row, stage in zip(self.words, stages, strict=True):
             for column, value in stage.items():
@@ -106,8 +120,11 @@ class Program:
 
     def _layer(self, number: int, layer: LayerSpec) -> Stages:
         """A layer's stages; a pass may end after them, so that the stream is whole there."""
-        assert isinstance(layer.mixer, Attention) and isinstance(layer.ffn, Dense)
-        mixed, joining = self._attention(number, layer.mixer, layer)
+        assert isinstance(layer.ffn, Dense)
+        if isinstance(layer.mixer, Attention):
+            mixed, joining = self._attention(number, layer.mixer, layer)
+        else:
+            mixed, joining = self._with_state(number, layer.mixer, layer)
         stages = [self._pre_norm(layer.mixer_norm), *mixed]
         stages.append(self._pre_norm(layer.ffn_norm, joining))
         fed, joining = self._dense(layer.ffn, layer)
@@ -200,6 +217,15 @@ class Program:
             self._stage(attend.finish, seen | gating, where),
             output,
         ], joining
+
+    def _with_state(
+        self, number: int, own: Mixer, layer: LayerSpec
+    ) -> tuple[Stages, dict[str, int]]:
+        assert isinstance(own, Recurrent) and self._recurrent is not None
+        output, joining = self._output(
+            own.output, table.ATTENDED, layer.mixer_post_norm, layer.residual_scale
+        )
+        return [*self._recurrent.layer(number), output], joining
 
     def _dense(self, own: Dense, layer: LayerSpec) -> tuple[Stages, dict[str, int]]:
         weights = self._weights

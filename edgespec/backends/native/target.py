@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,14 @@ from edgespec.backends.native.early import EarlyNodes, EarlyStates
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.kv import places as kv_places
+from edgespec.backends.native.kernels.matmul import tile
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.native.limits import refusal
 from edgespec.backends.native.node_tables import NodeRows, NodeTables
 from edgespec.backends.native.pace import Pace
 from edgespec.backends.native.program import Program, Tables
+from edgespec.backends.native.recurrent.passes import RecurrentPasses
+from edgespec.backends.native.recurrent.tables import HybridTables
 from edgespec.backends.native.scratch import Scratch
 from edgespec.backends.native.shapes import float_bits, shapes_of
 from edgespec.backends.native.team import Team
@@ -33,8 +36,11 @@ from edgespec.memory.kv.sequence_tables import SequenceTables
 from edgespec.memory.plan.footprint import ADAPTER_ITEM
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.settings import MOST_NODES
+from edgespec.memory.plan.state_layout import CHECKPOINT_EVERY
 from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
+from edgespec.models.layers import Recurrent
+from edgespec.models.spec import ModelSpec
 from edgespec.system.disk_cache import code_key
 
 _NOTHING = (0, 0)
@@ -47,6 +53,8 @@ class Snapshot:
 
     length: int
     blocks: list[NDArray[np.uint8]]
+    state: tuple[NDArray[np.uint8], int] | None = None
+    """Of recurrent layers, and its parity."""
 
 
 class NativeTarget(Target):
@@ -72,7 +80,9 @@ class NativeTarget(Target):
         size = (plan.context_length, plan.kv_type, plan.sequences)
         self._shapes = shapes_of(spec, file, plan.context_length)
         self._arenas = [shape.arena(*size) for shape in self._shapes]
-        self.arena = self._arenas[0] if len(self._arenas) == 1 else None
+        self._recurrent = self._make_recurrent(spec, plan)
+        plain = len(self._arenas) == 1 and self._recurrent is None
+        self.arena = self._arenas[0] if plain else None
         super().__init__(spec, plan.context_length, plan.max_nodes, plan.sequences)
         self._isa = isa.chosen()
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
@@ -98,15 +108,26 @@ class NativeTarget(Target):
         self._tables = self._make_tables(plan)
         self._table = self._tables[0]
         self._nodes.fill(self._tables)
-        self._program = Program(spec, self._weights, Tables(self._shapes, self._tables))
+        tables = Tables(self._shapes, self._tables)
+        self._program = Program(spec, self._weights, tables, self._recurrent)
         self._program.fill(self._table)
         self._head = (0, 0)
         """Its first stage and the one after its last."""
         self._team = Team(self._table, plan.threads)
+        if self._recurrent is not None:
+            self._recurrent.walk = self._settle
         self._paces: dict[int, Pace] = {}
         self.limit_threads(None)
         self._num_logits = spec.vocab_size
         """Of the last pass."""
+
+    def _make_recurrent(self, spec: ModelSpec, plan: Plan) -> RecurrentPasses | None:
+        """What recurrent layers need beside, if the model has some."""
+        if not any(isinstance(layer.mixer, Recurrent) for layer in spec.layers):
+            return None
+        self.capabilities = replace(self.capabilities, early_exit=False)
+        rows = tile.padded(max(plan.prefill_chunk, plan.max_nodes))
+        return RecurrentPasses(spec, rows, plan.max_nodes, plan.threads, plan.sequences)
 
     def _make_tables(self, plan: Plan) -> list[NDArray[np.int64]]:
         """The tables that kernels read, one for each shape of attention."""
@@ -161,6 +182,9 @@ class NativeTarget(Target):
         }
 
     def _open_sequence(self) -> BlockTable | SequenceTables:
+        if self._recurrent is not None:
+            tables = [arena.table() for arena in self._arenas]
+            return HybridTables(tables, self._recurrent, self._recurrent.sequence())
         if self.arena is not None:
             return self.arena.table()
         return SequenceTables([arena.table() for arena in self._arenas])
@@ -175,7 +199,13 @@ class NativeTarget(Target):
             return self._go_on(parts, rows)
         texts = [self._whole(sequence, tree) for sequence, tree in parts]
         num_nodes = self._prepare(texts, parts)
-        found = self._run(self.spec.num_layers, 0, num_nodes, rows)
+        if self._recurrent is None:
+            found = self._run(self.spec.num_layers, 0, num_nodes, rows)
+        else:
+            trees = [(sequence.state.states, tree.parents) for sequence, tree in parts]
+            self._recurrent.begin(trees)
+            found = self._run(self.spec.num_layers, 0, num_nodes, rows)
+            self._recurrent.end(trees)
         self._pace.observe(num_nodes, time.perf_counter() - start)
         return found
 
@@ -294,6 +324,31 @@ class NativeTarget(Target):
         self._tiles.clear()
         self._tiles_entered, self._head_entered = 0, None
 
+    def _prefill(self, sequence: KvSequence, tokens: NDArray[np.int32]) -> None:
+        if self._recurrent is None:
+            super()._prefill(sequence, tokens)
+            return
+        tree = TokenTree.chain(tokens)
+        num_rows = self._prepare([self._whole(sequence, tree)], ((sequence, tree),))
+        self._recurrent.begin_chain(sequence.state.states, tree.parents)
+        self._run(self.spec.num_layers, 0, num_rows, "none")
+        self._recurrent.end([(sequence.state.states, tree.parents)])
+
+    def prefill_step(self, length: int) -> int:
+        if self._recurrent is None:
+            return self._chunk
+        return min(self._chunk, CHECKPOINT_EVERY - length % CHECKPOINT_EVERY)
+
+    def _rewindable(self, sequence: KvSequence, length: int) -> int:
+        if self._recurrent is None:
+            return length
+        found: int = sequence.state.states.rewindable(length)
+        return found
+
+    def _settle(self) -> None:
+        """A pass without rows: states take what is pending."""
+        self._team.run((*self._program.settling, *_NOTHING), 0, 0, self._pace.threads)
+
     def _trace(
         self,
         sequence: KvSequence,
@@ -390,6 +445,8 @@ class NativeTarget(Target):
         return found
 
     def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
+        if self._recurrent is not None:
+            sequence.state.states.commit(path)
         slots = path if sequence.early is None else sequence.early.slots[list(path)].tolist()
         if not slots or slots[-1] == len(slots) - 1:  # ascending, so all are in place
             return
@@ -419,7 +476,11 @@ class NativeTarget(Target):
 
     def _snapshot(self, sequence: KvSequence) -> Snapshot:
         blocks = [content.copy() for content in sequence.state.contents(sequence.length)]
-        return Snapshot(sequence.length, blocks)
+        state = None
+        if self._recurrent is not None:
+            self._recurrent.settle(sequence.state.states)
+            state = sequence.state.states.copy()
+        return Snapshot(sequence.length, blocks, state)
 
     def _restore(self, sequence: KvSequence, snapshot: Any) -> int:
         if not isinstance(snapshot, Snapshot):
@@ -427,4 +488,6 @@ class NativeTarget(Target):
         own = sequence.state.own_contents(0, snapshot.length)
         for content, saved in zip(own, snapshot.blocks, strict=True):
             content[:] = saved
+        if self._recurrent is not None:
+            sequence.state.states.replace(snapshot.state, snapshot.length)
         return snapshot.length

@@ -21,9 +21,9 @@ CHECKPOINT_EVERY = 256
 """Positions between states that are set aside, so that a sequence can return to them."""
 CHECKPOINTS = 4
 """States for each sequence besides the one it is at."""
-ROW_WORDS, PART_WORDS, INSTRUCTION_WORDS, STEP_WORDS = 3, 10, 4, 8
-"""Words of what kernels are told about a node, a sequence, a step of the walk over a tree, and a
-head's step.
+ROW_WORDS, PART_WORDS, INSTRUCTION_WORDS, STEP_WORDS, PASS_WORDS, WALK_WORDS = 3, 10, 4, 8, 4, 8
+"""Words of what kernels are told about a node, a sequence, a step of the walk over a tree, a head's
+step, and a pass; and what planning the walk takes for a node.
 """
 
 
@@ -87,7 +87,7 @@ class StateLayout:
     projected: int
     """Width of what the widest layer's projections give, and of the following."""
     mixed: int
-    """Channels after the convolution."""
+    """Channels after the convolution, of layers with heads."""
     gates: int
     """Heads."""
     values: int
@@ -152,7 +152,7 @@ def state_layout(spec: ModelSpec) -> StateLayout:
         state_bytes=4 * state,
         kept_bytes=4 * kept,
         projected=max(map(projected_width, mixers), default=0),
-        mixed=max((mixer.channels for mixer in mixers), default=0),
+        mixed=max((own.mixer.channels for own in layers.values() if own.heads), default=0),
         gates=max((own.padded for own in heads), default=0),
         values=max((values_of(mixer) for mixer in mixers), default=0),
         head_state=max((own.state for own in heads), default=0),
@@ -205,4 +205,5 @@ def recurrent_scratch_bytes(
         return 0
     kept = num_kept(max_nodes) * layout.kept_bytes
     tables = ROW_WORDS * rows + PART_WORDS * sequences + INSTRUCTION_WORDS * (rows + sequences)
+    tables += PASS_WORDS + num_kept(max_nodes) + WALK_WORDS * max_nodes
     return rows * layout.row_bytes + kept + threads * work_bytes(spec, max_nodes) + 8 * tables

@@ -225,11 +225,15 @@ class SequenceStates:
         other.checkpoints, other.state, other.settled = kept, state, length
         return other
 
-    def replace(self, data: NDArray[np.uint8], parity: int, length: int) -> None:
+    def copy(self) -> tuple[NDArray[np.uint8], int] | None:
+        """The state's bytes and its parity; None before the first pass."""
+        return None if self.state is None else (self.state.data.copy(), self.state.parity)
+
+    def replace(self, copied: tuple[NDArray[np.uint8], int] | None, length: int) -> None:
         """Hold a copy of a state in place of everything."""
         self.reset()
-        if length:
-            self.own().fill(data, parity)
+        if copied is not None:
+            self.own().fill(*copied)
             self.settled = length
 
     def reset(self) -> None:

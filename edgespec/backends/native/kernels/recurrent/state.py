@@ -34,10 +34,10 @@ from edgespec.backends.native.kernels.codegen.emit import (
 )
 from edgespec.backends.native.kernels.codegen.vectors import sum_lanes
 from edgespec.backends.native.kernels.row_ops import start
+from edgespec.memory.plan.state_layout import STEP_WORDS
 
 KEY, DELTA, DECAY, QUERY, VALUE, BETA, SKIP, OUTPUT = range(8)
 """Words of a step: addresses of f32, single numbers at DECAY, BETA and SKIP (0: no skip)."""
-STEP_WORDS = 8
 STEP_BYTES = 8 * STEP_WORDS
 
 

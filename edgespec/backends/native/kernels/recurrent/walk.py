@@ -19,13 +19,14 @@ from edgespec.backends.native.kernels.recurrent.words import (
     SOURCE,
     TARGET,
 )
+from edgespec.memory.plan.state_layout import WALK_WORDS
 from edgespec.system.jit import inner_kernel, kernel
 
 # Of each node: children, the two largest numbers of buffers that they take, and what it takes.
 CHILDREN, BEST, SECOND, NEED = range(4)
 # The stack: a node whose state is to be made, from which buffer, into which, and the next free one.
 NODE, FROM, TO, FREE = range(4, 8)
-SCRATCH_ROWS = 8
+SCRATCH_ROWS = WALK_WORDS
 
 
 @inner_kernel

@@ -4,7 +4,12 @@ nodes and sequences in it. Offsets (`_AT`) and strides are bytes.
 
 from __future__ import annotations
 
-from edgespec.memory.plan.state_layout import INSTRUCTION_WORDS, PART_WORDS, ROW_WORDS
+from edgespec.memory.plan.state_layout import (
+    INSTRUCTION_WORDS,
+    PART_WORDS,
+    PASS_WORDS,
+    ROW_WORDS,
+)
 
 # fmt: off
 # A layer: where the words of the pass are; channels of the convolution, how they are divided among
@@ -29,8 +34,7 @@ from edgespec.memory.plan.state_layout import INSTRUCTION_WORDS, PART_WORDS, ROW
 LAYER_WORDS = 57
 
 # The pass at hand.
-NUM_PARTS, PARTS, ROWS, INSTRUCTIONS = range(4)
-PASS_WORDS = 4
+NUM_PARTS, PARTS, ROWS, INSTRUCTIONS = range(PASS_WORDS)
 
 # A node: its parent's row, or -1; its part; where what is kept of it goes, 0 for nowhere.
 PARENT, PART, KEPT = range(ROW_WORDS)

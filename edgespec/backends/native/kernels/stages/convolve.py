@@ -18,8 +18,8 @@ from edgespec.backends.native.kernels.codegen.intrinsics import (
 )
 from edgespec.backends.native.kernels.recurrent import words as w
 from edgespec.backends.native.kernels.stages.norm import ONE_BITS
-from edgespec.backends.native.kernels.stages.rows import quantise_row, table_at
-from edgespec.system.addresses import word
+from edgespec.backends.native.kernels.stages.rows import quantise_row
+from edgespec.system.addresses import int64s_at, word
 from edgespec.system.jit import inner_kernel
 
 LAYER = t.ARGUMENTS
@@ -143,7 +143,7 @@ def _keep_tail(own, part, block):
 
 def convolve(table, stage, thread):
     """This thread's share of nodes' channels and gates, and of sequences' new tails."""
-    c, own = table_at(table), word(stage, LAYER)
+    c, own = int64s_at(table, t.NUM_ENTRIES), word(stage, LAYER)
     now, threads = word(own, w.PASS), c[t.THREADS]
     blocks = (word(own, w.CHANNELS) + word(own, w.BLOCK) - 1) // word(own, w.BLOCK)
     units = blocks + (1 if word(own, w.HEADS) > 0 else 0)
@@ -160,7 +160,7 @@ def convolve(table, stage, thread):
 
 def multiply_inputs(table, stage, thread):
     """This thread's rows of the inputs of a short convolution: two projections' products."""
-    c, own = table_at(table), word(stage, LAYER)
+    c, own = int64s_at(table, t.NUM_ENTRIES), word(stage, LAYER)
     for row in range(thread, c[t.NUM_ROWS], c[t.THREADS]):
         place = _projected(own, row)
         raw, factor = place + word(own, w.RAW_AT), place + word(own, w.FACTOR_AT)

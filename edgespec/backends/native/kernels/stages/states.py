@@ -14,9 +14,9 @@ from edgespec.backends.native.kernels.codegen.intrinsics import call_row, store_
 from edgespec.backends.native.kernels.recurrent import state as s
 from edgespec.backends.native.kernels.recurrent import words as w
 from edgespec.backends.native.kernels.stages.convolve import LAYER, copy, node_word, part_place
-from edgespec.backends.native.kernels.stages.rows import quantise_row, table_at
+from edgespec.backends.native.kernels.stages.rows import quantise_row
 from edgespec.backends.native.kernels.work_sharing import first_unit, next_unit
-from edgespec.system.addresses import word
+from edgespec.system.addresses import int64s_at, word
 from edgespec.system.jit import inner_kernel
 
 
@@ -108,7 +108,7 @@ def _walk(c, own, part, head, thread):
 
 def states(table, stage, thread):
     """This thread's heads of all sequences."""
-    c, own = table_at(table), word(stage, LAYER)
+    c, own = int64s_at(table, t.NUM_ENTRIES), word(stage, LAYER)
     now, heads = word(own, w.PASS), word(own, w.HEADS)
     count = word(now, w.NUM_PARTS) * heads
     num_bytes = 4 * word(own, w.KEY_DIM) * word(own, w.VALUE_DIM)
@@ -123,7 +123,7 @@ def states(table, stage, thread):
 
 def finish(table, stage, thread):
     """This thread's groups of ATTENDED: normed, gated and quantised."""
-    c, own = table_at(table), word(stage, LAYER)
+    c, own = int64s_at(table, t.NUM_ENTRIES), word(stage, LAYER)
     groups, width = word(own, w.GROUPS), word(own, w.GROUP_WIDTH)
     at_once = 1 if width % 32 == 0 else groups  # blocks that are quantised are whole
     units = groups // at_once
