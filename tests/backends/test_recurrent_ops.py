@@ -16,6 +16,7 @@ from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.codegen.machine_code import compile_function
 from edgespec.backends.native.kernels.recurrent import inputs, state
 from edgespec.backends.native.kernels.row_ops import NUM_ARGUMENTS
+from edgespec.memory.plan.state_layout import CONVOLUTIONS
 from tests.support import recurrent_naive as naive
 from tests.support.state_steps import Step
 from tests.support.tiles import call
@@ -120,7 +121,7 @@ def test_any_sweeps_give_the_same_bits(
 
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("silu", [False, True])
-@pytest.mark.parametrize("width", inputs.WIDTHS)
+@pytest.mark.parametrize("width", CONVOLUTIONS)
 def test_convolve(width: int, silu: bool, biased: bool) -> None:
     """All positions of a chain, some channels of each row."""
     channels, first, count = 96, 32, 48

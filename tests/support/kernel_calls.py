@@ -21,6 +21,7 @@ from edgespec.backends.native.kernels.matmul import tile
 from edgespec.backends.native.kernels.matmul.integer_tile import Operations
 from edgespec.backends.native.kernels.recurrent import inputs, state
 from edgespec.memory.plan.settings import KV_TYPES
+from edgespec.memory.plan.state_layout import CONVOLUTIONS
 from tests.backends.test_attention_ops import SCORES
 from tests.backends.test_row_ops import GATES, QUANTISE
 from tests.support import attention_arrays as arrays
@@ -289,7 +290,7 @@ def _record_recurrent(calls: Calls) -> None:
     for scale in (1.0, 1e-12, 1e4, 1e18):
         vector = _normal(144, scale=scale)
         calls.add("l2_norm", calls.place(vector), calls.place(vector), 9, epsilon, half)
-    for width, silu in ((width, silu) for width in inputs.WIDTHS for silu in ("", "_silu")):
+    for width, silu in ((width, silu) for width in CONVOLUTIONS for silu in ("", "_silu")):
         values, taps = (calls.place(_normal(width, 64, seed=seed)) for seed in range(2))
         rows = calls.place(np.array([values.offset + 256 * i for i in range(width)], np.int64))
         calls.add("point", rows, Place(0), 1, width)

@@ -212,7 +212,7 @@ class Program:
             own.output, table.ATTENDED, layer.mixer_post_norm, layer.residual_scale
         )
         return [
-            self._stage(project.project, operands, where),
+            *self._projection(own, operands, where),
             self._stage(attend.attend, seen, where),
             self._stage(attend.finish, seen | gating, where),
             output,
@@ -226,6 +226,20 @@ class Program:
             own.output, table.ATTENDED, layer.mixer_post_norm, layer.residual_scale
         )
         return [*self._recurrent.layer(number), output], joining
+
+    def _projection(self, own: Attention, operands: dict[int, int], where: int) -> Stages:
+        """Whole heads at a time, or where all heads are normed together, all and then these."""
+        if own.query_norm is None or own.query_norm.width == own.head_dim:
+            return [self._stage(project.project, operands, where)]
+        stages, base = [], self._tables.base
+        parts = ((own.query, table.QUERY), (own.key, table.KEY), (own.value, table.VALUE))
+        for matrix, place in parts:
+            output, stride = map(int, base[place : place + 2])
+            row = {multiply.MATRIX: self._weights.place(matrix), multiply.INPUT: table.NORMED}
+            row |= {multiply.OUTPUT: output, multiply.OUTPUT_STRIDE: stride}
+            row |= {multiply.BIAS: self._weights.bias(matrix)}
+            stages.append(self._stage(multiply.multiply, row))
+        return [*stages, self._stage(project.place, operands, where)]
 
     def _dense(self, own: Dense, layer: LayerSpec) -> tuple[Stages, dict[str, int]]:
         weights = self._weights

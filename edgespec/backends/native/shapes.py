@@ -25,9 +25,7 @@ from edgespec.models.layers import Attention, Rope
 from edgespec.models.spec import ModelSpec
 
 
-def rope_frequencies(
-    rope: Rope, factors: NDArray[np.float32] | None, original_context: int = 0
-) -> NDArray[np.float64]:
+def rope_frequencies(rope: Rope, factors: NDArray[np.float32] | None) -> NDArray[np.float64]:
     """Radians per position, f64 [dim / 2].
 
     Source: "YaRN: Efficient Context Window Extension of Large Language Models", definition 2, for
@@ -42,8 +40,8 @@ def rope_frequencies(
 
     def edge(turns: float) -> float:
         """The pair that turns so often in the original context."""
-        context = rope.original_context or original_context
-        return rope.dim * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(rope.base))
+        ratio = rope.original_context / (turns * 2 * math.pi)
+        return rope.dim * math.log(ratio) / (2 * math.log(rope.base))
 
     low = max(0.0, math.floor(edge(rope.beta_fast)))
     high = min(rope.dim - 1.0, math.ceil(edge(rope.beta_slow)))
@@ -77,9 +75,7 @@ class Shape:
             is_long = rope.long_factors and context > rope.original_context
             name = rope.long_factors if is_long else rope.factors
         factors = file.matrix_f32(name).ravel() if name else None
-        self._frequencies = (
-            np.zeros(0) if rope is None else rope_frequencies(rope, factors, spec.context_length)
-        )
+        self._frequencies = np.zeros(0) if rope is None else rope_frequencies(rope, factors)
 
     def arena(self, context: int, kv_type: str, sequences: int) -> KvArena:
         """Blocks for so many positions of so many sequences."""

@@ -223,10 +223,16 @@ class NativeTarget(Target):
             count, tokens = len(text.wanted), tree.tokens
             if count < len(tokens):
                 tokens = tokens[text.wanted]
-            self._weights.embedding.unpack_rows(tokens, self._scratch.stream[row:])
+            self._embed(tokens, self._scratch.stream[row:])
             row += count
         self._nodes.describe(self._tables, texts)
         return row
+
+    def _embed(self, tokens: NDArray[np.int32], out: NDArray[np.float32]) -> None:
+        """Write these tokens' embeddings [n] to the first rows of f32 [n or more, dim]."""
+        self._weights.embedding.unpack_rows(tokens, out)
+        if self.spec.embedding_scale != 1.0:
+            out[: len(tokens)] *= np.float32(self.spec.embedding_scale)
 
     def _go_on(self, parts: Sequence[Part], rows: Rows) -> Pass:
         """A pass over trees with nodes that have some layers behind them: the others catch up, then
@@ -288,7 +294,7 @@ class NativeTarget(Target):
         first, stream = len(early), self._scratch.stream
         end = first + len(tokens)
         sequence.state.reserve(sequence.length, sequence.length + end)
-        self._weights.embedding.unpack_rows(np.array(tokens, np.int32), stream)
+        self._embed(np.array(tokens, np.int32), stream)
         slots = self._nodes.in_order[:end]
         text = NodeRows(sequence, early.parents([*parents]), slots, slots[first:])
         self._nodes.describe(self._tables, [text])

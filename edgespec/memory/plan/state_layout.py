@@ -17,6 +17,8 @@ from edgespec.models.layers import GatedDeltaNet, Mamba2, Recurrent
 from edgespec.models.spec import ModelSpec
 
 LANES = 16
+CONVOLUTIONS = (2, 3, 4)
+"""Positions that a causal convolution may span."""
 CHECKPOINT_EVERY = 256
 """Positions between states that are set aside, so that a sequence can return to them."""
 CHECKPOINTS = 4

@@ -29,9 +29,7 @@ from edgespec.backends.native.kernels.codegen.vectors import (
     sum_lanes,
 )
 from edgespec.backends.native.kernels.row_ops import start
-
-WIDTHS = (2, 3, 4)
-"""Positions that a causal convolution may span."""
+from edgespec.memory.plan.state_layout import CONVOLUTIONS
 
 
 def convolve(width: int, silu: bool) -> Function:
@@ -170,8 +168,8 @@ FUNCTIONS: dict[str, Callable[[], Function]] = {
     "multiply": multiply,
     "norm_then_gate": partial(gated_norm, False),
     "gate_then_norm": partial(gated_norm, True),
-    **{f"convolve_{width}": partial(convolve, width, False) for width in WIDTHS},
-    **{f"convolve_{width}_silu": partial(convolve, width, True) for width in WIDTHS},
+    **{f"convolve_{width}": partial(convolve, width, False) for width in CONVOLUTIONS},
+    **{f"convolve_{width}_silu": partial(convolve, width, True) for width in CONVOLUTIONS},
 }
 
 
