@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from edgespec.errors import UnsupportedModelError
+from edgespec.memory.plan.state_layout import recurrent_scratch_bytes, state_layout
 from edgespec.models.layers import Attention, Matrix
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 
@@ -210,7 +211,9 @@ def scratch_bytes(
     rows = max(max_nodes, prefill_chunk)
     tables = 20 * (rows + 1) + 4 * max_nodes**2 + 40 * (sequences + 1) + 4 * rows
     early = 4 * max_nodes * spec.dim
-    return _attention_bytes(spec, context_length, max_nodes, threads, sequences) + tables + early
+    held = _attention_bytes(spec, context_length, max_nodes, threads, sequences) + tables + early
+    padded = _padded_rows(rows)
+    return held + recurrent_scratch_bytes(spec, padded, max_nodes, threads, sequences)
 
 
 def _block_rows(num_rows: int, sequences: int) -> int:
@@ -268,7 +271,7 @@ def _row_bytes(spec: ModelSpec) -> int:
         floats += 2 * spec.per_layer_embedding.table.columns
     floats += sum(shape.rope.dim // 2 * 2 for shape in kv_shapes(spec) if shape.rope)
     inputs = 0
-    for width in (spec.dim, q_dim, spec.ffn_dim):
+    for width in (spec.dim, max(q_dim, state_layout(spec).values), spec.ffn_dim):
         blocks = width // BLOCK if width % BLOCK == 0 else 0
         inputs += 4 * round_up(width, 16) + blocks * (BLOCK + 4 * NUM_PLANES)
         inputs += ROW_GAP if blocks else 0
