@@ -13,82 +13,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-RopeLayout = Literal["interleaved", "halves"]
+from edgespec.models.parts import Matrix as Matrix
+from edgespec.models.parts import Norm as Norm
+from edgespec.models.parts import PositionScale as PositionScale
+from edgespec.models.parts import Rope as Rope
+from edgespec.models.parts import RopeLayout as RopeLayout
+
 Activation = Literal["silu", "gelu", "swiglu_oai"]
 """Of a gated feed-forward part: activation(gate) * up. "gelu" is the tanh approximation;
 "swiglu_oai" is gpt-oss': gate and up are clamped to 7, the sigmoid takes 1.702 gate, up is up + 1.
 """
 Scoring = Literal["softmax", "sigmoid", "softmax_of_chosen"]
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """A matrix [rows, columns]: a tensor of the file, or those of its rows that belong to it.
-
-    Of every `stride` rows of the tensor from row `first` on, `run` belong to it; fused projections
-    are several matrices of one tensor that way. `stride` 0: all rows in a row. With `experts` the
-    tensor is [experts, ...], and this is one such matrix for each.
-    """
-
-    tensor: str
-    rows: int
-    columns: int
-    first: int = 0
-    run: int = 0
-    stride: int = 0
-    experts: int = 1
-    bias: str = ""
-    """A vector [rows], or [experts, rows], cut like the rows; "" for none."""
-
-    @property
-    def size(self) -> int:
-        """Numbers in it, all experts'."""
-        return self.experts * self.rows * self.columns
-
-
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """Root mean square norm over `width` numbers; without a tensor there is no gain."""
-
-    tensor: str
-    width: int
-
-
-@dataclass(frozen=True, slots=True)
-class Rope:
-    """Rotary position embedding of the leading `dim` numbers of a head.
-
-    Frequencies are base**(-2 i / dim), times `scale` (linear interpolation), or between both as
-    YaRN's ramp says where `yarn` is above 0, divided by the factors where there are any. Sources:
-    "RoFormer"; "YaRN: Efficient Context Window Extension of Large Language Models", section 3;
-    "LongRoPE".
-    """
-
-    base: float
-    dim: int
-    layout: RopeLayout
-    scale: float = 1.0
-    factors: str = ""
-    """A tensor [dim / 2] of divisors."""
-    long_factors: str = ""
-    """Divisors used instead in contexts longer than `original_context`."""
-    original_context: int = 0
-    """Positions the model was trained on before its context was extended."""
-    yarn: float = 0.0
-    """Share of the extrapolated frequencies in the ramp: llama.cpp's `ext_factor`."""
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    magnitude: float = 1.0
-    """Cosines and sines are multiplied by it."""
-
-
-@dataclass(frozen=True, slots=True)
-class PositionScale:
-    """Queries at position p are multiplied by 1 + slope ln(1 + floor((p + offset) / span))."""
-
-    span: int
-    slope: float
-    offset: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +156,7 @@ class Mamba2:
     skip: str
     """[heads]: D."""
     norm: Norm
-    """Of each group's channels, after the gate."""
+    """Of each group's channels, after the gate silu(z); every group has gains of its own."""
     output: Matrix
 
     @property
@@ -233,7 +168,52 @@ class Mamba2:
         return self.projection, self.output
 
 
-Mixer = Attention | GatedDeltaNet | ShortConv | Mamba2
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Attention whose keys and values are kept as one latent vector a position (MLA).
+
+    A head's key is key_up[head] x latent, then the rotated key that all heads share; its value is
+    value_up[head] x latent; its query is nope_dim numbers, then rope.dim numbers that are rotated.
+    Scores are `scale` query . key. Source: "DeepSeek-V2", section 2.1.
+    """
+
+    heads: int
+    nope_dim: int
+    value_dim: int
+    query: Matrix
+    """[heads * (nope_dim + rope.dim), dim, or query_down.rows]."""
+    latent: Matrix
+    """[width of the latent vector, dim]."""
+    rope_key: Matrix
+    """[rope.dim, dim]."""
+    latent_norm: Norm
+    key_up: Matrix
+    """[heads * nope_dim, latent]; or, where `transposed`, experts = heads of [latent, nope_dim]."""
+    value_up: Matrix
+    """[heads * value_dim, latent]; or, where `transposed`, experts = heads of [value_dim, latent].
+    """
+    output: Matrix
+    rope: Rope
+    scale: float
+    query_down: Matrix | None = None
+    query_norm: Norm | None = None
+    """Of what `query_down` gives."""
+    transposed: bool = False
+    position_scale: PositionScale | None = None
+
+    @property
+    def latent_dim(self) -> int:
+        """Width of the latent vector."""
+        return self.latent.rows
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        down = () if self.query_down is None else (self.query_down,)
+        ups = self.key_up, self.value_up
+        return self.query, *down, self.latent, self.rope_key, *ups, self.output
+
+
+Mixer = Attention | LatentAttention | GatedDeltaNet | ShortConv | Mamba2
 Recurrent = GatedDeltaNet | ShortConv | Mamba2
 """Mixers that keep a state of fixed size instead of keys and values."""
 
@@ -247,6 +227,10 @@ class Dense:
     up: Matrix
     down: Matrix
     activation: Activation = "silu"
+    cutoff: float = 0.0
+    """Above 0, gate(x) becomes max(0, gate(x) - mean - cutoff * standard deviation) over its own
+    numbers, the deviation with width - 1 degrees of freedom (Gemma 3n).
+    """
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
@@ -288,6 +272,8 @@ class Moe:
     """Where the router does not read what the experts read, but the residual stream through this
     norm (Gemma 4).
     """
+    router_scale: float = 1.0
+    """The router's products are multiplied by it."""
     beside: Dense | None = None
     """A dense part beside the experts, with norms of its own: before it `ffn_norm`; before the
     experts `experts_norm`; and after either, before they are added (Gemma 4).
@@ -316,6 +302,39 @@ class PerLayerInput:
 
 
 @dataclass(frozen=True, slots=True)
+class Laurel:
+    """n + norm(right(left(n))) of the mixer's normed input n; the layer's mixer part becomes
+    (x + mixed + that) / sqrt(2) (Gemma 3n).
+    """
+
+    left: Matrix
+    right: Matrix
+    norm: Norm
+
+
+@dataclass(frozen=True, slots=True)
+class AltUp:
+    """How a layer works on one of several residual streams and predicts the others (Gemma 3n).
+
+    modes(v) = tanh(router(router_norm(v) / dim)). Before the layer, stream r is predicted as
+    x_r + sum_s C[r, s] x_s with C = predict(modes(x_0)) as [streams, streams]; the layer maps
+    prediction 0 to y. After it, stream r is prediction r + (1 + c[r]) (y - prediction 0) with
+    c = correct(modes(y)). The per-layer input is computed from stream 0 times `correct_scale` and
+    added to the other streams. Source: "Alternating Updates for Efficient Transformers".
+    """
+
+    router: Matrix
+    """[streams, dim]."""
+    router_norm: Norm
+    predict: Matrix
+    """[streams * streams, streams]."""
+    correct: Matrix
+    """[streams, streams]."""
+    correct_scale: str
+    """A vector [dim]."""
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
     """One layer; see the top of this file for what it computes."""
 
@@ -329,10 +348,18 @@ class LayerSpec:
     per_layer: PerLayerInput | None = None
     output_scale: str = ""
     """A vector [1] that multiplies the residual stream in the end."""
+    laurel: Laurel | None = None
+    altup: AltUp | None = None
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        more = () if self.per_layer is None else (self.per_layer.gate, self.per_layer.projection)
+        more: tuple[Matrix, ...] = ()
+        if self.per_layer is not None:
+            more += self.per_layer.gate, self.per_layer.projection
+        if self.laurel is not None:
+            more += self.laurel.left, self.laurel.right
+        if self.altup is not None:
+            more += self.altup.router, self.altup.predict, self.altup.correct
         return (*self.mixer.matrices, *(self.ffn.matrices if self.ffn else ()), *more)
 
     @property

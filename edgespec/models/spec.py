@@ -97,6 +97,21 @@ class PerLayerEmbedding:
 
 
 @dataclass(frozen=True, slots=True)
+class Streams:
+    """Several residual streams, of which layers have `AltUp`s.
+
+    Stream j above 0 starts as projection[j - 1] x embedding, brought to the embedding's length; in
+    the end the mean is taken of stream 0 and unembedding[j - 1] x stream j, each brought to stream
+    0's length.
+    """
+
+    count: int
+    projection: Matrix
+    """experts = count - 1 of [dim, dim]."""
+    unembedding: Matrix
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A decoder-only model as data: its sizes, and what each of its layers computes.
 
@@ -120,6 +135,7 @@ class ModelSpec:
     logit_softcap: float = 0.0
     """0 is without."""
     per_layer_embedding: PerLayerEmbedding | None = None
+    streams: Streams | None = None
     unused: tuple[str, ...] = ()
     """Tensors of the file that generating text does not read."""
     note: str = ""

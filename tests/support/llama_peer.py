@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,6 +34,8 @@ FILE_TYPES = {
     "Q4_K": 14, "Q5_K": 16, "Q6_K": 18, "IQ4_NL": 25, "Q4_K_M": 15, "Q5_K_M": 17,
 }  # fmt: skip
 """`llama_ftype` by name; those that are no tensor type are mixtures of llama.cpp's choice."""
+MOST_BATCHED = 512
+"""Tokens that it reads at a time where all logits are wanted."""
 
 
 class PeerError(RuntimeError):
@@ -66,6 +70,46 @@ def greedy(
         for _ in prompts:
             rows = (np.frombuffer(output.read(4 * width), np.float32) for _ in range(num_tokens))
             yield ((int(logits.argmax()), logits) for logits in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What llama.cpp makes of a text and of its own greedy continuation."""
+
+    tokens: list[int]
+    """The text and the continuation."""
+    logits: NDArray[np.float32]
+    """After each of them, [tokens, vocab]."""
+
+
+def scores(
+    models: Sequence[Path],
+    text: Sequence[int],
+    num_tokens: int = 0,
+    *,
+    context: int = 0,
+    kv_type: str = "f16",
+    threads: int = 2,
+) -> Iterator[Scores]:
+    """Of each model, the logits of all positions of the text and of `num_tokens` greedy ones.
+
+    `context` is that which llama.cpp is opened with, where a model's rotation depends on it; 0 is
+    what the text needs. KV is `f16` or `f32`, flash attention off, and the end of text is not
+    obeyed. Raises PeerError, PeerMissing.
+    """
+    request: dict[str, Any] = {"models": [str(path) for path in models], "text": list(text)}
+    request |= {"num_tokens": num_tokens, "kv_type": kv_type, "threads": threads}
+    request |= {"context": context or len(text) + num_tokens}
+    with tempfile.TemporaryFile() as output:
+        _run("scores", request, output)
+        output.seek(0)
+        for _ in models:
+            width = int.from_bytes(output.read(4), "little")
+            rows = len(text) + num_tokens
+            raw = output.read(4 * rows * width)
+            logits = np.frombuffer(raw, np.float32).reshape(rows, width)
+            chosen = logits[len(text) - 1 : rows - 1].argmax(axis=1) if num_tokens else []
+            yield Scores([*text, *map(int, chosen)], logits)
 
 
 def losses(
@@ -144,6 +188,22 @@ def _serve_greedy(request: dict[str, Any], output: IO[bytes]) -> None:
         output.flush()
 
 
+def _serve_scores(request: dict[str, Any], output: IO[bytes]) -> None:
+    text, num_tokens = request["text"], request["num_tokens"]
+    for model in request["models"]:
+        batch = min(len(text), MOST_BATCHED)
+        one = request | {"model": model}
+        with closing(_Run(one, batch, request["context"], all_logits=True)) as run:
+            output.write(run.vocab_size.to_bytes(4, "little"))
+            logits = np.empty((1, run.vocab_size), np.float32)
+            for start in range(0, len(text), batch):
+                logits = run.decode(text[start : start + batch])
+                output.write(logits.tobytes())
+            for _ in range(num_tokens):
+                logits = run.decode([int(logits[-1].argmax())])
+                output.write(logits.tobytes())
+
+
 def _serve_losses(request: dict[str, Any], output: IO[bytes]) -> None:
     length = len(request["windows"][0])
     run = _Run(request, length, length, all_logits=True)
@@ -167,7 +227,9 @@ class _Run:
         params.n_ctx = context
         params.n_batch = params.n_ubatch = batch
         params.n_threads = params.n_threads_batch = request["threads"]
+        params.type_k = params.type_v = TENSOR_TYPES[request.get("kv_type", "f16").upper()]
         params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED  # as in llama_cpp.Llama()
+        self.model = model
         self.context = llama.llama_init_from_model(model, params)
         if not self.context:
             raise SystemExit("cannot make a context")
@@ -183,6 +245,12 @@ class _Run:
         if not model:
             raise SystemExit(f"cannot load {path}")
         return model
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self.llama.llama_batch_free(self.batch)
+        self.llama.llama_free(self.context)
+        self.llama.llama_model_free(self.model)
 
     def clear(self) -> None:
         """Forget all tokens."""
@@ -224,6 +292,11 @@ if __name__ == "__main__":
     # Logits own the real standard output; whatever the library prints goes to standard error.
     pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    commands = {"greedy": _serve_greedy, "losses": _serve_losses, "quantise": _serve_quantise}
+    commands = {
+        "greedy": _serve_greedy,
+        "losses": _serve_losses,
+        "quantise": _serve_quantise,
+        "scores": _serve_scores,
+    }
     commands[sys.argv[1]](json.load(sys.stdin), pipe)
     pipe.flush()

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.base import Part, Target
-from edgespec.backends.native import program
 from edgespec.backends.native.adapters import Adapters
 from edgespec.backends.native.early import EarlyNodes, EarlyStates
 from edgespec.backends.native.kernels import table
@@ -21,18 +20,25 @@ from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.native.limits import refusal
 from edgespec.backends.native.node_tables import NodeRows, NodeTables
 from edgespec.backends.native.pace import Pace
+from edgespec.backends.native.program import Program, Tables
+from edgespec.backends.native.scratch import Scratch
+from edgespec.backends.native.shapes import float_bits, shapes_of
 from edgespec.backends.native.team import Team
 from edgespec.backends.native.weights import TYPE_CODES, Weights
 from edgespec.backends.passes import TILE, Capabilities, Logits, Pass, Progress, Rows, TokenTree
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, UnsupportedModelError
-from edgespec.memory.kv.arena import BlockTable, KvArena
+from edgespec.memory.kv.arena import BlockTable
+from edgespec.memory.kv.sequence_tables import SequenceTables
 from edgespec.memory.plan.footprint import ADAPTER_ITEM
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.settings import MOST_NODES
 from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
 from edgespec.system.disk_cache import code_key
+
+_NOTHING = (0, 0)
+"""As a range of stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +69,15 @@ class NativeTarget(Target):
         why_not = refusal(spec, file.tensors.values())
         if why_not:
             raise UnsupportedModelError(why_not)
-        self.arena = self._arena = KvArena(
-            spec.num_layers,
-            spec.num_kv_heads,
-            spec.head_dim,
-            plan.context_length,
-            plan.kv_type,
-            plan.sequences,
-        )
+        size = (plan.context_length, plan.kv_type, plan.sequences)
+        self._shapes = shapes_of(spec, file, plan.context_length)
+        self._arenas = [shape.arena(*size) for shape in self._shapes]
+        self.arena = self._arenas[0] if len(self._arenas) == 1 else None
         super().__init__(spec, plan.context_length, plan.max_nodes, plan.sequences)
         self._isa = isa.chosen()
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
         self._weights = Weights(file, progress)
-        rope = spec.attentions[0].rope
-        assert rope is not None
-        factors = file.matrix_f32(rope.factors).ravel() if rope.factors else None
-        self._frequencies = program.rope_frequencies(rope, factors)
-        self._scratch = program.Scratch.allocate(
+        self._scratch = Scratch.allocate(
             spec,
             plan.context_length,
             plan.max_nodes,
@@ -88,7 +86,7 @@ class NativeTarget(Target):
             plan.kv_type,
             plan.sequences,
         )
-        self._nodes = NodeTables(self._chunk, plan.max_nodes, plan.sequences)
+        self._nodes = NodeTables(self._chunk, plan.max_nodes, plan.sequences, len(self._shapes))
         self._early = EarlyStates(plan.max_nodes, spec.dim)
         self._adapters = Adapters(spec.dim, adapter)
         self._tiles: dict[int, NDArray[np.int64]] = {}
@@ -97,18 +95,40 @@ class NativeTarget(Target):
         self._head_entered: tuple[int, int | None] | None = None
         """For how many logits, and through which layer's adapter, the table's head is."""
         self._views: dict[tuple[int, int], tuple[Logits, Logits]] = {}
-        self._table = np.zeros(table.NUM_ENTRIES, np.int64)
-        program.fill_shape(self._table, spec, plan.max_nodes, plan.sequences)
-        program.fill_arena(self._table, self._arena, spec.head_dim)
-        program.fill_scratch(self._table, self._scratch)
-        self._weights.fill(self._table)
-        self._table[table.FREQUENCIES] = self._frequencies.ctypes.data
-        self._nodes.fill(self._table)
+        self._tables = self._make_tables(plan)
+        self._table = self._tables[0]
+        self._nodes.fill(self._tables)
+        self._program = Program(spec, self._weights, Tables(self._shapes, self._tables))
+        self._program.fill(self._table)
+        self._head = (0, 0)
+        """Its first stage and the one after its last."""
         self._team = Team(self._table, plan.threads)
         self._paces: dict[int, Pace] = {}
         self.limit_threads(None)
         self._num_logits = spec.vocab_size
         """Of the last pass."""
+
+    def _make_tables(self, plan: Plan) -> list[NDArray[np.int64]]:
+        """The tables that kernels read, one for each shape of attention."""
+        tables, spec = [], self.spec
+        self._angles = [shape.angle_arrays(len(self._scratch.stream)) for shape in self._shapes]
+        for shape, arena, (cosines, sines) in zip(
+            self._shapes, self._arenas, self._angles, strict=True
+        ):
+            c = np.zeros(table.NUM_ENTRIES, np.int64)
+            c[table.DIM], c[table.VOCAB_SIZE] = spec.dim, spec.vocab_size
+            c[table.EPSILON_BITS] = float_bits(spec.norm_epsilon)
+            self._scratch.fill(c)
+            shape.fill(c, plan.max_nodes, plan.sequences)
+            shape.fill_arena(c, arena)
+            shape.fill_queries(c, self._scratch, plan.kv_type, plan.sequences)
+            c[table.COSINES], c[table.SINES] = cosines.ctypes.data, sines.ctypes.data
+            c[table.ANGLE_STRIDE] = cosines.strides[0]
+            tables.append(c)
+        self._others = np.array([c.ctypes.data for c in tables[1:]], np.int64)
+        tables[0][table.OTHERS] = self._others.ctypes.data
+        tables[0][table.NUM_OTHERS] = len(self._others)
+        return tables
 
     @property
     def prefill_chunk(self) -> int:
@@ -122,8 +142,8 @@ class NativeTarget(Target):
 
     @property
     def kv_kind(self) -> str:
-        arena = self._arena
-        return repr((code_key(), self._isa, arena.kv_type, arena.layout, arena.block_bytes))
+        arenas = [(each.kv_type, each.layout, each.block_bytes) for each in self._arenas]
+        return repr((code_key(), self._isa, arenas))
 
     def allocated_bytes(self) -> dict[str, int]:
         """What this target has allocated, by the names of the plan's footprint."""
@@ -131,19 +151,22 @@ class NativeTarget(Target):
         return {
             "weights": self._weights.size_bytes,
             **({ADAPTER_ITEM: adapter} if adapter else {}),
-            "KV cache": self._arena.size_bytes,
+            "KV cache": sum(arena.size_bytes for arena in self._arenas),
             "logits": self._scratch.logits.nbytes + self._scratch.maxima.nbytes,
-            "activations": self._scratch.activation_bytes,
+            "activations": self._scratch.activation_bytes
+            + sum(array.nbytes for pair in self._angles for array in pair),
             "node scratch": (
                 self._scratch.attention_bytes + self._nodes.size_bytes + self._early.rows.nbytes
             ),
         }
 
-    def _open_sequence(self) -> BlockTable:
-        return self._arena.table()
+    def _open_sequence(self) -> BlockTable | SequenceTables:
+        if self.arena is not None:
+            return self.arena.table()
+        return SequenceTables([arena.table() for arena in self._arenas])
 
-    def _fork(self, sequence: KvSequence, length: int) -> BlockTable:
-        forked: BlockTable = sequence.state.fork(length)
+    def _fork(self, sequence: KvSequence, length: int) -> BlockTable | SequenceTables:
+        forked: BlockTable | SequenceTables = sequence.state.fork(length)
         return forked
 
     def _forward(self, parts: Sequence[Part], rows: Rows) -> Pass:
@@ -172,7 +195,7 @@ class NativeTarget(Target):
                 tokens = tokens[text.wanted]
             self._weights.embedding.unpack_rows(tokens, self._scratch.stream[row:])
             row += count
-        self._nodes.describe(self._table, texts)
+        self._nodes.describe(self._tables, texts)
         return row
 
     def _go_on(self, parts: Sequence[Part], rows: Rows) -> Pass:
@@ -202,7 +225,7 @@ class NativeTarget(Target):
                 text.sequence.early.load(text.slots, stream[first:])
             first += len(text.parents)
             whole.append(text._replace(wanted=self._nodes.in_order[: len(text.parents)]))
-        self._nodes.describe(self._table, whole)
+        self._nodes.describe(self._tables, whole)
         found = self._run(self.spec.num_layers - layer, layer, num_nodes, rows)
         found.seconds_saved = seconds_saved
         return found
@@ -238,7 +261,7 @@ class NativeTarget(Target):
         self._weights.embedding.unpack_rows(np.array(tokens, np.int32), stream)
         slots = self._nodes.in_order[:end]
         text = NodeRows(sequence, early.parents([*parents]), slots, slots[first:])
-        self._nodes.describe(self._table, [text])
+        self._nodes.describe(self._tables, [text])
         through = layer if adapted else None
         found = self._run(layer, 0, len(tokens), rows, self._few(vocab), through)
         for row, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
@@ -254,7 +277,7 @@ class NativeTarget(Target):
         start, early = time.perf_counter(), sequence.early
         slots, parents = self._nodes.in_order[: len(early)], early.parents([])
         early.load(slots, self._scratch.stream)
-        self._nodes.describe(self._table, [NodeRows(sequence, parents, slots, slots)])
+        self._nodes.describe(self._tables, [NodeRows(sequence, parents, slots, slots)])
         more = layer - early.layer
         through = layer if adapted else None
         found = self._run(more, early.layer, len(early), rows, self._few(vocab), through)
@@ -320,16 +343,19 @@ class NativeTarget(Target):
         count = num_rows if rows == "all" else int(rows == "last")
         self._num_logits = num_logits = num_logits or self.spec.vocab_size
         if self._head_entered != (num_logits, adapted):
-            self._table[table.HEAD_MATRIX] = self._weights.head_matrix(num_logits)
-            self._adapters.choose(self._table, adapted)
+            matrix = self._weights.head_place(num_logits)
+            self._head = self._program.choose_head(matrix, self._adapters.place(adapted))
             self._head_entered = num_logits, adapted
         at_once, threads = count == num_rows and num_layers > 0, self._pace.threads
         if num_layers > 0:
+            starts = self._program.starts
+            stages = starts[first_layer], starts[first_layer + num_layers]
             self._choose_tiles(num_rows)
-            self._team.run(num_layers, first_layer, num_rows, at_once, threads)
+            head = self._head if at_once else _NOTHING
+            self._team.run((*stages, *head), num_rows, 0, threads)
         if count and not at_once:
             self._choose_tiles(count)
-            self._team.run(0, num_rows - count, count, True, threads)
+            self._team.run((*_NOTHING, *self._head), count, num_rows - count, threads)
         return self._found(count, num_logits)
 
     def _found(self, count: int, num_logits: int) -> Pass:
@@ -346,7 +372,8 @@ class NativeTarget(Target):
     def _choose_tiles(self, num_nodes: int) -> None:
         """Enter the tile functions for this many nodes in the table."""
         if num_nodes != self._tiles_entered:
-            self._table[table.TILES :] = self._tiles_for(num_nodes)
+            for c in self._tables:
+                c[table.TILES :] = self._tiles_for(num_nodes)
             self._tiles_entered = num_nodes
 
     def _tiles_for(self, num_nodes: int) -> NDArray[np.int64]:
@@ -366,12 +393,12 @@ class NativeTarget(Target):
         slots = path if sequence.early is None else sequence.early.slots[list(path)].tolist()
         if not slots or slots[-1] == len(slots) - 1:  # ascending, so all are in place
             return
-        blocks, length = sequence.state.addresses.ctypes.data, sequence.length
-        for place, slot in enumerate(slots):
-            if slot != place:  # ascending, so a source is read before it is overwritten
-                kv_places.move_kv(
-                    self._table, blocks, self.spec.num_layers, length + slot, length + place
-                )
+        length = sequence.length
+        for shape, c, own in zip(self._shapes, self._tables, sequence.state.tables, strict=True):
+            blocks, layers = own.addresses.ctypes.data, len(shape.layers)
+            for place, slot in enumerate(slots):
+                if slot != place:  # ascending, so a source is read before it is overwritten
+                    kv_places.move_kv(c, blocks, layers, length + slot, length + place)
 
     def _truncate(self, sequence: KvSequence, length: int) -> None:
         sequence.state.release(length)
@@ -381,6 +408,7 @@ class NativeTarget(Target):
         self.own.state.release(0)
         del (
             self._weights,
+            self._program,
             self._scratch,
             self._views,
             self._tiles,

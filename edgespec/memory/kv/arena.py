@@ -193,6 +193,11 @@ class BlockTable:
     def __len__(self) -> int:
         return len(self._blocks)
 
+    @property
+    def tables(self) -> tuple[BlockTable, ...]:
+        """One for each shape of attention: here the only one (see `sequence_tables.py`)."""
+        return (self,)
+
     def reserve(self, first: int, last: int) -> None:
         """Make positions `first` .. `last - 1` this table's own to write.
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from edgespec.errors import UnsupportedModelError
+from edgespec.models.layers import Attention, Matrix
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 
 KV_BLOCK = 256
@@ -90,16 +92,53 @@ def kv_bytes(spec: ModelSpec, positions: int, kv_type: str = "f16") -> int:
     to 32, and the same scales. Nodes that may be rejected yet lie in it too, past the committed
     positions.
     """
-    head_dim = round_up(spec.head_dim, 16)
+    return sum(
+        -(-positions // KV_BLOCK) * (count * _head_block_bytes(shape, kv_type) + ALIGNMENT)
+        for shape, count in kv_shapes(spec).items()
+    )
+
+
+def kv_shapes(spec: ModelSpec) -> dict[Attention, int]:
+    """Shapes of attention that have an arena, and how many heads of keys each has in all layers."""
+    found: dict[Attention, int] = {}
+    for own in spec.attentions:
+        shape = shape_of(own)
+        found[shape] = found.get(shape, 0) + (own.kv_heads if own.shares is None else 0)
+    return found
+
+
+def _head_block_bytes(shape: Attention, kv_type: str) -> int:
+    """A block of one head."""
+    head_dim = round_up(shape.head_dim, 16)
     if kv_type == "f16":
-        pair_bytes = 2 * head_dim * 2
-    else:
-        key_bytes, value_bytes = round_up(spec.head_dim, 4), head_dim
-        if kv_type == "q4":
-            key_bytes = value_bytes = round_up(spec.head_dim, BLOCK) // 2
-        pair_bytes = key_bytes + 2 * -(-spec.head_dim // BLOCK) + value_bytes + 2
-    block_bytes = spec.num_layers * spec.num_kv_heads * KV_BLOCK * pair_bytes
-    return -(-positions // KV_BLOCK) * (block_bytes + ALIGNMENT)
+        return KV_BLOCK * 2 * head_dim * 2
+    key_bytes, value_bytes = round_up(shape.head_dim, 4), head_dim
+    if kv_type == "q4":
+        key_bytes = value_bytes = round_up(shape.head_dim, BLOCK) // 2
+    return KV_BLOCK * (key_bytes + 2 * -(-shape.head_dim // BLOCK) + value_bytes + 2)
+
+
+def shape_of(attention: Attention) -> Attention:
+    """What layers of one shape share: the attention without its weights."""
+    none = Matrix("", 0, 0)
+    return replace(
+        attention, query=none, key=none, value=none, output=none, query_norm=None, key_norm=None,
+        value_norm=None, sinks="", gate=None, shares=None,
+    )  # fmt: skip
+
+
+def num_spans(spec: ModelSpec, context_length: int) -> int:
+    """Spans that a row may see, one more where there are sinks."""
+    return -(-context_length // SPAN) + any(each.sinks for each in spec.attentions)
+
+
+def has_branches(spec: ModelSpec) -> bool:
+    """Whether some part's output is changed before it joins the residual stream."""
+    return any(
+        layer.mixer_post_norm or layer.ffn_post_norm or layer.residual_scale != 1.0
+        or layer.output_scale
+        for layer in spec.layers
+    )  # fmt: skip
 
 
 def logits_bytes(spec: ModelSpec, max_nodes: int) -> int:
@@ -158,37 +197,46 @@ def _attention_bytes(
 
     Query rows are those of all key heads for up to 16 nodes, or 48 for each thread if that is more.
     """
-    spans = -(-context_length // SPAN)
-    group = spec.num_heads // spec.num_kv_heads
+    spans = num_spans(spec, context_length)
     nodes = min(SPLIT_NODES, max_nodes)
-    head_rows = _block_rows(nodes * group, min(sequences, nodes))
-    rows = max(spec.num_kv_heads * head_rows, threads * THREAD_ROWS)
-    results = rows * (spans * round_up(spec.head_dim, 16) + 3 * round_up(spans, 16))
+
+    def rows(own: Attention) -> int:
+        head_rows = _block_rows(nodes * (own.heads // own.kv_heads), min(sequences, nodes))
+        return max(own.kv_heads * head_rows, threads * THREAD_ROWS)
+
+    most = max(map(rows, spec.attentions), default=0)
+    results = most * (spans * round_up(spec.head_dim, 16) + 3 * round_up(spans, 16))
     return 4 * (threads * SCORE_FLOATS + results)
 
 
 def _query_bytes(spec: ModelSpec, rows: int, kv_type: str, sequences: int) -> int:
     """Rotated queries of all nodes, 12 rows of a key head together: f32 in head_dim to 16, or with
-    int8 and q4 KV two bytes for each dimension to 32, a step and a start for each 32.
+    int8 and q4 KV two bytes for each dimension to 32, a step and a start for each 32. Of the shape
+    that takes most.
     """
-    query_rows = _block_rows(rows * (spec.num_heads // spec.num_kv_heads), sequences)
-    if kv_type == "f16":
-        row_bytes = 4 * round_up(spec.head_dim, 16)
-    else:
-        row_bytes = 4 + -(-spec.head_dim // BLOCK) * (2 * BLOCK + 4)
-    return spec.num_kv_heads * query_rows * row_bytes
+
+    def size(own: Attention) -> int:
+        query_rows = _block_rows(rows * (own.heads // own.kv_heads), sequences)
+        row_bytes = 4 * round_up(own.head_dim, 16)
+        if kv_type != "f16":
+            row_bytes = 4 + -(-own.head_dim // BLOCK) * (2 * BLOCK + 4)
+        return own.kv_heads * query_rows * row_bytes
+
+    return max(map(size, spec.attentions), default=0)
 
 
 def _row_bytes(spec: ModelSpec) -> int:
-    """One node's f32 stream, q, k, v, up and angles, and its three matmul inputs.
+    """One node's f32 stream, branch, q, k, v, up, gates and angles, and its three matmul inputs.
 
     A matmul input is kept as f32 and, when it has whole blocks of 32, as int8 in 64 bytes more than
     it needs, with seven 4-byte values per block.
     """
-    q_dim = spec.num_heads * spec.head_dim
-    widths = (q_dim, spec.kv_dim, spec.kv_dim, max(spec.ffn_dim, spec.dim))
+    q_dim = max((each.heads * each.head_dim for each in spec.attentions), default=0)
+    gates = max((each.heads * each.head_dim for each in spec.attentions if each.gate), default=0)
+    widths = (q_dim, spec.kv_dim, spec.kv_dim, max(spec.ffn_dim, spec.dim), gates)
     floats = spec.dim + sum(round_up(width, 16) for width in widths)
-    floats += max(each.rope.dim for each in spec.attentions if each.rope) // 2 * 2
+    floats += spec.dim if has_branches(spec) else 0
+    floats += sum(shape.rope.dim // 2 * 2 for shape in kv_shapes(spec) if shape.rope)
     inputs = 0
     for width in (spec.dim, q_dim, spec.ffn_dim):
         blocks = width // BLOCK if width % BLOCK == 0 else 0

@@ -15,6 +15,7 @@ from typing import Any
 from edgespec.errors import ModelFileError, UnsupportedModelError
 from edgespec.models.gguf.dequantise import SUPPORTED_TYPES
 from edgespec.models.layers import (
+    AltUp,
     Attention,
     GatedDeltaNet,
     LayerSpec,
@@ -58,7 +59,7 @@ def named(spec: ModelSpec) -> tuple[dict[str, list[Matrix]], Shapes]:
     vectors: Shapes = {spec.last_norm: (spec.dim,)}
     for name in {spec.embedding, spec.head}:
         matrices[name].append(Matrix(name, *size))
-    for part in _parts((spec.layers, spec.per_layer_embedding)):
+    for part in _parts((spec.layers, spec.per_layer_embedding, spec.streams)):
         if isinstance(part, Matrix):
             if part not in matrices[part.tensor]:  # layers may share one
                 matrices[part.tensor].append(part)
@@ -87,7 +88,7 @@ def _vectors(part: Any) -> Shapes:
     """The vectors, and convolutions, that a part names itself."""
     found: Shapes = {}
     if isinstance(part, Norm):
-        found = {part.tensor: (part.width,)}
+        found = {part.tensor: (part.groups, part.width)}
     elif isinstance(part, Rope):
         found = dict.fromkeys((part.factors, part.long_factors), (part.dim // 2,))
     elif isinstance(part, Attention):
@@ -103,6 +104,8 @@ def _vectors(part: Any) -> Shapes:
         found[part.conv] = (part.channels, part.conv_width)
     elif isinstance(part, Moe):
         found = dict.fromkeys((part.choice_bias, part.expert_scale), (part.experts,))
+    elif isinstance(part, AltUp):
+        found = {part.correct_scale: (part.router_norm.width,)}
     elif isinstance(part, LayerSpec):
         found = {part.output_scale: (1,)}
     return {name: shape for name, shape in found.items() if name}

@@ -6,7 +6,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edgespec.errors import ModelFileError, UnsupportedModelError
-from edgespec.models.architectures import llama, qwen
+from edgespec.models.architectures import (
+    deepseek2,
+    gemma,
+    gemma3n,
+    gemma4,
+    glm4moe,
+    gpt_oss,
+    granite,
+    lfm2,
+    llama,
+    llama4,
+    olmo2,
+    phi3,
+    qwen,
+    qwen35,
+)
 from edgespec.models.architectures.checks import check_tensors
 from edgespec.models.architectures.reader import Reader
 from edgespec.models.gguf.header import GgufHeader
@@ -18,6 +33,26 @@ ARCHITECTURES: dict[str, Callable[[Reader], ModelSpec]] = {
     "llama": llama.describe,
     "qwen2": qwen.describe_qwen2,
     "qwen3": qwen.describe_qwen3,
+    "qwen3moe": qwen.describe_qwen3moe,
+    "gpt-oss": gpt_oss.describe,
+    "gemma3": gemma.describe_gemma3,
+    "qwen35": qwen35.describe,
+    "qwen35moe": qwen35.describe_moe,
+    "lfm2": lfm2.describe,
+    "lfm2moe": lfm2.describe,
+    "gemma4": gemma4.describe,
+    "granite": granite.describe,
+    "granitehybrid": granite.describe,
+    "phi3": phi3.describe,
+    "smollm3": llama.describe_smollm3,
+    "mistral3": llama.describe_mistral3,
+    "gemma2": gemma.describe_gemma2,
+    "olmo2": olmo2.describe,
+    "llama4": llama4.describe,
+    "glm4moe": glm4moe.describe,
+    "qwen2moe": qwen.describe_qwen2moe,
+    "gemma3n": gemma3n.describe,
+    "deepseek2": deepseek2.describe,
 }
 
 
