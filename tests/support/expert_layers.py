@@ -12,16 +12,13 @@ from edgespec.backends.native.experts import Experts
 from edgespec.backends.native.kernels import table, work_sharing
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.matmul import tile
-from edgespec.backends.native.kernels.moe.experts import (
-    down_share,
-    gate_up_share,
-    router_share,
-)
-from edgespec.backends.native.kernels.moe.routing import route_rows
-from edgespec.backends.native.program import Rows
+from edgespec.backends.native.kernels.moe import stages
+from edgespec.backends.native.scratch import Rows
 from edgespec.backends.native.weights import PackedMatrix
 from edgespec.models.layers import Dense, Matrix, Moe
 from edgespec.models.spec import TensorType
+from edgespec.system.addresses import address_of
+from edgespec.system.addresses import call as call_entry
 from edgespec.system.jit import kernel
 from tests.support.tiles import call, dequantised, raw_rows
 
@@ -31,26 +28,11 @@ DIM = 128
 
 
 @kernel
-def run_router(c, m, thread, threads, num_rows):  # type: ignore[no-untyped-def]
-    router_share(c, m, thread, num_rows)
+def run_entry(entry, c, stage, thread):  # type: ignore[no-untyped-def]
+    call_entry(entry, c, stage, thread)
 
 
-@kernel
-def run_route(c, m, thread, threads, num_rows):  # type: ignore[no-untyped-def]
-    route_rows(m, thread, threads, num_rows)
-
-
-@kernel
-def run_gate_up(c, m, thread, threads, num_rows):  # type: ignore[no-untyped-def]
-    gate_up_share(c, m, thread, num_rows)
-
-
-@kernel
-def run_down(c, m, thread, threads, num_rows):  # type: ignore[no-untyped-def]
-    down_share(c, m, thread, num_rows)
-
-
-STAGES = (run_router, run_route, run_gate_up, run_down)
+STAGES = (stages.router, stages.route, stages.gate_up, stages.down)
 
 
 @dataclass
@@ -202,10 +184,13 @@ class Layer:
                 DIM // tile.BLOCK,
                 *[0] * 3,
             )
+        self.c[table.NUM_ROWS], self.c[table.THREADS] = count, self.threads
+        stage = np.zeros(table.STAGE_WORDS, np.int64)
+        stage[stages.LAYER] = m
         work_sharing.share_out(self.c, self.threads)
-        for stage in STAGES:
+        for entry in STAGES:
             for thread in range(self.threads)[::order]:
-                stage(self.c, m.ctypes.data, thread, self.threads, count)
+                run_entry(address_of(entry), self.c.ctypes.data, stage.ctypes.data, thread)
             self._team[work_sharing.COUNTER // 8] = 0
         return self.output[:count].copy()
 

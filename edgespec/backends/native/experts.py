@@ -12,10 +12,11 @@ from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.native.kernels.moe import words as w
-from edgespec.backends.native.program import Rows, round_up
+from edgespec.backends.native.scratch import Rows, round_up
+from edgespec.backends.native.shapes import float_bits
 from edgespec.backends.native.weights import PackedMatrix
 from edgespec.models.layers import Dense, Matrix, Moe
-from edgespec.models.spec import TensorType
+from edgespec.models.spec import ModelSpec, TensorType
 
 _PADDING = 8
 """Rows past an expert's last that tile functions may read and write."""
@@ -130,6 +131,7 @@ class Experts:
         self.scratch = ExpertScratch.allocate(sizes, dim, rows, threads)
         self.read = np.zeros(num_layers, np.int64)
         """Experts that the last pass read in each layer."""
+        self._words: list[NDArray[np.int64]] = []
         self._functions: dict[TensorType, NDArray[np.int64]] = {}
         entries = [matrix for own in layers.values() for matrix in (own.gate, own.up)]
         self._inner_words = self._describe(
@@ -145,6 +147,15 @@ class Experts:
                 (table.PLANES, table.PLANES_STRIDE),
             ):
                 words[place] += thread * rows * words[stride] * bool(words[place])
+
+    @classmethod
+    def of(
+        cls, spec: ModelSpec, weights: PackedWeights, c: NDArray[np.int64], rows: int, threads: int
+    ) -> Experts | None:
+        """Those of a model, None where no layer mixes any."""
+        parts = {number: layer.ffn for number, layer in enumerate(spec.layers)}
+        layers = {number: part for number, part in parts.items() if isinstance(part, Moe)}
+        return cls(layers, weights, c, rows, threads, len(parts)) if layers else None
 
     def _describe(self, rows: Rows, readers: list[Matrix]) -> NDArray[np.int64]:
         """The eight words of rows, of which only what these matrices read is written."""
@@ -163,9 +174,9 @@ class Experts:
         output: tuple[int, int],
         accumulate: bool,
         factor: float = 1.0,
-    ) -> NDArray[np.int64]:
-        """What the stages of a layer are told: they read NORMED and write to an output, its address
-        and stride, or add to it, this many times their result.
+    ) -> int:
+        """Where the words are that tell the stages of a layer: they read NORMED and write to an
+        output, its address and stride, or add to it, this many times their result.
         """
         weights, found = self._weights, np.zeros(w.NUM_WORDS, np.int64)
 
@@ -191,8 +202,8 @@ class Experts:
             w.SCORE: isa.expert_address(self._isa, score) if score else 0,
             w.CHOICE_BIAS: weights.vector(own.choice_bias) if own.choice_bias else 0,
             w.RENORMALISE: own.renormalise,
-            w.SCALE_BITS: _bits(own.scale),
-            w.ROUTER_SCALE_BITS: _bits(1.0),
+            w.SCALE_BITS: float_bits(own.scale),
+            w.ROUTER_SCALE_BITS: float_bits(own.router_scale),
             w.WEIGH_INPUT: own.weigh_input,
             w.EXPERT_SCALE: weights.vector(own.expert_scale) if own.expert_scale else 0,
             w.INPUT: self._table[table.NORMED :].ctypes.data,
@@ -200,13 +211,14 @@ class Experts:
             w.OUTPUT: output[0],
             w.OUTPUT_STRIDE: output[1],
             w.ACCUMULATE: accumulate,
-            w.RESIDUAL_BITS: _bits(factor),
+            w.RESIDUAL_BITS: float_bits(factor),
             w.EXPERTS_READ: self.read[layer:].ctypes.data,
             **self._shared_places(),
         }
         for word, value in places.items():
             found[word] = value
-        return found
+        self._words.append(found)
+        return int(found.ctypes.data)
 
     def _enter(self, words: NDArray[np.int64], place: int, matrix: Matrix) -> None:
         weights = self._weights
@@ -253,7 +265,3 @@ class Experts:
             w.SUM_ROOM: _sum_room(rows, slots),
             w.GATHERED: own.gathered_words.ctypes.data,
         }
-
-
-def _bits(value: float) -> int:
-    return int(np.float32(value).view(np.int32))

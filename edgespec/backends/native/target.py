@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from edgespec.backends.base import Part, Target
 from edgespec.backends.native.adapters import Adapters
 from edgespec.backends.native.early import EarlyNodes, EarlyStates
+from edgespec.backends.native.experts import Experts
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.kv import places as kv_places
@@ -98,7 +99,10 @@ class NativeTarget(Target):
         self._tables = self._make_tables(plan)
         self._table = self._tables[0]
         self._nodes.fill(self._tables)
-        self._program = Program(spec, self._weights, Tables(self._shapes, self._tables))
+        rows = len(self._scratch.stream)
+        self._experts = Experts.of(spec, self._weights, self._table, rows, plan.threads)
+        tables = Tables(self._shapes, self._tables)
+        self._program = Program(spec, self._weights, tables, self._experts)
         self._program.fill(self._table)
         self._head = (0, 0)
         """Its first stage and the one after its last."""
@@ -156,9 +160,18 @@ class NativeTarget(Target):
             "activations": self._scratch.activation_bytes
             + sum(array.nbytes for pair in self._angles for array in pair),
             "node scratch": (
-                self._scratch.attention_bytes + self._nodes.size_bytes + self._early.rows.nbytes
+                self._scratch.attention_bytes
+                + self._nodes.size_bytes
+                + self._early.rows.nbytes
+                + (self._experts.scratch.size_bytes if self._experts else 0)
             ),
         }
+
+    @property
+    def experts_read(self) -> NDArray[np.int64]:
+        """How many experts the last pass read in each layer, int64 [layers]; 0 where none mix."""
+        none = np.zeros(self.spec.num_layers, np.int64)
+        return none if self._experts is None else self._experts.read
 
     def _open_sequence(self) -> BlockTable | SequenceTables:
         if self.arena is not None:
@@ -409,6 +422,7 @@ class NativeTarget(Target):
         del (
             self._weights,
             self._program,
+            self._experts,
             self._scratch,
             self._views,
             self._tiles,

@@ -87,7 +87,7 @@ def router_share(c, m, thread, num_rows):
 
 @inner_kernel
 def _gather(m, thread, begin, end):
-    """The inputs of an expert's rows one below the other in this thread's room; returns where."""
+    """The inputs of an expert's rows one below the other in this thread's room."""
     source, target = word(m, w.INPUT), word(m, w.GATHERED) + 64 * thread
     dim, active = word(m, w.DIM), word(m, w.ACTIVE)
     for place in range(begin, end):
@@ -104,7 +104,6 @@ def _gather(m, thread, begin, end):
             here = word(target, t.PLANES) + to * word(target, t.PLANES_STRIDE)
             planes = (word(source, t.PLANE_BYTES_EACH), word(target, t.PLANE_BYTES_EACH))
             call_row(word(m, w.COPY), (there, here, *planes, tile.NUM_PLANES, dim >> 5))
-    return target
 
 
 @inner_kernel
@@ -156,7 +155,7 @@ def gate_up_share(c, m, thread, num_rows):
     own = load_long(word(m, w.NUM_READ)) * units
     count = own + (word(m, w.SHARED + w.PART_WIDTH) + _COLUMNS - 1) // _COLUMNS
     num_bytes = unit_bytes(m, experts + w.GATE) + unit_bytes(m, experts + w.UP)
-    zero, gathered, found = np.int64(0), np.int64(-1), np.int64(0)
+    zero, gathered = np.int64(0), np.int64(-1)
     unit = first_unit(c, thread, count, num_bytes)
     while unit < count:
         if unit < own:
@@ -166,8 +165,9 @@ def gate_up_share(c, m, thread, num_rows):
             rows, row = word(m, w.INPUT), word(word(m, w.SLOTS), begin) // word(m, w.ACTIVE)
             if end - begin > 1:  # a single row is read where it is
                 if gathered != expert:
-                    gathered, found = expert, _gather(m, thread, begin, end)
-                rows, row = found, zero
+                    _gather(m, thread, begin, end)
+                    gathered = expert
+                rows, row = word(m, w.GATHERED) + 64 * thread, 0
             base = expert * tiles
             _gate_up(m, experts, thread, rows, row, end - begin, base, first, begin, expert)
         else:
@@ -185,15 +185,16 @@ def _down(m, expert, room, first, last, vectors):
     base, output = expert * (word(m, w.DIM) + 15 >> 4), room + begin * w.ROOM_BYTES
     stride = np.int64(w.ROOM_BYTES)
     multiply(m, matrix, inner, begin, end - begin, base + first, base + last, output, stride)
-    bias, scales = word(m, matrix + w.BIAS), word(m, w.EXPERT_SCALE)
-    if bias != 0 or scales != 0:
-        bias += 4 * (expert * word(m, w.DIM) + 16 * first)
-        for index in range(end - begin):
-            row = output + index * w.ROOM_BYTES
-            if scales != 0:
-                call_row(word(m, w.SCALE), (row, row, vectors, load_int(scales + 4 * expert)))
-            if word(m, matrix + w.BIAS) != 0:
-                call_row(word(m, w.ADD_SCALED), (bias, row, vectors, np.int64(_ONE)))
+    bias, scales = word(m, w.EXPERTS + w.DOWN + w.BIAS), word(m, w.EXPERT_SCALE)
+    if bias == 0 and scales == 0:
+        return
+    values = bias + 4 * (expert * word(m, w.DIM) + 16 * first)
+    for index in range(end - begin):
+        row = output + index * w.ROOM_BYTES
+        if scales != 0:
+            call_row(word(m, w.SCALE), (row, row, vectors, load_int(scales + 4 * expert)))
+        if bias != 0:
+            call_row(word(m, w.ADD_SCALED), (values, row, vectors, np.int64(_ONE)))
 
 
 @inner_kernel
