@@ -5,7 +5,6 @@ norm  project  attend  finish  multiply  norm  gated  multiply        a layer of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,35 +15,15 @@ from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.moe import stages as moe
 from edgespec.backends.native.kernels.stages import angles, attend, gated, multiply, norm, project
-from edgespec.backends.native.shapes import Shape, float_bits
+from edgespec.backends.native.shape_tables import Tables
+from edgespec.backends.native.shapes import float_bits
 from edgespec.backends.native.weights import Weights
-from edgespec.memory.plan.native_sizes import shape_of
 from edgespec.models.layers import Attention, Dense, LayerSpec, Matrix, Moe, Norm
 from edgespec.models.spec import ModelSpec
 from edgespec.system.addresses import Entry, address_of
 
 Stages = list[dict[int, int]]
 """Operands by column."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """The tables that stages are handed: that of every shape, the first of which is the base."""
-
-    shapes: list[Shape]
-    tables: list[NDArray[np.int64]]
-
-    @property
-    def base(self) -> NDArray[np.int64]:
-        return self.tables[0]
-
-    def of(self, attention: Attention) -> tuple[Shape, int]:
-        """The shape of an attention, and the address of its table."""
-        shape = shape_of(attention)
-        for own, words in zip(self.shapes, self.tables, strict=True):
-            if own.attention == shape:
-                return own, words.ctypes.data
-        raise KeyError(shape)
 
 
 class Program:
@@ -103,11 +82,7 @@ class Program:
         return {table.ENTRY: address_of(entry), table.TABLE: where or self._base, **operands}
 
     def _prelude(self) -> Stages:
-        return [
-            self._stage(angles.angles, {}, words.ctypes.data)
-            for shape, words in zip(self._tables.shapes, self._tables.tables, strict=True)
-            if shape.attention.rope is not None
-        ]
+        return [self._stage(angles.angles, {}, where) for where in self._tables.rotating]
 
     def _layer(self, number: int, layer: LayerSpec) -> Stages:
         """A layer's stages; a pass may end after them, so that the stream is whole there."""
@@ -208,11 +183,25 @@ class Program:
             own.output, table.ATTENDED, layer.mixer_post_norm, layer.residual_scale
         )
         return [
-            self._stage(project.project, operands, where),
+            *self._projection(own, operands, where),
             self._stage(attend.attend, seen, where),
             self._stage(attend.finish, seen | gating, where),
             output,
         ], joining
+
+    def _projection(self, own: Attention, operands: dict[int, int], where: int) -> Stages:
+        """Whole heads at a time, or where all heads are normed together, all and then these."""
+        if own.query_norm is None or own.query_norm.width == own.head_dim:
+            return [self._stage(project.project, operands, where)]
+        stages, base = [], self._tables.base
+        parts = ((own.query, table.QUERY), (own.key, table.KEY), (own.value, table.VALUE))
+        for matrix, place in parts:
+            output, stride = map(int, base[place : place + 2])
+            row = {multiply.MATRIX: self._weights.place(matrix), multiply.INPUT: table.NORMED}
+            row |= {multiply.OUTPUT: output, multiply.OUTPUT_STRIDE: stride}
+            row |= {multiply.BIAS: self._weights.bias(matrix)}
+            stages.append(self._stage(multiply.multiply, row))
+        return [*stages, self._stage(project.place, operands, where)]
 
     def _dense(
         self,

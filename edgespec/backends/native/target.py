@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,21 +15,21 @@ from edgespec.backends.native.early import EarlyNodes, EarlyStates
 from edgespec.backends.native.experts import Experts
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
-from edgespec.backends.native.kernels.kv import places as kv_places
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
+from edgespec.backends.native.kv_store import KvStore, Snapshot
+from edgespec.backends.native.kv_store import Tables as KvTables
 from edgespec.backends.native.limits import refusal
 from edgespec.backends.native.node_tables import NodeRows, NodeTables
 from edgespec.backends.native.pace import Pace
-from edgespec.backends.native.program import Program, Tables
+from edgespec.backends.native.program import Program
 from edgespec.backends.native.scratch import Scratch
-from edgespec.backends.native.shapes import float_bits, shapes_of
+from edgespec.backends.native.shape_tables import Tables
+from edgespec.backends.native.shapes import shapes_of
 from edgespec.backends.native.team import Team
 from edgespec.backends.native.weights import TYPE_CODES, Weights
 from edgespec.backends.passes import TILE, Capabilities, Logits, Pass, Progress, Rows, TokenTree
 from edgespec.backends.sequence import KvSequence
-from edgespec.errors import BackendError, UnsupportedModelError
-from edgespec.memory.kv.arena import BlockTable
-from edgespec.memory.kv.sequence_tables import SequenceTables
+from edgespec.errors import UnsupportedModelError
 from edgespec.memory.plan.footprint import ADAPTER_ITEM
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.settings import MOST_NODES
@@ -40,14 +39,6 @@ from edgespec.system.disk_cache import code_key
 
 _NOTHING = (0, 0)
 """As a range of stages."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A copy of the committed keys and values."""
-
-    length: int
-    blocks: list[NDArray[np.uint8]]
 
 
 class NativeTarget(Target):
@@ -70,10 +61,9 @@ class NativeTarget(Target):
         why_not = refusal(spec, file.tensors.values())
         if why_not:
             raise UnsupportedModelError(why_not)
-        size = (plan.context_length, plan.kv_type, plan.sequences)
         self._shapes = shapes_of(spec, file, plan.context_length)
-        self._arenas = [shape.arena(*size) for shape in self._shapes]
-        self.arena = self._arenas[0] if len(self._arenas) == 1 else None
+        self._kv = KvStore(self._shapes, plan)
+        self.arena = self._kv.only
         super().__init__(spec, plan.context_length, plan.max_nodes, plan.sequences)
         self._isa = isa.chosen()
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
@@ -96,13 +86,13 @@ class NativeTarget(Target):
         self._head_entered: tuple[int, int | None] | None = None
         """For how many logits, and through which layer's adapter, the table's head is."""
         self._views: dict[tuple[int, int], tuple[Logits, Logits]] = {}
-        self._tables = self._make_tables(plan)
-        self._table = self._tables[0]
+        self._shape_tables = Tables(spec, self._shapes, self._kv.arenas, self._scratch, plan)
+        self._tables = self._shape_tables.words
+        self._table = self._shape_tables.base
         self._nodes.fill(self._tables)
         rows = len(self._scratch.stream)
         self._experts = Experts.of(spec, self._weights, self._table, rows, plan.threads)
-        tables = Tables(self._shapes, self._tables)
-        self._program = Program(spec, self._weights, tables, self._experts)
+        self._program = Program(spec, self._weights, self._shape_tables, self._experts)
         self._program.fill(self._table)
         self._head = (0, 0)
         """Its first stage and the one after its last."""
@@ -111,28 +101,6 @@ class NativeTarget(Target):
         self.limit_threads(None)
         self._num_logits = spec.vocab_size
         """Of the last pass."""
-
-    def _make_tables(self, plan: Plan) -> list[NDArray[np.int64]]:
-        """The tables that kernels read, one for each shape of attention."""
-        tables, spec = [], self.spec
-        self._angles = [shape.angle_arrays(len(self._scratch.stream)) for shape in self._shapes]
-        for shape, arena, (cosines, sines) in zip(
-            self._shapes, self._arenas, self._angles, strict=True
-        ):
-            c = np.zeros(table.NUM_ENTRIES, np.int64)
-            c[table.DIM], c[table.VOCAB_SIZE] = spec.dim, spec.vocab_size
-            c[table.EPSILON_BITS] = float_bits(spec.norm_epsilon)
-            self._scratch.fill(c)
-            shape.fill(c, plan.max_nodes, plan.sequences)
-            shape.fill_arena(c, arena)
-            shape.fill_queries(c, self._scratch, plan.kv_type, plan.sequences)
-            c[table.COSINES], c[table.SINES] = cosines.ctypes.data, sines.ctypes.data
-            c[table.ANGLE_STRIDE] = cosines.strides[0]
-            tables.append(c)
-        self._others = np.array([c.ctypes.data for c in tables[1:]], np.int64)
-        tables[0][table.OTHERS] = self._others.ctypes.data
-        tables[0][table.NUM_OTHERS] = len(self._others)
-        return tables
 
     @property
     def prefill_chunk(self) -> int:
@@ -146,8 +114,7 @@ class NativeTarget(Target):
 
     @property
     def kv_kind(self) -> str:
-        arenas = [(each.kv_type, each.layout, each.block_bytes) for each in self._arenas]
-        return repr((code_key(), self._isa, arenas))
+        return repr((code_key(), self._isa, self._kv.kind))
 
     def allocated_bytes(self) -> dict[str, int]:
         """What this target has allocated, by the names of the plan's footprint."""
@@ -155,10 +122,9 @@ class NativeTarget(Target):
         return {
             "weights": self._weights.size_bytes,
             **({ADAPTER_ITEM: adapter} if adapter else {}),
-            "KV cache": sum(arena.size_bytes for arena in self._arenas),
+            "KV cache": self._kv.size_bytes,
             "logits": self._scratch.logits.nbytes + self._scratch.maxima.nbytes,
-            "activations": self._scratch.activation_bytes
-            + sum(array.nbytes for pair in self._angles for array in pair),
+            "activations": self._scratch.activation_bytes + self._shape_tables.angle_bytes,
             "node scratch": (
                 self._scratch.attention_bytes
                 + self._nodes.size_bytes
@@ -173,13 +139,11 @@ class NativeTarget(Target):
         none = np.zeros(self.spec.num_layers, np.int64)
         return none if self._experts is None else self._experts.read
 
-    def _open_sequence(self) -> BlockTable | SequenceTables:
-        if self.arena is not None:
-            return self.arena.table()
-        return SequenceTables([arena.table() for arena in self._arenas])
+    def _open_sequence(self) -> KvTables:
+        return self._kv.open()
 
-    def _fork(self, sequence: KvSequence, length: int) -> BlockTable | SequenceTables:
-        forked: BlockTable | SequenceTables = sequence.state.fork(length)
+    def _fork(self, sequence: KvSequence, length: int) -> KvTables:
+        forked: KvTables = sequence.state.fork(length)
         return forked
 
     def _forward(self, parts: Sequence[Part], rows: Rows) -> Pass:
@@ -206,10 +170,16 @@ class NativeTarget(Target):
             count, tokens = len(text.wanted), tree.tokens
             if count < len(tokens):
                 tokens = tokens[text.wanted]
-            self._weights.embedding.unpack_rows(tokens, self._scratch.stream[row:])
+            self._embed(tokens, self._scratch.stream[row:])
             row += count
         self._nodes.describe(self._tables, texts)
         return row
+
+    def _embed(self, tokens: NDArray[np.int32], out: NDArray[np.float32]) -> None:
+        """Write these tokens' embeddings [n] to the first rows of f32 [n or more, dim]."""
+        self._weights.embedding.unpack_rows(tokens, out)
+        if self.spec.embedding_scale != 1.0:
+            out[: len(tokens)] *= np.float32(self.spec.embedding_scale)
 
     def _go_on(self, parts: Sequence[Part], rows: Rows) -> Pass:
         """A pass over trees with nodes that have some layers behind them: the others catch up, then
@@ -271,7 +241,7 @@ class NativeTarget(Target):
         first, stream = len(early), self._scratch.stream
         end = first + len(tokens)
         sequence.state.reserve(sequence.length, sequence.length + end)
-        self._weights.embedding.unpack_rows(np.array(tokens, np.int32), stream)
+        self._embed(np.array(tokens, np.int32), stream)
         slots = self._nodes.in_order[:end]
         text = NodeRows(sequence, early.parents([*parents]), slots, slots[first:])
         self._nodes.describe(self._tables, [text])
@@ -404,14 +374,10 @@ class NativeTarget(Target):
 
     def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
         slots = path if sequence.early is None else sequence.early.slots[list(path)].tolist()
-        if not slots or slots[-1] == len(slots) - 1:  # ascending, so all are in place
-            return
-        length = sequence.length
-        for shape, c, own in zip(self._shapes, self._tables, sequence.state.tables, strict=True):
-            blocks, layers = own.addresses.ctypes.data, len(shape.layers)
-            for place, slot in enumerate(slots):
-                if slot != place:  # ascending, so a source is read before it is overwritten
-                    kv_places.move_kv(c, blocks, layers, length + slot, length + place)
+        self._kv.commit(self._tables, sequence, slots)
+
+    def _rewindable(self, sequence: KvSequence, length: int) -> int:
+        return self._kv.rewindable(sequence, length)
 
     def _truncate(self, sequence: KvSequence, length: int) -> None:
         sequence.state.release(length)
@@ -432,13 +398,7 @@ class NativeTarget(Target):
         )
 
     def _snapshot(self, sequence: KvSequence) -> Snapshot:
-        blocks = [content.copy() for content in sequence.state.contents(sequence.length)]
-        return Snapshot(sequence.length, blocks)
+        return self._kv.snapshot(sequence)
 
     def _restore(self, sequence: KvSequence, snapshot: Any) -> int:
-        if not isinstance(snapshot, Snapshot):
-            raise BackendError(f"a native target cannot restore a {type(snapshot).__name__}")
-        own = sequence.state.own_contents(0, snapshot.length)
-        for content, saved in zip(own, snapshot.blocks, strict=True):
-            content[:] = saved
-        return snapshot.length
+        return self._kv.restore(sequence, snapshot)

@@ -70,7 +70,7 @@ def native_footprint(
     running = [
         FootprintItem(
             "KV cache",
-            sequences * kv_bytes(spec, context, kv_type),
+            sequences * kv_bytes(spec, context, kv_type, rows),
             f"{times}{-(-context // KV_BLOCK)} x {KV_BLOCK} positions, {kv_type}",
             exact=True,
         ),

@@ -27,6 +27,8 @@ ATTENTION_ROWS, THREAD_ROWS, SPLIT_NODES = 12, 48, 16
 """Query rows that are kept together, rows a thread takes on, nodes whose spans threads share."""
 SPAN = 512
 """Positions whose softmax is computed at once."""
+KEPT_BEHIND = 256
+"""Positions that a window is kept longer than it is seen, so that a sequence can return to them."""
 SCORE_FLOATS = 14 * (SPAN + 256 + 80)
 """Scores a thread keeps: of 12 rows, and the values' scales twice; of a span and all nodes."""
 BLOCK, NUM_PLANES, ROW_GAP = 32, 7, 64
@@ -84,18 +86,28 @@ def adapter_bytes(tensors: Iterable[TensorInfo]) -> int:
     return weights_bytes(tensors) + (4 * tensors[0].shape[-1] if tensors else 0)
 
 
-def kv_bytes(spec: ModelSpec, positions: int, kv_type: str = "f16") -> int:
+def kv_bytes(spec: ModelSpec, positions: int, kv_type: str = "f16", rows: int = 0) -> int:
     """KV arena: blocks x (layers x kv_heads x 256 x bytes of a key and a value + 64).
 
     In f16 these are 2 x head_dim to 16 x 2 bytes. In int8 the key has head_dim to 4 bytes and an
     f16 scale for each 32, the value head_dim to 16 and one scale. In q4 both have half of head_dim
     to 32, and the same scales. Nodes that may be rejected yet lie in it too, past the committed
-    positions.
+    positions. Layers that see a window only keep that, and what passes of up to `rows` rows add.
     """
     return sum(
-        -(-positions // KV_BLOCK) * (count * _head_block_bytes(shape, kv_type) + ALIGNMENT)
+        -(-kept_positions(shape, positions, rows) // KV_BLOCK)
+        * (count * _head_block_bytes(shape, kv_type) + ALIGNMENT)
         for shape, count in kv_shapes(spec).items()
     )
+
+
+def kept_positions(shape: Attention, context_length: int, rows: int) -> int:
+    """Positions whose keys and values a sequence keeps at a time: all, or those in a window, in
+    whole spans, with those of a pass of so many rows and some to return to.
+    """
+    if not shape.reach:
+        return context_length
+    return min(context_length, shape.reach + KEPT_BEHIND + SPAN + rows + KV_BLOCK)
 
 
 def kv_shapes(spec: ModelSpec) -> dict[Attention, int]:

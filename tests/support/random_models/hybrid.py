@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.support.random_models import edits, parts
 from tests.support.random_models.dense import break_granite_scales, granite_scales
-from tests.support.random_models.moe import SWAPPED, break_routing, expert_keys, shared_gate
+from tests.support.random_models.moe import SWAPPED, expert_keys, shared_gate
 from tests.support.random_models.recipe import Recipe, Tensor
 
 
@@ -172,7 +172,9 @@ def _lfm2(arch: str, kv_heads: list[int]) -> Recipe:
         recipe.matrix(f"{block}shortconv.out_proj", dim, dim)
     third = edits.rows_in(np.array([2, 1, 0]), dim)
     second = edits.rows_in(np.array([1, 0, 2]), dim)
-    recipe.breaks("the gate after is the input", {"in_proj.weight": edits.rows_in(np.array([0, 2, 1]), dim)})
+    recipe.breaks(
+        "the gate after is the input", {"in_proj.weight": edits.rows_in(np.array([0, 2, 1]), dim)}
+    )
     recipe.breaks("gates swapped", {"in_proj.weight": second})
     del third
     recipe.breaks("taps the other way", {"conv.weight": edits.reversed_columns})

@@ -138,7 +138,9 @@ class Recipe:
         tokens = llama_vocabulary(VOCABULARY_SIZE) if spm else gpt2_vocabulary(VOCABULARY_SIZE)
         return {"general.name": f"random-{self.arch}"} | fields | tokens
 
-    def arrays(self, seed: int = 0, breakage: Breakage | None = None) -> Iterator[tuple[str, Array]]:
+    def arrays(
+        self, seed: int = 0, breakage: Breakage | None = None
+    ) -> Iterator[tuple[str, Array]]:
         """Every tensor's values, edited where the breakage says so."""
         edits = dict(breakage.edits) if breakage else {}
         for name, tensor in self.tensors.items():

@@ -27,7 +27,7 @@ from edgespec.system.jit import inner_kernel
 
 # The layer's place in the arena; matrices: a key of 0 is another layer's, a value of 0 is the key,
 # a gate of 0 is none; their biases or 0; and the gains of norms of heads, or 0 (ones for a norm
-# without gain). Where the norm is of all heads together, it is its width in IS_WHOLE.
+# without gain).
 (LAYER, QUERY, KEY, VALUE, GATE, QUERY_BIAS, KEY_BIAS, VALUE_BIAS, GATE_BIAS, QUERY_NORM, KEY_NORM,
  VALUE_NORM) = range(t.ARGUMENTS, t.ARGUMENTS + 12)  # fmt: skip
 
@@ -70,12 +70,16 @@ def _norm_head(c, row, gain):
 
 @inner_kernel
 def _turn(c, node, row, gain, factor_bits):
-    """Norm and rotate one head in place, in the order that the model does."""
+    """Norm and rotate one head in place, in the order that the model does; then times a factor."""
     if c[t.NORM_AFTER_ROPE] == 0:
         _norm_head(c, row, gain)
-    _rotate(c, node, row, factor_bits)
-    if c[t.NORM_AFTER_ROPE] != 0:
-        _norm_head(c, row, gain)
+        _rotate(c, node, row, factor_bits)
+        return
+    _rotate(c, node, row, np.int64(ONE_BITS))
+    _norm_head(c, row, gain)  # which would undo a factor
+    factor = bits_to_float(np.int32(factor_bits))
+    for i in range(c[t.HEAD_DIM]):
+        store_float(row + 4 * i, load_float(row + 4 * i) * factor)
 
 
 @inner_kernel
@@ -92,18 +96,20 @@ def _grow(c, node, row):
 
 
 @inner_kernel
-def _place_query(c, stage, head, node):
-    """One head's query, from QUERY to ROTATED."""
+def _place_query(c, gain, head, node):
+    """One head's query, from QUERY to ROTATED; the gain is that of its norm, or 0."""
     group = c[t.NUM_HEADS] // c[t.NUM_KV_HEADS]
     row = c[t.QUERY] + node * c[t.QUERY_STRIDE] + 4 * head * c[t.HEAD_DIM]
-    _turn(c, node, row, word(stage, QUERY_NORM), c[t.QUERY_SCALE_BITS])
+    _turn(c, node, row, gain, c[t.QUERY_SCALE_BITS])
     _grow(c, node, row)
     put_query(c, head // group, first_query(c, node) + head % group, row)
 
 
 @inner_kernel
-def _place_key(c, stage, head, node):
-    """One head's key and value, from KEY and VALUE to the arena."""
+def _place_key(c, stage, gain, head, node):
+    """One head's key and value, from KEY and VALUE to the arena; the gain is of the key's norm,
+    or 0.
+    """
     dim = c[t.HEAD_DIM]
     key = c[t.KEY] + node * c[t.KEY_STRIDE] + 4 * head * dim
     value = c[t.VALUE] + node * c[t.VALUE_STRIDE] + 4 * head * dim
@@ -111,7 +117,7 @@ def _place_key(c, stage, head, node):
         for i in range(dim):
             store_float(value + 4 * i, load_float(key + 4 * i))
     _norm_head(c, value, word(stage, VALUE_NORM))
-    _turn(c, node, key, word(stage, KEY_NORM), np.int64(ONE_BITS))
+    _turn(c, node, key, gain, np.int64(ONE_BITS))
     blocks = part_entry(c, node_entry(c, node, t.PART), t.BLOCKS)
     store_kv(c, blocks, word(stage, LAYER), head, node_entry(c, node, t.SLOT), key, value)
 
@@ -132,7 +138,7 @@ def _queries(c, stage, unit, heads, tiles):
     _multiply(c, word(stage, QUERY), bias, first, last, c[t.QUERY], c[t.QUERY_STRIDE])
     for head in range(unit * heads, min(unit * heads + heads, c[t.NUM_HEADS])):
         for node in range(c[t.NUM_ROWS]):
-            _place_query(c, stage, head, node)
+            _place_query(c, word(stage, QUERY_NORM), head, node)
 
 
 @inner_kernel
@@ -146,7 +152,27 @@ def _keys(c, stage, unit, heads, tiles):
         _multiply(c, word(stage, VALUE), bias, first, last, c[t.VALUE], c[t.VALUE_STRIDE])
     for head in range(unit * heads, min(unit * heads + heads, c[t.NUM_KV_HEADS])):
         for node in range(c[t.NUM_ROWS]):
-            _place_key(c, stage, head, node)
+            _place_key(c, stage, word(stage, KEY_NORM), head, node)
+
+
+def place(table, stage, thread):
+    """This thread's rows of queries and keys that were projected before, because all heads of one
+    are normed together.
+    """
+    c = int64s_at(table, t.NUM_ENTRIES)
+    none = np.int64(0)
+    for node in range(thread, c[t.NUM_ROWS], c[t.THREADS]):
+        row, gain = c[t.QUERY] + node * c[t.QUERY_STRIDE], word(stage, QUERY_NORM)
+        width = c[t.NUM_HEADS] * c[t.HEAD_DIM] >> 4
+        call_row(c[t.OPS + t.NORM], (row, gain, row, width, c[t.EPSILON_BITS]))
+        row, gain = c[t.KEY] + node * c[t.KEY_STRIDE], word(stage, KEY_NORM)
+        width = c[t.NUM_KV_HEADS] * c[t.HEAD_DIM] >> 4
+        call_row(c[t.OPS + t.NORM], (row, gain, row, width, c[t.EPSILON_BITS]))
+        for head in range(c[t.NUM_HEADS]):
+            _place_query(c, none, head, node)
+        for head in range(c[t.NUM_KV_HEADS]):
+            _place_key(c, stage, none, head, node)
+    return 0
 
 
 def project(table, stage, thread):
