@@ -42,8 +42,8 @@ def refusal(spec: ModelSpec, tensors: Iterable[TensorInfo]) -> str:
 
 def _other_part(spec: ModelSpec) -> str:
     """The first part that is not computed, "" when there is none."""
-    if spec.per_layer_embedding or spec.streams:
-        return "embeddings of every layer, or several residual streams"
+    if spec.streams:
+        return "several residual streams"
     return next((part for part in map(_other_part_of_layer, spec.layers) if part), "")
 
 
@@ -56,7 +56,7 @@ def _other_part_of_layer(layer: LayerSpec) -> str:
             return f"experts whose width is no multiple of {TILE_ROWS}"
     elif ffn is None or ffn.cutoff:
         return "layers without a feed-forward part, or with gates that are cut off"
-    if layer.altup or layer.laurel or layer.per_layer:
+    if layer.altup or layer.laurel:
         return "layers of several streams"
     whole = attention.heads * attention.head_dim
     norms = [attention.query_norm, attention.key_norm, attention.value_norm]

@@ -15,10 +15,11 @@ from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.moe import stages as moe
 from edgespec.backends.native.kernels.stages import angles, attend, gated, multiply, norm, project
+from edgespec.backends.native.per_layer import PerLayerInputs
 from edgespec.backends.native.shape_tables import Tables
 from edgespec.backends.native.shapes import float_bits
 from edgespec.backends.native.weights import Weights
-from edgespec.models.layers import Attention, Dense, LayerSpec, Matrix, Moe, Norm
+from edgespec.models.layers import Attention, Dense, LayerSpec, Matrix, Moe, Norm, PerLayerInput
 from edgespec.models.spec import ModelSpec
 from edgespec.system.addresses import Entry, address_of
 
@@ -30,10 +31,15 @@ class Program:
     """The stages of a model, as int64 [stages, words], and where its layers and its head start."""
 
     def __init__(
-        self, spec: ModelSpec, weights: Weights, tables: Tables, experts: Experts | None = None
+        self,
+        spec: ModelSpec,
+        weights: Weights,
+        tables: Tables,
+        per_layer: PerLayerInputs | None = None,
+        experts: Experts | None = None,
     ) -> None:
         self._spec, self._weights, self._tables = spec, weights, tables
-        self._experts = experts
+        self._per_layer, self._experts = per_layer, experts
         self._base: int = tables.base.ctypes.data
         self._isa = isa.chosen()
         stages = self._prelude()
@@ -42,6 +48,9 @@ class Program:
         """Where each layer starts, and the last one ends."""
         for number, layer in enumerate(spec.layers):
             self.starts.append(len(stages))
+            if number == 0 and per_layer is not None:
+                stages.append(self._norm(is_normed=1))
+                stages += [self._stage(*own) for own in per_layer.first_stages(weights)]
             stages += self._layer(number, layer)
         self.starts.append(len(stages))
         self.head = len(stages)
@@ -96,6 +105,9 @@ class Program:
             ending = layer.ffn_post_norm, layer.residual_scale, layer.output_scale
             fed, joining = self._dense(layer.ffn, *ending)
         stages += fed
+        if layer.per_layer is not None:
+            joined, joining = self._add_embedding(number, layer.per_layer, joining)
+            stages += joined
         if joining:
             factor = self._weights.number(layer.output_scale) if layer.output_scale else 1.0
             stages.append(self._norm(stream_factor=float_bits(factor), **joining))
@@ -188,6 +200,16 @@ class Program:
             self._stage(attend.finish, seen | gating, where),
             output,
         ], joining
+
+    def _add_embedding(
+        self, number: int, own: PerLayerInput, joining: dict[str, int]
+    ) -> tuple[Stages, dict[str, int]]:
+        """What the layer's own embedding of the tokens adds, of the stream as it is by then."""
+        assert self._per_layer is not None
+        gelu = self._operation("gelu")
+        gate = self._per_layer.gate_stage(self._weights, own, number, gelu)
+        output, joining_next = self._output(own.projection, table.GATED, own.norm, 1.0)
+        return [self._norm(is_normed=1, **joining), self._stage(*gate), output], joining_next
 
     def _projection(self, own: Attention, operands: dict[int, int], where: int) -> Stages:
         """Whole heads at a time, or where all heads are normed together, all and then these."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from edgespec.backends.native.kv_store import Tables as KvTables
 from edgespec.backends.native.limits import refusal
 from edgespec.backends.native.node_tables import NodeRows, NodeTables
 from edgespec.backends.native.pace import Pace
+from edgespec.backends.native.per_layer import PerLayerInputs
 from edgespec.backends.native.program import Program
 from edgespec.backends.native.scratch import Scratch
 from edgespec.backends.native.shape_tables import Tables
@@ -64,6 +66,8 @@ class NativeTarget(Target):
         self._shapes = shapes_of(spec, file, plan.context_length)
         self._kv = KvStore(self._shapes, plan)
         self.arena = self._kv.only
+        if spec.per_layer_embedding is not None:  # a pass that goes on lacks its nodes' embeddings
+            self.capabilities = replace(self.capabilities, early_exit=False)
         super().__init__(spec, plan.context_length, plan.max_nodes, plan.sequences)
         self._isa = isa.chosen()
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
@@ -90,9 +94,11 @@ class NativeTarget(Target):
         self._tables = self._shape_tables.words
         self._table = self._shape_tables.base
         self._nodes.fill(self._tables)
-        rows = len(self._scratch.stream)
+        extra, rows = spec.per_layer_embedding, len(self._scratch.stream)
+        self._per_layer = None if extra is None else PerLayerInputs(spec, extra, rows)
         self._experts = Experts.of(spec, self._weights, self._table, rows, plan.threads)
-        self._program = Program(spec, self._weights, self._shape_tables, self._experts)
+        parts = self._per_layer, self._experts
+        self._program = Program(spec, self._weights, self._shape_tables, *parts)
         self._program.fill(self._table)
         self._head = (0, 0)
         """Its first stage and the one after its last."""
@@ -119,12 +125,13 @@ class NativeTarget(Target):
     def allocated_bytes(self) -> dict[str, int]:
         """What this target has allocated, by the names of the plan's footprint."""
         adapter = self._adapters.size_bytes
+        extra = 0 if self._per_layer is None else self._per_layer.size_bytes
         return {
             "weights": self._weights.size_bytes,
             **({ADAPTER_ITEM: adapter} if adapter else {}),
             "KV cache": self._kv.size_bytes,
             "logits": self._scratch.logits.nbytes + self._scratch.maxima.nbytes,
-            "activations": self._scratch.activation_bytes + self._shape_tables.angle_bytes,
+            "activations": self._scratch.activation_bytes + self._shape_tables.angle_bytes + extra,
             "node scratch": (
                 self._scratch.attention_bytes
                 + self._nodes.size_bytes
@@ -171,6 +178,8 @@ class NativeTarget(Target):
             if count < len(tokens):
                 tokens = tokens[text.wanted]
             self._embed(tokens, self._scratch.stream[row:])
+            if self._per_layer is not None:
+                self._per_layer.look_up(self._weights, tokens, row)
             row += count
         self._nodes.describe(self._tables, texts)
         return row

@@ -51,8 +51,24 @@ PACKED: dict[TensorType, tuple[int, int]] = {
     TensorType.Q4_K: (256, 148),
     TensorType.Q5_K: (256, 180),
     TensorType.Q6_K: (256, 210),
+    TensorType.IQ4_XS: (256, 138),
+    TensorType.MXFP4: (32, 17),
+    TensorType.NVFP4: (64, 36),
+    TensorType.Q3_K: (256, 114),
+    TensorType.Q2_K: (256, 84),
+    TensorType.IQ3_S: (256, 138),
+    TensorType.IQ3_XXS: (256, 138),
+    TensorType.IQ2_S: (256, 114),
+    TensorType.IQ2_XS: (256, 114),
+    TensorType.IQ2_XXS: (256, 106),
+    TensorType.IQ1_M: (256, 114),
+    TensorType.IQ1_S: (256, 106),
+    TensorType.TQ2_0: (256, 66),
+    TensorType.TQ1_0: (256, 66),
 }
-"""(elements, bytes) of a group once repacked; 6-bit scales and minima become bytes."""
+"""(elements, bytes) of a group once repacked: 6-bit scales and minima become bytes, weights of grid
+types 4 bits (IQ3) or 3 (IQ2, IQ1), those of TQ1_0 2.
+"""
 
 _NOT_HELD = frozenset({"rope_freqs.weight"})
 
@@ -148,7 +164,8 @@ def has_branches(spec: ModelSpec) -> bool:
     """Whether some part's output is changed before it joins the residual stream."""
     return any(
         layer.mixer_post_norm or layer.ffn_post_norm or layer.residual_scale != 1.0
-        or layer.output_scale or isinstance(layer.ffn, Moe) and layer.ffn.beside
+        or layer.output_scale or layer.per_layer
+        or (isinstance(layer.ffn, Moe) and layer.ffn.beside)
         for layer in spec.layers
     )  # fmt: skip
 
@@ -278,6 +295,8 @@ def _row_bytes(spec: ModelSpec) -> int:
     widths = (q_dim, spec.kv_dim, spec.kv_dim, max(dense_dim(spec), spec.dim), gates)
     floats = spec.dim + sum(round_up(width, 16) for width in widths)
     floats += spec.dim if has_branches(spec) else 0
+    if spec.per_layer_embedding is not None:
+        floats += 2 * spec.per_layer_embedding.table.columns
     floats += sum(shape.rope.dim // 2 * 2 for shape in kv_shapes(spec) if shape.rope)
     inputs = sum(map(_input_bytes, (spec.dim, q_dim, dense_dim(spec))))
     return 4 * floats + inputs
