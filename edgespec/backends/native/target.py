@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from edgespec.backends.base import Part, Target
 from edgespec.backends.native.adapters import Adapters
 from edgespec.backends.native.early import EarlyNodes, EarlyStates
+from edgespec.backends.native.experts import Experts
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
@@ -99,7 +100,8 @@ class NativeTarget(Target):
         self._nodes.fill(self._tables)
         extra, rows = spec.per_layer_embedding, len(self._scratch.stream)
         self._per_layer = None if extra is None else PerLayerInputs(spec, extra, rows)
-        parts = self._per_layer, self._recurrent
+        self._experts = Experts.of(spec, self._weights, self._table, rows, plan.threads)
+        parts = self._per_layer, self._recurrent, self._experts
         self._program = Program(spec, self._weights, self._shape_tables, *parts)
         self._program.fill(self._table)
         self._head = (0, 0)
@@ -137,9 +139,18 @@ class NativeTarget(Target):
             "logits": self._scratch.logits.nbytes + self._scratch.maxima.nbytes,
             "activations": self._scratch.activation_bytes + self._shape_tables.angle_bytes + extra,
             "node scratch": (
-                self._scratch.attention_bytes + self._nodes.size_bytes + self._early.rows.nbytes
+                self._scratch.attention_bytes
+                + self._nodes.size_bytes
+                + self._early.rows.nbytes
+                + (self._experts.scratch.size_bytes if self._experts else 0)
             ),
         }
+
+    @property
+    def experts_read(self) -> NDArray[np.int64]:
+        """How many experts the last pass read in each layer, int64 [layers]; 0 where none mix."""
+        none = np.zeros(self.spec.num_layers, np.int64)
+        return none if self._experts is None else self._experts.read
 
     def _open_sequence(self) -> KvTables:
         return self._kv.open()
@@ -418,6 +429,7 @@ class NativeTarget(Target):
         del (
             self._weights,
             self._program,
+            self._experts,
             self._scratch,
             self._views,
             self._tiles,
