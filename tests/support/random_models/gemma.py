@@ -6,8 +6,8 @@ from tests.support.random_models import edits, parts
 from tests.support.random_models.dense import windows
 from tests.support.random_models.recipe import Recipe
 
-ADDED = 2.0
-"""Mean gain of the norms after sublayers: the scaled embedding is about four."""
+EMBEDDED, ADDED = 0.02, 0.8
+"""Spread of the embedding, which is 0.3 when scaled, and mean gain of the norms after sublayers."""
 
 
 def gemma2() -> Recipe:
@@ -87,7 +87,7 @@ def gemma4_moe() -> Recipe:
         _gemma4_attention(recipe, block, layer, own=True, values=not full)
         sandwich(recipe, block, 256)
         # The router reads values of about one over the root of the width.
-        parts.router(recipe, block, 16, gain=2.0 * dim**0.5)
+        parts.router(recipe, block, 16, gain=3.0 * dim**0.5)
         recipe.gains(f"{block}ffn_gate_inp.scale", dim)
         recipe.norm(f"{block}pre_ffw_norm_2", dim)
         recipe.norm(f"{block}post_ffw_norm_1", dim)
@@ -166,5 +166,5 @@ def _finished(recipe: Recipe, width: int | None = 64) -> Recipe:
     if width is not None:
         recipe.breakages.append(edits.wrong_rotation(recipe, False))
     recipe.breaks("another base", rope__freq_base=recipe.rope_base / 50)
-    parts.ends(recipe, tied=True, norm_mean=4.0)
+    parts.ends(recipe, tied=EMBEDDED, norm_mean=40.0)
     return recipe
