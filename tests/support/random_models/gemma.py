@@ -8,6 +8,8 @@ from tests.support.random_models.recipe import Recipe
 
 EMBEDDED, ADDED = 0.02, 0.8
 """Spread of the embedding, which is 0.3 when scaled, and mean gain of the norms after sublayers."""
+OWN_WIDTH = 256
+"""Of the embedding of its own that every layer has."""
 
 
 def gemma2() -> Recipe:
@@ -53,15 +55,14 @@ def gemma4() -> Recipe:
     recipe = Recipe("gemma4", 9, 4, 1, 128, [256] * 6 + [512] * 3, vocabulary="llama")
     recipe.rope_base = 1000000.0
     _gemma4_keys(recipe, period=3)
-    recipe.keys |= {"attention.shared_kv_layers": 3, "embedding_length_per_layer_input": 64}
+    recipe.keys |= {"attention.shared_kv_layers": 3, "embedding_length_per_layer_input": OWN_WIDTH}
     for layer, block in enumerate(recipe.blocks()):
         assert isinstance(recipe.ffn, list)
         _gemma4_attention(recipe, block, layer, own=layer < 6, values=True)
         sandwich(recipe, block, recipe.ffn[layer])
-        own_embedding(recipe, block, 64)
+        own_embedding(recipe, block, OWN_WIDTH)
         recipe.given(f"{block}layer_output_scale.weight", [0.8 + 0.05 * layer])
-    own_embeddings(recipe, 64)
-    recipe.breaks("no scale of layers", {"layer_output_scale.weight": edits.ones})
+    own_embeddings(recipe, OWN_WIDTH)
     return _finished(recipe, width=None)
 
 
@@ -143,6 +144,7 @@ def _gemma4_keys(recipe: Recipe, period: int) -> None:
     recipe.breaks("one base for all", rope__freq_base_swa=1000000.0)
     recipe.breaks("all of a head turned", {"rope_freqs.weight": edits.ones})
     recipe.breaks("logits hardly capped", final_logit_softcapping=1000.0)
+    recipe.breaks("no scale of layers", {"layer_output_scale.weight": edits.ones})
 
 
 def _gemma4_attention(recipe: Recipe, block: str, layer: int, *, own: bool, values: bool) -> None:

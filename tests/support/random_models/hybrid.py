@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.support.random_models import edits, parts
 from tests.support.random_models.dense import break_granite_scales, granite_scales
-from tests.support.random_models.moe import SWAPPED, break_routing, expert_keys, shared_gate
+from tests.support.random_models.moe import SWAPPED, expert_keys, shared_gate
 from tests.support.random_models.recipe import Recipe, Tensor
 
 
@@ -37,7 +37,7 @@ def qwen35moe() -> Recipe:
 
 def qwen35_wide() -> Recipe:
     """The same with states as wide as the real ones, 128, and no block of MTP."""
-    recipe = _qwen35("qwen35", width=128, key_heads=1, value_heads=3, extra=0)
+    recipe = _qwen35("qwen35", width=128, extra=0)
     for block in recipe.blocks():
         parts.ffn(recipe, block)
     return recipe
@@ -95,7 +95,7 @@ def granitehybrid_moe() -> Recipe:
 
 
 def _qwen35(
-    arch: str, width: int = 64, key_heads: int = 2, value_heads: int = 6, extra: int = 1
+    arch: str, width: int = 64, key_heads: int = 2, value_heads: int = 4, extra: int = 1
 ) -> Recipe:
     """All but the feed-forward; `extra` blocks at the end are not run by an ordinary pass."""
     recipe = Recipe(arch, 8 + extra, 4, 2, 64, rope_dim=32, rope_base=10000000.0)
@@ -130,12 +130,10 @@ def _qwen35(
         recipe.matrix(f"{block}ssm_out", dim, value_heads * width, gain=1.5)
     if extra:
         parts.multi_token_block(recipe, "blk.8.")
-    per_key = value_heads // key_heads
-    if key_heads > 1:
-        order = np.arange(value_heads).reshape(per_key, key_heads).T.ravel()
-        # Every value head's rows moved as if neighbours shared a key head.
-        grouped = edits.rows_in(order, width, 2 * key_heads * width)
-        recipe.breaks("value heads of other key heads", {"attn_qkv.weight": grouped})
+    # Value heads moved as if neighbours shared a key head.
+    order = np.arange(value_heads).reshape(-1, key_heads).T.ravel()
+    grouped = edits.rows_in(order, width, 2 * key_heads * width)
+    recipe.breaks("value heads of other key heads", {"attn_qkv.weight": grouped})
     recipe.breaks("gates before queries", {"attn_q.weight": _gates_first(64)})
     recipe.breaks("taps the other way", {"ssm_conv1d.weight": edits.reversed_columns})
     recipe.breaks("fewer pairs turned", rope__dimension_sections=[1, 1, 1, 13])

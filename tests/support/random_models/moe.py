@@ -94,10 +94,10 @@ def glm4moe() -> Recipe:
 def llama4() -> Recipe:
     """Llama 4 Maverick: 48 layers, 5120 wide, 40 heads of 128 on 8, every 2nd layer experts.
 
-    llama.cpp cuts attention into chunks of 8,192 whatever the file says, so a text must be longer.
+    llama.cpp cuts attention into chunks of 8,192 whatever the file says.
     """
-    recipe = Recipe("llama4", 8, 4, 2, 32, rope_base=500000.0, epsilon=1e-5, context=16384)
-    recipe.num_tokens = 8192 + 64
+    recipe = Recipe("llama4", 8, 8, 2, 32, rope_base=500000.0, epsilon=1e-5, context=16384)
+    recipe.far_tokens = 8192 + 64
     expert_keys(recipe, 8, 1, 256)
     recipe.keys["interleave_moe_layer_step"] = 2
     for layer, block in enumerate(recipe.blocks()):

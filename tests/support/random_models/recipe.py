@@ -86,7 +86,9 @@ class Recipe:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     breakages: list[Breakage] = field(default_factory=list)
     num_tokens: int = 160
-    """Tokens of a text that reaches all that depends on position, beyond every window."""
+    """Tokens of a text that reaches what depends on position, beyond every window."""
+    far_tokens: int = 0
+    """Tokens of a text that reaches the rest of it, where that is far."""
 
     def add(self, name: str, tensor: Tensor) -> None:
         assert name not in self.tensors, name
@@ -145,7 +147,9 @@ class Recipe:
         # llama.cpp treats the vocabularies of some names in ways of its own, e.g. of "phi3".
         return {"general.name": "random weights"} | fields | tokens
 
-    def arrays(self, seed: int = 0, breakage: Breakage | None = None) -> Iterator[tuple[str, Array]]:
+    def arrays(
+        self, seed: int = 0, breakage: Breakage | None = None
+    ) -> Iterator[tuple[str, Array]]:
         """Every tensor's values, edited where the breakage says so."""
         edits = dict(breakage.edits) if breakage else {}
         for name, tensor in self.tensors.items():
