@@ -102,13 +102,13 @@ def gemma4_moe() -> Recipe:
     return _finished(recipe, width=None)
 
 
-def sandwich(recipe: Recipe, block: str, width: int = 512) -> None:
-    """Four norms and the feed-forward between the last two."""
+def sandwich(recipe: Recipe, block: str, width: int = 512, added: float = ADDED) -> None:
+    """Four norms and the feed-forward between the last two; `added` is the last one's mean gain."""
     recipe.norm(f"{block}attn_norm", recipe.dim)
     recipe.norm(f"{block}post_attention_norm", recipe.dim, mean=ADDED)
     recipe.norm(f"{block}ffn_norm", recipe.dim)
     parts.ffn(recipe, block, width)
-    recipe.norm(f"{block}post_ffw_norm", recipe.dim, mean=ADDED)
+    recipe.norm(f"{block}post_ffw_norm", recipe.dim, mean=added)
 
 
 def own_embedding(recipe: Recipe, block: str, width: int) -> None:
@@ -153,7 +153,7 @@ def _gemma4_attention(recipe: Recipe, block: str, layer: int, *, own: bool, valu
     width = 128 if layer % period == period - 1 else 64
     kv_heads = recipe.kv_heads if isinstance(recipe.kv_heads, int) else recipe.kv_heads[layer]
     dim = recipe.dim
-    gain = (2.0 / width**0.5) ** 0.5
+    gain = (1.3 / width**0.5) ** 0.5
     recipe.matrix(f"{block}attn_q", recipe.heads * width, dim)
     recipe.norm(f"{block}attn_q_norm", width, mean=gain)
     if own:

@@ -22,7 +22,7 @@ def gemma3n() -> Recipe:
     dim = recipe.dim
     for block in recipe.blocks():
         parts.attention(recipe, block, peaked=1.0, qk_norm=gain)
-        sandwich(recipe, block, 256)
+        sandwich(recipe, block, 256, added=0.5)
         own_embedding(recipe, block, OWN_WIDTH)
         recipe.matrix(f"{block}laurel_l", LOW_RANK, dim)
         recipe.matrix(f"{block}laurel_r", dim, LOW_RANK)
@@ -30,7 +30,7 @@ def gemma3n() -> Recipe:
         recipe.matrix(f"{block}altup_correct_coef", STREAMS, STREAMS, gain=0.4, exact=True)
         recipe.norm(f"{block}altup_correct_scale", dim)
         # The router reads values of about one over the width.
-        recipe.matrix(f"{block}altup_router", STREAMS, dim, gain=float(dim))
+        recipe.matrix(f"{block}altup_router", STREAMS, dim, gain=dim / 2)
         recipe.norm(f"{block}altup_router_norm", dim)
         recipe.matrix(f"{block}altup_predict_coef", STREAMS**2, STREAMS, gain=0.2, exact=True)
     own_embeddings(recipe, OWN_WIDTH)
