@@ -122,7 +122,10 @@ class Reader:
 
     def heads(self) -> int:
         """Of the layer that has most."""
-        return max(self.counts("attention.head_count", least=0))
+        most = max(self.counts("attention.head_count", least=0))
+        if not most:
+            raise self.wrong("attention.head_count should be above 0 in some layer")
+        return most
 
     def rope(
         self,
