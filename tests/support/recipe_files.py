@@ -24,7 +24,7 @@ def header(
     keys: Mapping[str, Any] | None = None,
     shapes: Mapping[str, tuple[int, ...] | None] | None = None,
 ) -> GgufHeader:
-    """A recipe's header; `keys`, without prefix, and `shapes` replace what they name, None removes."""
+    """A recipe's header; `keys`, without prefix, and `shapes` replace what they name."""
     metadata = recipe.metadata() | {"general.architecture": recipe.arch}
     metadata |= {f"{recipe.arch}.{key}": value for key, value in (keys or {}).items()}
     found = {name: tensor.shape for name, tensor in recipe.tensors.items()} | dict(shapes or {})
