@@ -89,7 +89,7 @@ def scores(
     *,
     context: int = 0,
     kv_type: str = "f16",
-    threads: int = 2,
+    threads: int = 1,
 ) -> Iterator[Scores]:
     """Of each model, the logits of all positions of the text and of `num_tokens` greedy ones.
 
