@@ -18,6 +18,7 @@ from training.evaluate import evaluate
 from training.export import export, load_model
 from training.model import SHAPES, Shape
 from training.sample import as_chat, sample
+from training.start import load_tokenizer
 from training.train import Settings, run
 
 SMOKE_SHAPE = Shape(
@@ -56,9 +57,10 @@ def changed_settings(changes: list[str]) -> Settings:
 
 
 def do_prepare(options: argparse.Namespace) -> None:
-    """Train the tokenizer and write the token streams."""
+    """Train the tokenizer, or take that of a file, and write the token streams."""
     shape, limit = (SMOKE_SHAPE, SMOKE_RECORDS) if options.smoke else (SHAPES["tiny"], None)
-    data.prepare(options.data, token_folder(options), shape.vocab_size, limit)
+    tokenizer = None if options.start is None else load_tokenizer(options.start)
+    data.prepare(options.data, token_folder(options), shape.vocab_size, limit, tokenizer)
 
 
 def do_run(options: argparse.Namespace) -> None:
@@ -124,7 +126,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting (run)"
     )
     parser.add_argument(
-        "--from", dest="start", type=Path, metavar="FILE", help="GGUF file to start from (run)"
+        "--from", dest="start", type=Path, metavar="FILE", help="GGUF file to start from (prepare: its tokenizer; run: its weights)",
     )
     parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
     parser.add_argument("--threads", type=int, default=os.cpu_count())

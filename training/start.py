@@ -1,4 +1,4 @@
-"""Weights to start from: those of an exported file, where no checkpoint is left to go on from."""
+"""What to start from: the weights and the tokenizer of an exported file."""
 
 from __future__ import annotations
 
@@ -8,8 +8,21 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
+from tokenizers import Tokenizer, models
 
+from training.data import SPECIAL_TOKENS, byte_level
 from training.model import TinyLlama
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Return the tokenizer of a GGUF file that `export` wrote: weights fit one vocabulary only."""
+    fields = gguf.GGUFReader(path).fields
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    merges = [tuple(pair.split(" ")) for pair in fields["tokenizer.ggml.merges"].contents()]
+    vocab = {token: index for index, token in enumerate(tokens)}
+    tokenizer = byte_level(models.BPE(vocab=vocab, merges=merges))
+    tokenizer.add_special_tokens(SPECIAL_TOKENS)
+    return tokenizer
 
 
 def load_weights(model: TinyLlama, path: Path, tokenizer: Path) -> None:
