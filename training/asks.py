@@ -100,7 +100,7 @@ QUESTIONS = """
 Why is the sky blue?|Tell me why the sky is blue.
 > The air scatters blue light more than red light, so the sky looks blue.
 What is rain?|Explain rain.|Where does rain come from?
-> Rain is water that falls from clouds. The sun warms the sea, water rises as vapour, and clouds form.
+> Rain is water that falls from clouds. The sun warms the sea, vapour rises, and clouds form.
 Why do we sleep?|Why is sleep important?
 > We sleep so that the body and the mind can rest.
 What is the sun?|Explain the sun in one sentence.
@@ -118,7 +118,7 @@ What do bees make?|What do bees do?
 What do plants need to grow?|What does a plant need?
 > Plants need water, light, air and good soil.
 How do I make tea?|How do you make a cup of tea?|Tell me how to make tea.
-> 1. Boil some water.\\n2. Put a tea bag in a cup.\\n3. Pour in the hot water.\\n4. Wait four minutes.
+> 1. Boil some water.\\n2. Put a tea bag in a cup.\\n3. Pour the water in.\\n4. Wait four minutes.
 How can I sleep better?|Give me a tip for better sleep.
 > Go to bed at the same time each night, and put away bright screens an hour before.
 How can I learn faster?|Give me a tip for learning.

@@ -43,7 +43,7 @@ SOURCES: tuple[Source, ...] = (
     Source("taskmaster", "tasks", 0.4),
     Source("python_functions", "tasks", 1.0),
     Source("identity", "tasks", 40.0),
-    Source("short_asks", "tasks", 4.0),
+    Source("short_asks", "tasks", 12.0),
 )
 
 # A few lines of the project's own, so that the model knows what it is when asked.
