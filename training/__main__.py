@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from training.export import export, load_model
 from training.sample import as_chat, sample
 from training.shape import SHAPES, Shape
 from training.start import load_tokenizer
-from training.train import Settings, cooling, run
+from training.train import Settings, run, start_cooling
 
 SMOKE_SHAPE = Shape(
     width=256,
@@ -87,13 +86,11 @@ def do_cool(options: argparse.Namespace) -> None:
     """Let the rate of a copy of the run fall to zero, so that the run itself can go on."""
     source = run_folder(options)
     out = source.with_name(f"{source.name}-cool")
-    checkpoint = source if not (out / "checkpoint.pt").exists() else out
-    state = torch.load(checkpoint / "checkpoint.pt", map_location="cpu", weights_only=True)
+    checkpoint = out / "checkpoint.pt"
+    if not checkpoint.exists():
+        start_cooling(source / "checkpoint.pt", checkpoint, 5 if options.smoke else options.steps)
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)
     settings = Settings(**state["settings"])
-    if checkpoint is source:
-        out.mkdir(exist_ok=True)
-        shutil.copy(source / "checkpoint.pt", out / "checkpoint.pt")
-        settings = cooling(settings, state["step"], 5 if options.smoke else options.steps)
     settings = changed_settings(options.set, settings)
     compiled = not (options.eager or options.smoke)
     run(token_folder(options), out, Shape(**state["shape"]), settings, compiled)

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -74,15 +74,19 @@ def learning_rate(step: int, settings: Settings) -> float:
     return min(1.0, (step + 1) / settings.warmup_steps, max(0.01, left))
 
 
-def cooling(settings: Settings, step: int, steps: int) -> Settings:
-    """Return the settings of `steps` more steps in which the rate falls to almost zero.
+def start_cooling(source: Path, target: Path, steps: int) -> None:
+    """Write a checkpoint from which `steps` more steps bring the rate down to almost zero.
 
     A run at a constant rate can go on for ever; what is exported is a copy of it, cooled: its loss
     is much lower ("MiniCPM: Unveiling the Potential of Small Language Models with Scalable
     Training Strategies", section 4). The last third runs at the model's full context.
     """
-    share = steps / (step + steps)
-    return replace(settings, steps=step + steps, decay_share=share, long_share=share / 3)
+    state = torch.load(source, map_location="cpu", weights_only=True)
+    last = state["step"] + steps
+    share = steps / last
+    state["settings"] |= {"steps": last, "decay_share": share, "long_share": share / 3}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(state, target)
 
 
 def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
