@@ -21,6 +21,7 @@ from tests.support.targets import PLAN
 
 PARTS = ["gemma3", "granite", "phi3", "smollm3", "mistral3", "ministral3"]
 PARTS += ["gemma2", "olmo2", "gemma4"]
+PARTS += ["qwen3moe", "gpt-oss", "gemma4-moe", "llama4", "glm4moe", "qwen2moe"]
 LENGTH = 150
 """Tokens: more than any window here."""
 
