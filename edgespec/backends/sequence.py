@@ -34,6 +34,11 @@ class SequenceHost(ABC):
     def prefill_chunk(self) -> int:
         """Most tokens one prefill step may hold."""
 
+    def prefill_step(self, length: int) -> int:
+        """Most tokens that the prefill step after so many positions may hold."""
+        del length
+        return self.prefill_chunk
+
     @property
     def early_room(self) -> int:
         """Nodes that `forward_until` can still take before a commit, of all sequences together."""
@@ -73,6 +78,11 @@ class SequenceHost(ABC):
     def _truncate(self, sequence: KvSequence, length: int) -> None:
         """Forget positions; `length` still counts them."""
 
+    def _rewindable(self, sequence: KvSequence, length: int) -> int:
+        """`KvSequence.rewindable`, where positions cannot be forgotten one by one."""
+        del sequence
+        return length
+
     @abstractmethod
     def _snapshot(self, sequence: KvSequence) -> Any:
         """A copy of what is committed."""
@@ -90,10 +100,6 @@ class SequenceHost(ABC):
     def _fork(self, sequence: KvSequence, length: int) -> Any:
         """What the backend keeps of one that begins like another, where it has `sequences`."""
         raise NotImplementedError
-
-    def _rewindable(self, sequence: KvSequence, length: int) -> int:
-        """`KvSequence.rewindable`, of fewer positions than are committed."""
-        return length
 
     def _forward_until(
         self,
@@ -248,13 +254,15 @@ class KvSequence:
                 f"the prompt needs {self.length + len(ids)} tokens and the context holds "
                 f"{target.context_length}; shorten the prompt or load with a larger --context"
             )
-        step = min(chunk or target.prefill_chunk, target.prefill_chunk)
-        for start in range(0, len(ids), step):
-            part = ids[start : start + step]
+        done = 0
+        while done < len(ids):
+            most = target.prefill_step(self.length)
+            part = ids[done : done + min(chunk or most, most)]
             target._prefill(self, part)
             self.length += len(part)
+            done += len(part)
             if progress is not None:
-                progress(min(start + step, len(ids)), len(ids))
+                progress(done, len(ids))
 
     def trace(
         self, tokens: NDArray[np.int32], layers: abc.Sequence[int], out: NDArray[np.float32]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from edgespec.memory.plan.native_sizes import PACKED, TILE_ROWS
-from edgespec.models.layers import Attention, LayerSpec, Moe
+from edgespec.memory.plan.state_layout import CONVOLUTIONS, heads_of
+from edgespec.models.layers import Attention, LayerSpec, Moe, Recurrent
 from edgespec.models.spec import ModelSpec, TensorInfo
 
 
@@ -29,7 +30,10 @@ def refusal(spec: ModelSpec, tensors: Iterable[TensorInfo]) -> str:
                 f"{spec.name} has {name} {width} wide; the native backend computes multiples of "
                 f"{TILE_ROWS}, so choose another model, or `--backend reference`"
             )
+    multiplied = _multiplied(spec)
     for info in tensors:
+        if info.name not in multiplied:
+            continue
         columns, group = info.shape[-1], max(2, PACKED.get(info.type, (1, 0))[0])
         if len(info.shape) > 1 and (info.type not in PACKED or columns % group):
             return (
@@ -49,8 +53,6 @@ def _other_part(spec: ModelSpec) -> str:
 
 def _other_part_of_layer(layer: LayerSpec) -> str:
     attention, ffn = layer.mixer, layer.ffn
-    if not isinstance(attention, Attention):
-        return "layers that are not attention"
     if isinstance(ffn, Moe):
         if any(part.rows % TILE_ROWS for part in (ffn.gate, ffn.up, ffn.down)):
             return f"experts whose width is no multiple of {TILE_ROWS}"
@@ -58,6 +60,10 @@ def _other_part_of_layer(layer: LayerSpec) -> str:
         return "layers without a feed-forward part, or with gates that are cut off"
     if layer.altup or layer.laurel:
         return "layers of several streams"
+    if isinstance(attention, Recurrent):
+        return _odd_state(attention)
+    if not isinstance(attention, Attention):
+        return "layers that are not attention"
     whole = attention.heads * attention.head_dim
     norms = [attention.query_norm, attention.key_norm, attention.value_norm]
     widths = {norm.width for norm in norms if norm is not None}
@@ -66,3 +72,22 @@ def _other_part_of_layer(layer: LayerSpec) -> str:
     if len(widths) > 1 and attention.key is None:
         return "norms of all heads together without keys"
     return ""
+
+
+def _odd_state(mixer: Recurrent) -> str:
+    """What of a recurrent layer does not fit the vectors that kernels work on, "" if nothing."""
+    heads = heads_of(mixer)
+    widths = [mixer.channels]
+    if heads is not None:
+        widths += [heads.key_dim, heads.value_dim, heads.values // heads.norm_groups]
+    if any(width % TILE_ROWS for width in widths):
+        return f"states with a width that is no multiple of {TILE_ROWS}"
+    if mixer.conv_width not in CONVOLUTIONS:
+        return f"convolutions over {mixer.conv_width} positions"
+    return ""
+
+
+def _multiplied(spec: ModelSpec) -> set[str]:
+    """Tensors that are matrices to multiply by, or to look up in."""
+    layers = {matrix.tensor for layer in spec.layers for matrix in layer.matrices}
+    return layers | {spec.embedding, spec.head}

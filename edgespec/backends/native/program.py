@@ -16,10 +16,22 @@ from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.moe import stages as moe
 from edgespec.backends.native.kernels.stages import angles, attend, gated, multiply, norm, project
 from edgespec.backends.native.per_layer import PerLayerInputs
+from edgespec.backends.native.recurrent.passes import RecurrentPasses
+from edgespec.backends.native.recurrent.stages import RecurrentStages
 from edgespec.backends.native.shape_tables import Tables
 from edgespec.backends.native.shapes import float_bits
 from edgespec.backends.native.weights import Weights
-from edgespec.models.layers import Attention, Dense, LayerSpec, Matrix, Moe, Norm, PerLayerInput
+from edgespec.models.layers import (
+    Attention,
+    Dense,
+    LayerSpec,
+    Matrix,
+    Mixer,
+    Moe,
+    Norm,
+    PerLayerInput,
+    Recurrent,
+)
 from edgespec.models.spec import ModelSpec
 from edgespec.system.addresses import Entry, address_of
 
@@ -36,12 +48,16 @@ class Program:
         weights: Weights,
         tables: Tables,
         per_layer: PerLayerInputs | None = None,
+        passes: RecurrentPasses | None = None,
         experts: Experts | None = None,
     ) -> None:
         self._spec, self._weights, self._tables = spec, weights, tables
         self._per_layer, self._experts = per_layer, experts
         self._base: int = tables.base.ctypes.data
         self._isa = isa.chosen()
+        self._recurrent = (
+            None if passes is None else RecurrentStages(spec, weights, passes, tables.base)
+        )
         stages = self._prelude()
         self.num_prelude = len(stages)
         self.starts: list[int] = []
@@ -67,6 +83,11 @@ class Program:
             ),
             *self._head(weights.vector(spec.last_norm), source=(up, stride)),
         ]
+        self.settling = len(stages), len(stages)
+        """Stages in which states take what is pending: the first, and the one after the last."""
+        if self._recurrent is not None:
+            stages += self._recurrent.settle()
+            self.settling = self.settling[0], len(stages)
         self.words = np.zeros((len(stages), table.STAGE_WORDS), np.int64)
         for row, stage in zip(self.words, stages, strict=True):
             for column, value in stage.items():
@@ -95,8 +116,11 @@ class Program:
 
     def _layer(self, number: int, layer: LayerSpec) -> Stages:
         """A layer's stages; a pass may end after them, so that the stream is whole there."""
-        assert isinstance(layer.mixer, Attention) and layer.ffn is not None
-        mixed, joining = self._attention(number, layer.mixer, layer)
+        assert layer.ffn is not None
+        if isinstance(layer.mixer, Attention):
+            mixed, joining = self._attention(number, layer.mixer, layer)
+        else:
+            mixed, joining = self._with_state(number, layer.mixer, layer)
         stages = [self._pre_norm(layer.mixer_norm), *mixed]
         stages.append(self._pre_norm(layer.ffn_norm, joining))
         if isinstance(layer.ffn, Moe):
@@ -210,6 +234,15 @@ class Program:
         gate = self._per_layer.gate_stage(self._weights, own, number, gelu)
         output, joining_next = self._output(own.projection, table.GATED, own.norm, 1.0)
         return [self._norm(is_normed=1, **joining), self._stage(*gate), output], joining_next
+
+    def _with_state(
+        self, number: int, own: Mixer, layer: LayerSpec
+    ) -> tuple[Stages, dict[str, int]]:
+        assert isinstance(own, Recurrent) and self._recurrent is not None
+        output, joining = self._output(
+            own.output, table.ATTENDED, layer.mixer_post_norm, layer.residual_scale
+        )
+        return [*self._recurrent.layer(number), output], joining
 
     def _projection(self, own: Attention, operands: dict[int, int], where: int) -> Stages:
         """Whole heads at a time, or where all heads are normed together, all and then these."""

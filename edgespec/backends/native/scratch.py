@@ -19,6 +19,7 @@ from edgespec.backends.native.kernels.attention.spans import (
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.memory.kv.arena import SCALED
 from edgespec.memory.plan.native_sizes import dense_dim, has_branches, num_spans
+from edgespec.memory.plan.state_layout import state_layout
 from edgespec.models.layers import Attention
 from edgespec.models.spec import ModelSpec
 
@@ -149,7 +150,7 @@ class Scratch:
             logits=floats(tile.padded(max_nodes), round_up(spec.vocab_size, 16)),
             maxima=floats(tile.padded(max_nodes), round_up(spec.vocab_size, 16) // 16),
             normed=Rows.allocate(num_rows, spec.dim),
-            attended=Rows.allocate(num_rows, q_dim),
+            attended=Rows.allocate(num_rows, max(q_dim, state_layout(spec).values)),
             gated=Rows.allocate(num_rows, dense_dim(spec)),
         )
 

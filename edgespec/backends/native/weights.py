@@ -198,6 +198,10 @@ class Weights:
             self._keep(key, self._file.matrix_f32(name).ravel() if name else np.ones(width))
         return self._address(key)
 
+    def values(self, name: str) -> NDArray[np.float32]:
+        """A tensor as f32, not held here."""
+        return self._file.matrix_f32(name)
+
     def number(self, name: str) -> float:
         """The one number of a tensor."""
         return float(self._file.matrix_f32(name).ravel()[0])

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from edgespec.errors import UnsupportedModelError
+from edgespec.memory.plan.state_layout import recurrent_scratch_bytes, state_layout
 from edgespec.models.layers import Attention, Matrix, Moe
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 
@@ -220,6 +221,8 @@ def scratch_bytes(
     kept += _experts_bytes(spec, _padded_rows(rows), threads)
     tables = 20 * (rows + 1) + 4 * max_nodes**2 + 40 * (sequences + 1) + 4 * rows
     early = 4 * max_nodes * spec.dim
+    padded = _padded_rows(rows)
+    kept += recurrent_scratch_bytes(spec, padded, max_nodes, threads, sequences)
     return kept + tables + early
 
 
@@ -298,7 +301,8 @@ def _row_bytes(spec: ModelSpec) -> int:
     if spec.per_layer_embedding is not None:
         floats += 2 * spec.per_layer_embedding.table.columns
     floats += sum(shape.rope.dim // 2 * 2 for shape in kv_shapes(spec) if shape.rope)
-    inputs = sum(map(_input_bytes, (spec.dim, q_dim, dense_dim(spec))))
+    fed = (spec.dim, max(q_dim, state_layout(spec).values), dense_dim(spec))
+    inputs = sum(map(_input_bytes, fed))
     return 4 * floats + inputs
 
 
