@@ -15,12 +15,7 @@ from numpy.typing import NDArray
 
 from edgespec.backends.native.target import NativeTarget
 from edgespec.backends.passes import TokenTree
-from edgespec.memory.plan.budget import Budget
-from edgespec.memory.plan.planner import make_plan
-from edgespec.memory.plan.sizing import Sizing
 from edgespec.models.layers import Moe
-from edgespec.models.open_model import open_model
-from tests.support.machines import LAPTOP, READY, cores
 from tests.support.random_models import MODELS, write
 from tests.support.targets import open_target
 from tests.support.token_trees import path_to, token_trees
@@ -100,14 +95,3 @@ def test_experts_that_a_pass_read(model: str) -> None:
     for read, part in zip(own.experts_read, parts, strict=True):
         if isinstance(part, Moe):
             assert part.active < read <= part.experts
-
-
-@pytest.mark.parametrize("nodes", [1, 20])
-@pytest.mark.parametrize("model", MIXTURES)
-def test_allocated_is_planned(model: str, nodes: int) -> None:
-    with open_model(path(model, "Q4_K")) as file:
-        sizing = Sizing(file.spec, tuple(file.tensors.values()), READY)
-        plan = make_plan(sizing, Budget.parse("1GiB", LAPTOP), cores(2), max_nodes=nodes)
-        with NativeTarget(file, plan) as own:
-            own.own.state.reserve(0, plan.context_length)
-            assert own.allocated_bytes() == plan.footprint.exact
