@@ -71,18 +71,28 @@ PACKED: dict[TensorType, tuple[int, int]] = {
 types 4 bits (IQ3) or 3 (IQ2, IQ1), those of TQ1_0 2.
 """
 
-_NOT_HELD = frozenset({"rope_freqs.weight"})
+_NOT_HELD = (
+    "rope_freqs.weight",
+    "rope_factors_long.weight",
+    "rope_factors_short.weight",
+    "layer_output_scale.weight",
+)
+"""Ends of the names of tensors that are read once, and not kept as they are."""
+_ONE_ROW = "ffn_gate_inp_shexp.weight"
+"""The end of the name of matrices with a single row, which files hold as vectors."""
 
 
 def packed_bytes(tensor: TensorInfo) -> int:
     """Bytes of one tensor in memory.
 
-    A vector is f32: 4 x elements. A matrix is 16-row tiles: (rows rounded up to 16) x (columns /
-    group) x bytes of a packed group. Raises UnsupportedModelError for a type that is never packed.
+    A vector or a bias is f32: 4 x (elements rounded up to 16). A matrix is 16-row tiles: (rows
+    rounded up to 16) x (columns / group) x bytes of a packed group. Raises UnsupportedModelError
+    for a type that is never packed.
     """
     *leading, columns = tensor.shape
-    if not leading:
-        return 4 * columns
+    is_row = tensor.name.endswith(_ONE_ROW)
+    if tensor.name.endswith(".bias") or not (leading or is_row):
+        return 4 * round_up(math.prod(tensor.shape), TILE_ROWS)
     if tensor.type not in PACKED:
         raise UnsupportedModelError(
             f"tensor {tensor.name} has type {tensor.type.name}; the native backend computes "
@@ -94,7 +104,22 @@ def packed_bytes(tensor: TensorInfo) -> int:
 
 def weights_bytes(tensors: Iterable[TensorInfo]) -> int:
     """Bytes of all tensors packed; tied embeddings are one tensor in the file and counted once."""
-    return sum(packed_bytes(tensor) for tensor in tensors if tensor.name not in _NOT_HELD)
+    return sum(packed_bytes(tensor) for tensor in tensors if not tensor.name.endswith(_NOT_HELD))
+
+
+def model_bytes(spec: ModelSpec, tensors: Iterable[TensorInfo]) -> int:
+    """Bytes of all tensors that are used, and of ones in the place of gains: f32, as many as the
+    model is wide, and as each other width of norms without a gain.
+    """
+    norms = (
+        norm
+        for own in spec.attentions
+        for norm in (own.query_norm, own.key_norm, own.value_norm)
+        if norm is not None and not norm.tensor
+    )
+    widths = {spec.dim, *(norm.width for norm in norms)}
+    ones = 4 * sum(round_up(width, TILE_ROWS) for width in widths)
+    return weights_bytes(each for each in tensors if each.name not in spec.unused) + ones
 
 
 def adapter_bytes(tensors: Iterable[TensorInfo]) -> int:
@@ -213,13 +238,14 @@ def scratch_bytes(
     """What attention keeps between spans, and the tables that describe trees.
 
     Tables are five 4-byte numbers for each node, max_nodes squared, and five 8-byte numbers for
-    each text, with one more of each; and a 4-byte number for each node. Nodes that leave a pass
-    early keep their streams: max_nodes x dim x 4 bytes.
+    each text (and shape of attention), with one more of each; and a 4-byte number for each node.
+    Nodes that leave a pass early keep their streams: max_nodes x dim x 4 bytes.
     """
     rows = max(max_nodes, prefill_chunk)
     kept = _attention_bytes(spec, context_length, max_nodes, threads, sequences)
     kept += _experts_bytes(spec, _padded_rows(rows), threads)
-    tables = 20 * (rows + 1) + 4 * max_nodes**2 + 40 * (sequences + 1) + 4 * rows
+    shapes = max(1, len(kv_shapes(spec)))
+    tables = 20 * (rows + 1) + 4 * max_nodes**2 + 40 * (sequences + 1) * shapes + 4 * rows
     early = 4 * max_nodes * spec.dim
     padded = _padded_rows(rows)
     kept += recurrent_scratch_bytes(spec, padded, max_nodes, threads, sequences)
