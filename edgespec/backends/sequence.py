@@ -36,7 +36,6 @@ class SequenceHost(ABC):
 
     def prefill_step(self, length: int) -> int:
         """Most tokens that the prefill step after so many positions may hold."""
-        del length
         return self.prefill_chunk
 
     @property
@@ -78,11 +77,6 @@ class SequenceHost(ABC):
     def _truncate(self, sequence: KvSequence, length: int) -> None:
         """Forget positions; `length` still counts them."""
 
-    def _rewindable(self, sequence: KvSequence, length: int) -> int:
-        """`KvSequence.rewindable`, where positions cannot be forgotten one by one."""
-        del sequence
-        return length
-
     @abstractmethod
     def _snapshot(self, sequence: KvSequence) -> Any:
         """A copy of what is committed."""
@@ -100,6 +94,10 @@ class SequenceHost(ABC):
     def _fork(self, sequence: KvSequence, length: int) -> Any:
         """What the backend keeps of one that begins like another, where it has `sequences`."""
         raise NotImplementedError
+
+    def _rewindable(self, sequence: KvSequence, length: int) -> int:
+        """`KvSequence.rewindable`, of fewer positions than are committed."""
+        return length
 
     def _forward_until(
         self,
@@ -202,21 +200,21 @@ class KvSequence:
         self._moved(self.length + len(path))
 
     def rewindable(self, length: int) -> int:
-        """The last position up to `length` that `truncate`, `fork` and `begin_like` take: `length`
-        itself, or where the model has recurrent layers, the last whose state is known.
-        """
-        return self.target._rewindable(self, min(length, self.length))
-
-    def truncate(self, length: int) -> None:
-        """Forget every position from `length` on; BackendError where it is none that `rewindable`
-        names.
+        """The most positions, `length` or fewer, that it can return to: not everything that has
+        left a window, or went into a state, is kept.
         """
         if not 0 <= length <= self.length:
             raise BackendError(
                 f"cannot truncate to {length} positions: {self.length} are committed"
             )
-        self.target._truncate(self, length)
-        self._moved(length)
+        return length if length == self.length else self.target._rewindable(self, length)
+
+    def truncate(self, length: int) -> int:
+        """Forget every position from `length` on, or from where it can return to; returns that."""
+        kept = self.rewindable(length)
+        self.target._truncate(self, kept)
+        self._moved(kept)
+        return kept
 
     def snapshot(self) -> Any:
         """A copy of the committed positions that `restore` takes back."""
@@ -364,16 +362,17 @@ class KvSequence:
 
     def fork(self, length: int | None = None) -> KvSequence:
         """Another sequence that begins with the first `length` positions (all) of this one, which
-        both share until one of them writes there.
+        both share until one of them writes there. BackendError when it cannot return there.
         """
         kept = self.length if length is None else length
-        if not 0 <= kept <= self.length:
+        if not 0 <= kept <= self.length or self.rewindable(kept) < kept:
             raise BackendError(f"cannot fork at {kept} positions: {self.length} are committed")
         return self.target.adopt(self.target._fork(self, kept), kept)
 
     def begin_like(self, other: KvSequence, length: int) -> None:
         """Forget everything and begin with the first `length` positions of another, as `fork`."""
-        if other.target is not self.target or not 0 <= length <= other.length:
+        is_there = other.target is self.target and 0 <= length <= other.length
+        if not is_there or other.rewindable(length) < length:
             raise BackendError(
                 f"cannot begin with {length} positions of a sequence that has {other.length} "
                 "committed"

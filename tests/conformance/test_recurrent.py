@@ -225,11 +225,10 @@ def test_checkpoints(name: str) -> None:
         for length in (600, 300, 100):
             nearest = length // CHECKPOINT_EVERY * CHECKPOINT_EVERY
             assert target.own.rewindable(length) == nearest
-            with pytest.raises(BackendError, match="cannot return"):
-                target.own.truncate(length)
-            forked = target.own.rewindable(length)
-            target.own.truncate(forked)
-            target.own.prefill(tokens[forked:length])
+            with pytest.raises(BackendError, match="cannot fork"):
+                target.own.fork(length)
+            assert target.own.truncate(length) == nearest
+            target.own.prefill(tokens[nearest:length])
             found = _next(target.own)
             with _open(name, prefill_chunk=64) as other:
                 other.own.prefill(tokens[:length])

@@ -220,7 +220,7 @@ def test_vocabularies_are_compared(models: dict[str, Path]) -> None:
 def test_who_cannot_draft_is_refused(models: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="name it: --draft-model FILE"):
         edgespec.plan(models["large"], drafters="draft-model")
-    wide = write_gguf(tmp_path / "wide.gguf", type="Q3_K", dim=256, ffn=256, vocab=300)
+    wide = write_gguf(tmp_path / "wide.gguf", type="Q8_K", dim=256, ffn=256, vocab=300)
     with pytest.raises(
         UnsupportedModelError,
         match="be a draft model: .*(--draft-backend llamacpp|llama-cpp-python is not installed)",

@@ -82,7 +82,7 @@ class Attending:
         self.spec = replace(self.spec, layers=(replace(self.spec.layers[0], mixer=own),))
         spec, c = self.spec, np.zeros(t.NUM_ENTRIES, np.int64)
         self.shape = Shape(shape_of(own), [0], spec, None, context)  # type: ignore[arg-type]
-        self.arena = self.shape.arena(context, kv_type, 1)
+        self.arena = self.shape.arena(context, kv_type, 1, 64)
         self.blocks = self.arena.table()
         self.threads, self.length = threads, 0
         self.scratch = Scratch.allocate(spec, context, max_nodes, 64, threads, kv_type)

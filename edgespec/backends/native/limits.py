@@ -46,8 +46,8 @@ def refusal(spec: ModelSpec, tensors: Iterable[TensorInfo]) -> str:
 
 def _other_part(spec: ModelSpec) -> str:
     """The first part that is not computed, "" when there is none."""
-    if spec.per_layer_embedding or spec.streams:
-        return "embeddings of every layer, or several residual streams"
+    if spec.streams:
+        return "several residual streams"
     return next((part for part in map(_other_part_of_layer, spec.layers) if part), "")
 
 
@@ -55,7 +55,7 @@ def _other_part_of_layer(layer: LayerSpec) -> str:
     attention, ffn = layer.mixer, layer.ffn
     if not isinstance(ffn, Dense) or ffn.cutoff:
         return "a mixture of experts, or gates that are cut off"
-    if layer.altup or layer.laurel or layer.per_layer:
+    if layer.altup or layer.laurel:
         return "layers of several streams"
     if isinstance(attention, Recurrent):
         return _odd_state(attention)

@@ -5,7 +5,6 @@ norm  project  attend  finish  multiply  norm  gated  multiply        a layer of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,37 +13,27 @@ from numpy.typing import NDArray
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.stages import angles, attend, gated, multiply, norm, project
+from edgespec.backends.native.per_layer import PerLayerInputs
 from edgespec.backends.native.recurrent.passes import RecurrentPasses
 from edgespec.backends.native.recurrent.stages import RecurrentStages
-from edgespec.backends.native.shapes import Shape, float_bits
+from edgespec.backends.native.shape_tables import Tables
+from edgespec.backends.native.shapes import float_bits
 from edgespec.backends.native.weights import Weights
-from edgespec.memory.plan.native_sizes import shape_of
-from edgespec.models.layers import Attention, Dense, LayerSpec, Matrix, Mixer, Norm, Recurrent
+from edgespec.models.layers import (
+    Attention,
+    Dense,
+    LayerSpec,
+    Matrix,
+    Mixer,
+    Norm,
+    PerLayerInput,
+    Recurrent,
+)
 from edgespec.models.spec import ModelSpec
 from edgespec.system.addresses import Entry, address_of
 
 Stages = list[dict[int, int]]
 """Operands by column."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """The tables that stages are handed: that of every shape, the first of which is the base."""
-
-    shapes: list[Shape]
-    tables: list[NDArray[np.int64]]
-
-    @property
-    def base(self) -> NDArray[np.int64]:
-        return self.tables[0]
-
-    def of(self, attention: Attention) -> tuple[Shape, int]:
-        """The shape of an attention, and the address of its table."""
-        shape = shape_of(attention)
-        for own, words in zip(self.shapes, self.tables, strict=True):
-            if own.attention == shape:
-                return own, words.ctypes.data
-        raise KeyError(shape)
 
 
 class Program:
@@ -55,9 +44,11 @@ class Program:
         spec: ModelSpec,
         weights: Weights,
         tables: Tables,
+        per_layer: PerLayerInputs | None = None,
         passes: RecurrentPasses | None = None,
     ) -> None:
         self._spec, self._weights, self._tables = spec, weights, tables
+        self._per_layer = per_layer
         self._base: int = tables.base.ctypes.data
         self._isa = isa.chosen()
         self._recurrent = passes and RecurrentStages(spec, weights, passes, tables.base)
@@ -67,6 +58,9 @@ class Program:
         """Where each layer starts, and the last one ends."""
         for number, layer in enumerate(spec.layers):
             self.starts.append(len(stages))
+            if number == 0 and per_layer is not None:
+                stages.append(self._norm(is_normed=1))
+                stages += [self._stage(*own) for own in per_layer.first_stages(weights)]
             stages += self._layer(number, layer)
         self.starts.append(len(stages))
         self.head = len(stages)
@@ -112,11 +106,7 @@ class Program:
         return {table.ENTRY: address_of(entry), table.TABLE: where or self._base, **operands}
 
     def _prelude(self) -> Stages:
-        return [
-            self._stage(angles.angles, {}, words.ctypes.data)
-            for shape, words in zip(self._tables.shapes, self._tables.tables, strict=True)
-            if shape.attention.rope is not None
-        ]
+        return [self._stage(angles.angles, {}, where) for where in self._tables.rotating]
 
     def _layer(self, number: int, layer: LayerSpec) -> Stages:
         """A layer's stages; a pass may end after them, so that the stream is whole there."""
@@ -129,6 +119,9 @@ class Program:
         stages.append(self._pre_norm(layer.ffn_norm, joining))
         fed, joining = self._dense(layer.ffn, layer)
         stages += fed
+        if layer.per_layer is not None:
+            joined, joining = self._add_embedding(number, layer.per_layer, joining)
+            stages += joined
         if joining:
             factor = self._weights.number(layer.output_scale) if layer.output_scale else 1.0
             stages.append(self._norm(stream_factor=float_bits(factor), **joining))
@@ -226,6 +219,16 @@ class Program:
             own.output, table.ATTENDED, layer.mixer_post_norm, layer.residual_scale
         )
         return [*self._recurrent.layer(number), output], joining
+
+    def _add_embedding(
+        self, number: int, own: PerLayerInput, joining: dict[str, int]
+    ) -> tuple[Stages, dict[str, int]]:
+        """What the layer's own embedding of the tokens adds, of the stream as it is by then."""
+        assert self._per_layer is not None
+        gelu = self._operation("gelu")
+        gate = self._per_layer.gate_stage(self._weights, own, number, gelu)
+        output, joining_next = self._output(own.projection, table.GATED, own.norm, 1.0)
+        return [self._norm(is_normed=1, **joining), self._stage(*gate), output], joining_next
 
     def _projection(self, own: Attention, operands: dict[int, int], where: int) -> Stages:
         """Whole heads at a time, or where all heads are normed together, all and then these."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.native.kernels import table
-from edgespec.backends.native.kernels.attention.spans import SPLIT_NODES
+from edgespec.backends.native.kernels.attention.spans import SPAN, SPLIT_NODES
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.backends.native.scratch import (
@@ -19,7 +19,7 @@ from edgespec.backends.native.scratch import (
     split_rows,
 )
 from edgespec.memory.kv.arena import BLOCK, KvArena
-from edgespec.memory.plan.native_sizes import shape_of
+from edgespec.memory.plan.native_sizes import kept_positions, shape_of
 from edgespec.models.file import ModelFile
 from edgespec.models.layers import Attention, Rope
 from edgespec.models.spec import ModelSpec
@@ -77,11 +77,21 @@ class Shape:
         factors = file.matrix_f32(name).ravel() if name else None
         self._frequencies = np.zeros(0) if rope is None else rope_frequencies(rope, factors)
 
-    def arena(self, context: int, kv_type: str, sequences: int) -> KvArena:
-        """Blocks for so many positions of so many sequences."""
+    def arena(self, context: int, kv_type: str, sequences: int, rows: int) -> KvArena:
+        """Blocks for so many positions of so many sequences, in passes of up to so many rows."""
         own = self.attention
-        layers = len(self.layers)
-        return KvArena(layers, own.kv_heads, own.head_dim, context, kv_type, sequences)
+        reach = kept_positions(own, context, rows) if own.reach else 0
+        heads = own.kv_heads, own.head_dim
+        return KvArena(len(self.layers), *heads, context, kv_type, sequences, reach)
+
+    def first_needed(self, length: int) -> int:
+        """The first position that a sequence of this length still reads."""
+        own, first = self.attention, 0
+        if own.window:
+            first = max(length - own.window + 1, 0)
+        elif own.chunk:
+            first = length // own.chunk * own.chunk
+        return first // SPAN * SPAN
 
     def angle_arrays(self, num_rows: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Room for cosines and sines, f32 [rows, pairs]."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,46 +15,33 @@ from edgespec.backends.native.adapters import Adapters
 from edgespec.backends.native.early import EarlyNodes, EarlyStates
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
-from edgespec.backends.native.kernels.kv import places as kv_places
-from edgespec.backends.native.kernels.matmul import tile
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
+from edgespec.backends.native.kv_store import KvStore, Snapshot
+from edgespec.backends.native.kv_store import Tables as KvTables
 from edgespec.backends.native.limits import refusal
 from edgespec.backends.native.node_tables import NodeRows, NodeTables
 from edgespec.backends.native.pace import Pace
-from edgespec.backends.native.program import Program, Tables
-from edgespec.backends.native.recurrent.passes import RecurrentPasses
-from edgespec.backends.native.recurrent.tables import HybridTables
+from edgespec.backends.native.per_layer import PerLayerInputs
+from edgespec.backends.native.program import Program
+from edgespec.backends.native.recurrent.store import HybridStore
 from edgespec.backends.native.scratch import Scratch
-from edgespec.backends.native.shapes import float_bits, shapes_of
+from edgespec.backends.native.shape_tables import Tables
+from edgespec.backends.native.shapes import shapes_of
 from edgespec.backends.native.team import Team
 from edgespec.backends.native.weights import TYPE_CODES, Weights
 from edgespec.backends.passes import TILE, Capabilities, Logits, Pass, Progress, Rows, TokenTree
 from edgespec.backends.sequence import KvSequence
-from edgespec.errors import BackendError, UnsupportedModelError
-from edgespec.memory.kv.arena import BlockTable
-from edgespec.memory.kv.sequence_tables import SequenceTables
+from edgespec.errors import UnsupportedModelError
 from edgespec.memory.plan.footprint import ADAPTER_ITEM
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.settings import MOST_NODES
-from edgespec.memory.plan.state_layout import CHECKPOINT_EVERY
+from edgespec.memory.plan.state_layout import has_states
 from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
-from edgespec.models.layers import Recurrent
-from edgespec.models.spec import ModelSpec
 from edgespec.system.disk_cache import code_key
 
 _NOTHING = (0, 0)
 """As a range of stages."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A copy of the committed keys and values."""
-
-    length: int
-    blocks: list[NDArray[np.uint8]]
-    state: tuple[NDArray[np.uint8], int] | None = None
-    """Of recurrent layers, and its parity."""
 
 
 class NativeTarget(Target):
@@ -77,12 +64,13 @@ class NativeTarget(Target):
         why_not = refusal(spec, file.tensors.values())
         if why_not:
             raise UnsupportedModelError(why_not)
-        size = (plan.context_length, plan.kv_type, plan.sequences)
         self._shapes = shapes_of(spec, file, plan.context_length)
-        self._arenas = [shape.arena(*size) for shape in self._shapes]
-        self._recurrent = self._make_recurrent(spec, plan)
-        plain = len(self._arenas) == 1 and self._recurrent is None
-        self.arena = self._arenas[0] if plain else None
+        hybrid = has_states(spec)
+        self._kv = HybridStore(self._shapes, plan, spec) if hybrid else KvStore(self._shapes, plan)
+        self.arena = self._kv.only
+        # A pass that goes on lacks its nodes' embeddings, and their ancestors' states.
+        if spec.per_layer_embedding is not None or hybrid:
+            self.capabilities = replace(self.capabilities, early_exit=False)
         super().__init__(spec, plan.context_length, plan.max_nodes, plan.sequences)
         self._isa = isa.chosen()
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
@@ -105,51 +93,24 @@ class NativeTarget(Target):
         self._head_entered: tuple[int, int | None] | None = None
         """For how many logits, and through which layer's adapter, the table's head is."""
         self._views: dict[tuple[int, int], tuple[Logits, Logits]] = {}
-        self._tables = self._make_tables(plan)
-        self._table = self._tables[0]
+        self._shape_tables = Tables(spec, self._shapes, self._kv.arenas, self._scratch, plan)
+        self._tables = self._shape_tables.words
+        self._table = self._shape_tables.base
         self._nodes.fill(self._tables)
-        tables = Tables(self._shapes, self._tables)
-        self._program = Program(spec, self._weights, tables, self._recurrent)
+        extra, rows = spec.per_layer_embedding, len(self._scratch.stream)
+        self._per_layer = None if extra is None else PerLayerInputs(spec, extra, rows)
+        passes = self._kv.passes if isinstance(self._kv, HybridStore) else None
+        self._program = Program(spec, self._weights, self._shape_tables, self._per_layer, passes)
         self._program.fill(self._table)
         self._head = (0, 0)
         """Its first stage and the one after its last."""
         self._team = Team(self._table, plan.threads)
-        if self._recurrent is not None:
-            self._recurrent.walk = self._settle
+        if passes is not None:
+            passes.walk = self._settle
         self._paces: dict[int, Pace] = {}
         self.limit_threads(None)
         self._num_logits = spec.vocab_size
         """Of the last pass."""
-
-    def _make_recurrent(self, spec: ModelSpec, plan: Plan) -> RecurrentPasses | None:
-        """What recurrent layers need beside, if the model has some."""
-        if not any(isinstance(layer.mixer, Recurrent) for layer in spec.layers):
-            return None
-        self.capabilities = replace(self.capabilities, early_exit=False)
-        rows = tile.padded(max(plan.prefill_chunk, plan.max_nodes))
-        return RecurrentPasses(spec, rows, plan.max_nodes, plan.threads, plan.sequences)
-
-    def _make_tables(self, plan: Plan) -> list[NDArray[np.int64]]:
-        """The tables that kernels read, one for each shape of attention."""
-        tables, spec = [], self.spec
-        self._angles = [shape.angle_arrays(len(self._scratch.stream)) for shape in self._shapes]
-        for shape, arena, (cosines, sines) in zip(
-            self._shapes, self._arenas, self._angles, strict=True
-        ):
-            c = np.zeros(table.NUM_ENTRIES, np.int64)
-            c[table.DIM], c[table.VOCAB_SIZE] = spec.dim, spec.vocab_size
-            c[table.EPSILON_BITS] = float_bits(spec.norm_epsilon)
-            self._scratch.fill(c)
-            shape.fill(c, plan.max_nodes, plan.sequences)
-            shape.fill_arena(c, arena)
-            shape.fill_queries(c, self._scratch, plan.kv_type, plan.sequences)
-            c[table.COSINES], c[table.SINES] = cosines.ctypes.data, sines.ctypes.data
-            c[table.ANGLE_STRIDE] = cosines.strides[0]
-            tables.append(c)
-        self._others = np.array([c.ctypes.data for c in tables[1:]], np.int64)
-        tables[0][table.OTHERS] = self._others.ctypes.data
-        tables[0][table.NUM_OTHERS] = len(self._others)
-        return tables
 
     @property
     def prefill_chunk(self) -> int:
@@ -163,34 +124,32 @@ class NativeTarget(Target):
 
     @property
     def kv_kind(self) -> str:
-        arenas = [(each.kv_type, each.layout, each.block_bytes) for each in self._arenas]
-        return repr((code_key(), self._isa, arenas))
+        return repr((code_key(), self._isa, self._kv.kind))
 
     def allocated_bytes(self) -> dict[str, int]:
         """What this target has allocated, by the names of the plan's footprint."""
         adapter = self._adapters.size_bytes
+        extra = 0 if self._per_layer is None else self._per_layer.size_bytes
         return {
             "weights": self._weights.size_bytes,
             **({ADAPTER_ITEM: adapter} if adapter else {}),
-            "KV cache": sum(arena.size_bytes for arena in self._arenas),
+            "KV cache": self._kv.size_bytes,
+            **self._kv.states_bytes,
             "logits": self._scratch.logits.nbytes + self._scratch.maxima.nbytes,
-            "activations": self._scratch.activation_bytes
-            + sum(array.nbytes for pair in self._angles for array in pair),
+            "activations": self._scratch.activation_bytes + self._shape_tables.angle_bytes + extra,
             "node scratch": (
-                self._scratch.attention_bytes + self._nodes.size_bytes + self._early.rows.nbytes
+                self._scratch.attention_bytes
+                + self._nodes.size_bytes
+                + self._early.rows.nbytes
+                + self._kv.scratch_bytes
             ),
         }
 
-    def _open_sequence(self) -> BlockTable | SequenceTables:
-        if self._recurrent is not None:
-            tables = [arena.table() for arena in self._arenas]
-            return HybridTables(tables, self._recurrent, self._recurrent.sequence())
-        if self.arena is not None:
-            return self.arena.table()
-        return SequenceTables([arena.table() for arena in self._arenas])
+    def _open_sequence(self) -> KvTables:
+        return self._kv.open()
 
-    def _fork(self, sequence: KvSequence, length: int) -> BlockTable | SequenceTables:
-        forked: BlockTable | SequenceTables = sequence.state.fork(length)
+    def _fork(self, sequence: KvSequence, length: int) -> KvTables:
+        forked: KvTables = sequence.state.fork(length)
         return forked
 
     def _forward(self, parts: Sequence[Part], rows: Rows) -> Pass:
@@ -199,13 +158,9 @@ class NativeTarget(Target):
             return self._go_on(parts, rows)
         texts = [self._whole(sequence, tree) for sequence, tree in parts]
         num_nodes = self._prepare(texts, parts)
-        if self._recurrent is None:
-            found = self._run(self.spec.num_layers, 0, num_nodes, rows)
-        else:
-            trees = [(sequence.state.states, tree.parents) for sequence, tree in parts]
-            self._recurrent.begin(trees)
-            found = self._run(self.spec.num_layers, 0, num_nodes, rows)
-            self._recurrent.end(trees)
+        self._kv.begin(parts)
+        found = self._run(self.spec.num_layers, 0, num_nodes, rows)
+        self._kv.end(parts)
         self._pace.observe(num_nodes, time.perf_counter() - start)
         return found
 
@@ -224,6 +179,8 @@ class NativeTarget(Target):
             if count < len(tokens):
                 tokens = tokens[text.wanted]
             self._embed(tokens, self._scratch.stream[row:])
+            if self._per_layer is not None:
+                self._per_layer.look_up(self._weights, tokens, row)
             row += count
         self._nodes.describe(self._tables, texts)
         return row
@@ -330,26 +287,20 @@ class NativeTarget(Target):
         self._tiles.clear()
         self._tiles_entered, self._head_entered = 0, None
 
+    def prefill_step(self, length: int) -> int:
+        return self._kv.prefill_step(length, self._chunk)
+
     def _prefill(self, sequence: KvSequence, tokens: NDArray[np.int32]) -> None:
-        if self._recurrent is None:
+        if not self._kv.takes_chains:
             super()._prefill(sequence, tokens)
             return
         tree = TokenTree.chain(tokens)
-        num_rows = self._prepare([self._whole(sequence, tree)], ((sequence, tree),))
-        self._recurrent.begin_chain(sequence.state.states, tree.parents)
+        parts = ((sequence, tree),)
+        num_rows = self._prepare([self._whole(sequence, tree)], parts)
+        self._kv.begin(parts, is_chain=True)
         self._run(self.spec.num_layers, 0, num_rows, "none")
-        self._recurrent.end([(sequence.state.states, tree.parents)])
-
-    def prefill_step(self, length: int) -> int:
-        if self._recurrent is None:
-            return self._chunk
-        return min(self._chunk, CHECKPOINT_EVERY - length % CHECKPOINT_EVERY)
-
-    def _rewindable(self, sequence: KvSequence, length: int) -> int:
-        if self._recurrent is None:
-            return length
-        found: int = sequence.state.states.rewindable(length)
-        return found
+        self._kv.end(parts)
+        self._commit(sequence, range(num_rows))
 
     def _settle(self) -> None:
         """A pass without rows: states take what is pending."""
@@ -363,11 +314,14 @@ class NativeTarget(Target):
         out: NDArray[np.float32],
     ) -> None:
         tree, done = TokenTree.chain(tokens), 0
-        self._prepare([self._whole(sequence, tree)], ((sequence, tree),))
+        parts = ((sequence, tree),)
+        self._prepare([self._whole(sequence, tree)], parts)
+        self._kv.begin(parts, is_chain=True)
         for place, layer in enumerate((*layers, self.spec.num_layers)):
             self._run(layer - done, done, len(tokens), "none")
             out[place] = self._scratch.stream[: len(tokens)]
             done = layer
+        self._kv.end(parts)
         self._commit(sequence, range(len(tokens)))
 
     def head(self, streams: NDArray[np.float32], adapted: int | None = None) -> Logits:
@@ -451,17 +405,11 @@ class NativeTarget(Target):
         return found
 
     def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
-        if self._recurrent is not None:
-            sequence.state.states.commit(path)
         slots = path if sequence.early is None else sequence.early.slots[list(path)].tolist()
-        if not slots or slots[-1] == len(slots) - 1:  # ascending, so all are in place
-            return
-        length = sequence.length
-        for shape, c, own in zip(self._shapes, self._tables, sequence.state.tables, strict=True):
-            blocks, layers = own.addresses.ctypes.data, len(shape.layers)
-            for place, slot in enumerate(slots):
-                if slot != place:  # ascending, so a source is read before it is overwritten
-                    kv_places.move_kv(c, blocks, layers, length + slot, length + place)
+        self._kv.commit(self._tables, sequence, slots)
+
+    def _rewindable(self, sequence: KvSequence, length: int) -> int:
+        return self._kv.rewindable(sequence, length)
 
     def _truncate(self, sequence: KvSequence, length: int) -> None:
         sequence.state.release(length)
@@ -481,19 +429,7 @@ class NativeTarget(Target):
         )
 
     def _snapshot(self, sequence: KvSequence) -> Snapshot:
-        blocks = [content.copy() for content in sequence.state.contents(sequence.length)]
-        state = None
-        if self._recurrent is not None:
-            self._recurrent.settle(sequence.state.states)
-            state = sequence.state.states.copy()
-        return Snapshot(sequence.length, blocks, state)
+        return self._kv.snapshot(sequence)
 
     def _restore(self, sequence: KvSequence, snapshot: Any) -> int:
-        if not isinstance(snapshot, Snapshot):
-            raise BackendError(f"a native target cannot restore a {type(snapshot).__name__}")
-        own = sequence.state.own_contents(0, snapshot.length)
-        for content, saved in zip(own, snapshot.blocks, strict=True):
-            content[:] = saved
-        if self._recurrent is not None:
-            sequence.state.states.replace(snapshot.state, snapshot.length)
-        return snapshot.length
+        return self._kv.restore(sequence, snapshot)

@@ -156,10 +156,11 @@ class Weights:
         tied = spec.tied_embeddings
         self.head = self.embedding if tied else load_matrix(file, Matrix(spec.head, *size), report)
         self._packed: dict[Matrix, PackedMatrix] = {}
-        for layer in spec.layers:
-            for matrix in layer.matrices:
-                if matrix not in self._packed:
-                    self._packed[matrix] = load_matrix(file, matrix, report)
+        extra = spec.per_layer_embedding
+        outer = (extra.table, extra.projection) if extra else ()
+        for matrix in (*outer, *(each for layer in spec.layers for each in layer.matrices)):
+            if matrix not in self._packed:
+                self._packed[matrix] = load_matrix(file, matrix, report)
         self._rows = {matrix: packed.describe() for matrix, packed in self._packed.items()}
         self._head_row = self.head.describe()
         self._short_head = self._head_row.copy()

@@ -25,6 +25,13 @@ from edgespec.memory.plan.native_sizes import (
 )
 from edgespec.memory.plan.plan import Footprint, FootprintItem
 from edgespec.memory.plan.settings import Settings
+from edgespec.memory.plan.state_layout import (
+    CHECKPOINT_EVERY,
+    STATES_ITEM,
+    has_states,
+    num_states,
+    states_bytes,
+)
 from edgespec.models.spec import ModelSpec, TensorInfo
 
 ADAPTER_ITEM = "early-exit adapter"
@@ -70,10 +77,11 @@ def native_footprint(
     running = [
         FootprintItem(
             "KV cache",
-            sequences * kv_bytes(spec, context, kv_type),
+            sequences * kv_bytes(spec, context, kv_type, rows),
             f"{times}{-(-context // KV_BLOCK)} x {KV_BLOCK} positions, {kv_type}",
             exact=True,
         ),
+        *_states(spec, sequences),
         FootprintItem(
             "activations",
             activation_bytes(spec, rows, kv_type, sequences),
@@ -114,6 +122,14 @@ def native_footprint(
         FootprintItem("start-up", startup, _startup_note(runtime)),
     ]
     return Footprint((*steady, *running, slack, *extra))
+
+
+def _states(spec: ModelSpec, sequences: int) -> list[FootprintItem]:
+    """What sequences hold of recurrent layers, if there are any."""
+    if not has_states(spec):
+        return []
+    note = f"{num_states(sequences)}, to return to some every {CHECKPOINT_EVERY} positions"
+    return [FootprintItem(STATES_ITEM, states_bytes(spec, sequences), note, exact=True)]
 
 
 def tokenizer_bytes(vocab_size: int) -> int:

@@ -28,6 +28,8 @@ ATTENTION_ROWS, THREAD_ROWS, SPLIT_NODES = 12, 48, 16
 """Query rows that are kept together, rows a thread takes on, nodes whose spans threads share."""
 SPAN = 512
 """Positions whose softmax is computed at once."""
+KEPT_BEHIND = 256
+"""Positions that a window is kept longer than it is seen, so that a sequence can return to them."""
 SCORE_FLOATS = 14 * (SPAN + 256 + 80)
 """Scores a thread keeps: of 12 rows, and the values' scales twice; of a span and all nodes."""
 BLOCK, NUM_PLANES, ROW_GAP = 32, 7, 64
@@ -50,8 +52,24 @@ PACKED: dict[TensorType, tuple[int, int]] = {
     TensorType.Q4_K: (256, 148),
     TensorType.Q5_K: (256, 180),
     TensorType.Q6_K: (256, 210),
+    TensorType.IQ4_XS: (256, 138),
+    TensorType.MXFP4: (32, 17),
+    TensorType.NVFP4: (64, 36),
+    TensorType.Q3_K: (256, 114),
+    TensorType.Q2_K: (256, 84),
+    TensorType.IQ3_S: (256, 138),
+    TensorType.IQ3_XXS: (256, 138),
+    TensorType.IQ2_S: (256, 114),
+    TensorType.IQ2_XS: (256, 114),
+    TensorType.IQ2_XXS: (256, 106),
+    TensorType.IQ1_M: (256, 114),
+    TensorType.IQ1_S: (256, 106),
+    TensorType.TQ2_0: (256, 66),
+    TensorType.TQ1_0: (256, 66),
 }
-"""(elements, bytes) of a group once repacked; 6-bit scales and minima become bytes."""
+"""(elements, bytes) of a group once repacked: 6-bit scales and minima become bytes, weights of grid
+types 4 bits (IQ3) or 3 (IQ2, IQ1), those of TQ1_0 2.
+"""
 
 _NOT_HELD = frozenset({"rope_freqs.weight"})
 
@@ -85,18 +103,28 @@ def adapter_bytes(tensors: Iterable[TensorInfo]) -> int:
     return weights_bytes(tensors) + (4 * tensors[0].shape[-1] if tensors else 0)
 
 
-def kv_bytes(spec: ModelSpec, positions: int, kv_type: str = "f16") -> int:
+def kv_bytes(spec: ModelSpec, positions: int, kv_type: str = "f16", rows: int = 0) -> int:
     """KV arena: blocks x (layers x kv_heads x 256 x bytes of a key and a value + 64).
 
     In f16 these are 2 x head_dim to 16 x 2 bytes. In int8 the key has head_dim to 4 bytes and an
     f16 scale for each 32, the value head_dim to 16 and one scale. In q4 both have half of head_dim
     to 32, and the same scales. Nodes that may be rejected yet lie in it too, past the committed
-    positions.
+    positions. Layers that see a window only keep that, and what passes of up to `rows` rows add.
     """
     return sum(
-        -(-positions // KV_BLOCK) * (count * _head_block_bytes(shape, kv_type) + ALIGNMENT)
+        -(-kept_positions(shape, positions, rows) // KV_BLOCK)
+        * (count * _head_block_bytes(shape, kv_type) + ALIGNMENT)
         for shape, count in kv_shapes(spec).items()
     )
+
+
+def kept_positions(shape: Attention, context_length: int, rows: int) -> int:
+    """Positions whose keys and values a sequence keeps at a time: all, or those in a window, in
+    whole spans, with those of a pass of so many rows and some to return to.
+    """
+    if not shape.reach:
+        return context_length
+    return min(context_length, shape.reach + KEPT_BEHIND + SPAN + rows + KV_BLOCK)
 
 
 def kv_shapes(spec: ModelSpec) -> dict[Attention, int]:
@@ -137,7 +165,7 @@ def has_branches(spec: ModelSpec) -> bool:
     """Whether some part's output is changed before it joins the residual stream."""
     return any(
         layer.mixer_post_norm or layer.ffn_post_norm or layer.residual_scale != 1.0
-        or layer.output_scale
+        or layer.output_scale or layer.per_layer
         for layer in spec.layers
     )  # fmt: skip
 
@@ -239,6 +267,8 @@ def _row_bytes(spec: ModelSpec) -> int:
     widths = (q_dim, spec.kv_dim, spec.kv_dim, max(spec.ffn_dim, spec.dim), gates)
     floats = spec.dim + sum(round_up(width, 16) for width in widths)
     floats += spec.dim if has_branches(spec) else 0
+    if spec.per_layer_embedding is not None:
+        floats += 2 * spec.per_layer_embedding.table.columns
     floats += sum(shape.rope.dim // 2 * 2 for shape in kv_shapes(spec) if shape.rope)
     inputs = 0
     for width in (spec.dim, max(q_dim, state_layout(spec).values), spec.ffn_dim):

@@ -14,8 +14,8 @@ STREAMS, LOW_RANK, OWN_WIDTH = 4, 64, 256
 def gemma3n() -> Recipe:
     """Gemma 3n E2B: 30 layers, 2048 wide, 8 heads of 256 on 2, 4 of 5 layers windowed, tied.
 
-    llama.cpp takes for given that the first 20 layers have keys of their own and the first 10 sparse
-    gates; 25 layers are the fewest of which a full one shares keys.
+    llama.cpp takes for given that the first 20 layers have keys of their own and the first 10
+    sparse gates; 25 layers are the fewest of which a full one shares keys.
     """
     recipe = Recipe("gemma3n", 25, 4, 2, 64, 256, rope_base=1000000.0, vocabulary="llama")
     recipe.keys["attention.sliding_window"] = 32

@@ -16,6 +16,7 @@ from edgespec.backends.native.kernels.codegen.intrinsics import (
     fma,
     load_byte,
     load_float,
+    load_int,
     store_float,
 )
 from edgespec.backends.native.kernels.matmul import tile
@@ -24,6 +25,7 @@ from edgespec.models.spec import TensorType
 from edgespec.system.jit import callback, inlined_kernel
 
 _ROWS, _BLOCK = tile.TILE_ROWS, tile.BLOCK
+_THIRTY_SECOND = np.float32(1 / 32)
 
 
 @inlined_kernel
@@ -53,9 +55,15 @@ def plain_tile(kind: TensorType) -> Callable[..., None]:
                             acc += weight_at(layout, weights, block, row, column) * value
                         scale = scale_at(layout, scales, block, part, row) * factor
                         total = fma(np.float32(acc), scale, total)
-                    if layout.minimum:
+                    if layout.minimum and layout.parts == 1:
                         block_sum = load_float(meta + tile.SUM * plane_stride + 4 * block)
-                        total = fma(-minimum_at(layout, scales, block, row), block_sum, total)
+                        total = fma(-minimum_at(layout, scales, block, 0, row), block_sum, total)
+                    elif layout.minimum:
+                        for part in range(layout.parts):
+                            place = meta + (tile.START_32_LOW + part) * plane_stride + 4 * block
+                            half_sum = np.float32(load_int(place)) * factor
+                            minimum = minimum_at(layout, scales, block, part, row)
+                            total = fma(minimum * _THIRTY_SECOND, half_sum, total)
                 _store(output + token * output_stride + 4 * row, total, accumulate)
 
     # fmt: off
