@@ -20,7 +20,7 @@ from tests.support.random_models import MODELS, write
 from tests.support.targets import PLAN
 
 PARTS = ["gemma3", "granite", "phi3", "smollm3", "mistral3", "ministral3"]
-PARTS += ["gemma2", "olmo2", "gemma4"]
+PARTS += ["gemma2", "olmo2", "gemma4", "qwen35", "lfm2", "granitehybrid"]
 LENGTH = 150
 """Tokens: more than any window here."""
 

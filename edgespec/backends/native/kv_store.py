@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Part
 from edgespec.backends.native.kernels.kv import places as kv_places
+from edgespec.backends.native.recurrent.passes import RecurrentPasses
+from edgespec.backends.native.recurrent.tables import HybridTables
 from edgespec.backends.native.shapes import Shape
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError
@@ -18,6 +19,7 @@ from edgespec.memory.kv.arena import BlockTable, KvArena
 from edgespec.memory.kv.sequence_tables import SequenceTables
 from edgespec.memory.plan.native_sizes import KEPT_BEHIND
 from edgespec.memory.plan.plan import Plan
+from edgespec.memory.plan.state_layout import STATES_ITEM
 
 Tables = BlockTable | SequenceTables
 """What is kept of a sequence: in one arena, or in several."""
@@ -31,46 +33,46 @@ class Snapshot:
     firsts: list[int]
     """The first position that each shape's blocks hold."""
     blocks: list[NDArray[np.uint8]]
+    state: tuple[NDArray[np.uint8], int] | None = None
+    """Of recurrent layers, and its parity."""
 
 
 class KvStore:
-    """The arenas, and what happens to a sequence's blocks in them."""
+    """The arenas, and what happens to a sequence's blocks in them, and to its recurrent states."""
 
-    takes_chains = False
-    """Whether a chain is told from a tree, because it is committed with its pass."""
-
-    def __init__(self, shapes: list[Shape], plan: Plan) -> None:
+    def __init__(
+        self, shapes: list[Shape], plan: Plan, recurrent: RecurrentPasses | None = None
+    ) -> None:
         rows = max(plan.prefill_chunk, plan.max_nodes)
         size = (plan.context_length, plan.kv_type, plan.sequences, rows)
-        self._shapes = shapes
+        self._shapes, self._recurrent = shapes, recurrent
         self.arenas = [shape.arena(*size) for shape in shapes]
         self.only: KvArena | None = self.arenas[0] if len(shapes) == 1 else None
         """The arena of a model that has one and keeps all positions in it."""
-        if self.only is not None and shapes[0].attention.reach:
+        if recurrent is not None or any(shape.attention.reach for shape in shapes):
             self.only = None
 
     def open(self) -> Tables:
         """The tables of an empty sequence."""
         if self.only is not None:
             return self.only.table()
-        return SequenceTables([arena.table() for arena in self.arenas])
-
-    def begin(self, parts: Sequence[Part], is_chain: bool = False) -> None:
-        """Before a pass over trees, or over one chain that is committed with it."""
-
-    def end(self, parts: Sequence[Part]) -> None:
-        """After that pass."""
-
-    def prefill_step(self, length: int, most: int) -> int:
-        """Tokens of a prompt that a pass after so many positions may take, `most` at most."""
-        return most
+        tables = [arena.table() for arena in self.arenas]
+        if self._recurrent is None:
+            return SequenceTables(tables)
+        return HybridTables(tables, self._recurrent, self._recurrent.sequence())
 
     def commit(
-        self, tables: Sequence[NDArray[np.int64]], sequence: KvSequence, slots: Sequence[int]
+        self,
+        tables: Sequence[NDArray[np.int64]],
+        sequence: KvSequence,
+        path: Sequence[int],
+        slots: Sequence[int],
     ) -> None:
-        """Move what lies in slots past the committed positions, ascending, to where these end; give
-        back what no window sees any more. `tables` are the kernels', one for each shape.
+        """Keep a path of nodes of the last pass: move what lies in slots past the committed
+        positions, ascending, to where these end. `tables` are the kernels', one for each shape.
         """
+        if self._recurrent is not None:
+            sequence.state.states.commit(path)
         length = sequence.length
         is_placed = not slots or slots[-1] == len(slots) - 1
         for shape, c, own in zip(self._shapes, tables, sequence.state.tables, strict=True):
@@ -78,11 +80,20 @@ class KvStore:
             for place, slot in () if is_placed else enumerate(slots):
                 if slot != place:  # ascending, so a source is read before it is overwritten
                     kv_places.move_kv(c, blocks, layers, length + slot, length + place)
+        self.drop(sequence, length + len(slots))
+
+    def drop(self, sequence: KvSequence, length: int) -> None:
+        """Give back what no window sees any more of a sequence that has become so long."""
+        for shape, own in zip(self._shapes, sequence.state.tables, strict=True):
             if shape.attention.reach:
-                own.drop(shape.first_needed(max(length + len(slots) - KEPT_BEHIND, 0)))
+                own.drop(shape.first_needed(max(length - KEPT_BEHIND, 0)))
 
     def rewindable(self, sequence: KvSequence, length: int) -> int:
-        """`KvSequence.rewindable`: nowhere but to the start once a window has moved on too far."""
+        """`KvSequence.rewindable`: to where states are known, and nowhere but to the start once a
+        window has moved on too far.
+        """
+        if self._recurrent is not None:
+            length = sequence.state.states.rewindable(length)
         for shape, table in zip(self._shapes, sequence.state.tables, strict=True):
             if table.first_position > shape.first_needed(length):
                 return 0
@@ -91,7 +102,11 @@ class KvStore:
     def snapshot(self, sequence: KvSequence) -> Snapshot:
         blocks = [content.copy() for content in sequence.state.contents(sequence.length)]
         firsts = [table.first_position for table in sequence.state.tables]
-        return Snapshot(sequence.length, firsts, blocks)
+        state = None
+        if self._recurrent is not None:
+            self._recurrent.settle(sequence.state.states)
+            state = sequence.state.states.copy()
+        return Snapshot(sequence.length, firsts, blocks, state)
 
     def restore(self, sequence: KvSequence, snapshot: Any) -> int:
         """Fill a sequence with a snapshot; returns its length."""
@@ -103,6 +118,8 @@ class KvStore:
         own = sequence.state.own_contents(0, snapshot.length)
         for content, saved in zip(own, snapshot.blocks, strict=True):
             content[:] = saved
+        if self._recurrent is not None:
+            sequence.state.states.replace(snapshot.state, snapshot.length)
         return snapshot.length
 
     @property
@@ -112,13 +129,9 @@ class KvStore:
 
     @property
     def states_bytes(self) -> dict[str, int]:
-        """Bytes of what is held beside keys and values, by the names of the plan's footprint."""
-        return {}
-
-    @property
-    def scratch_bytes(self) -> int:
-        """Bytes of what passes over these sequences take."""
-        return 0
+        """Bytes of states, by their name in the plan's footprint; nothing where there are none."""
+        own = self._recurrent
+        return {} if own is None else {STATES_ITEM: own.pool.size_bytes}
 
     @property
     def size_bytes(self) -> int:

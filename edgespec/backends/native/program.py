@@ -51,7 +51,9 @@ class Program:
         self._per_layer = per_layer
         self._base: int = tables.base.ctypes.data
         self._isa = isa.chosen()
-        self._recurrent = passes and RecurrentStages(spec, weights, passes, tables.base)
+        self._recurrent = (
+            None if passes is None else RecurrentStages(spec, weights, passes, tables.base)
+        )
         stages = self._prelude()
         self.num_prelude = len(stages)
         self.starts: list[int] = []
@@ -211,15 +213,6 @@ class Program:
             output,
         ], joining
 
-    def _with_state(
-        self, number: int, own: Mixer, layer: LayerSpec
-    ) -> tuple[Stages, dict[str, int]]:
-        assert isinstance(own, Recurrent) and self._recurrent is not None
-        output, joining = self._output(
-            own.output, table.ATTENDED, layer.mixer_post_norm, layer.residual_scale
-        )
-        return [*self._recurrent.layer(number), output], joining
-
     def _add_embedding(
         self, number: int, own: PerLayerInput, joining: dict[str, int]
     ) -> tuple[Stages, dict[str, int]]:
@@ -229,6 +222,15 @@ class Program:
         gate = self._per_layer.gate_stage(self._weights, own, number, gelu)
         output, joining_next = self._output(own.projection, table.GATED, own.norm, 1.0)
         return [self._norm(is_normed=1, **joining), self._stage(*gate), output], joining_next
+
+    def _with_state(
+        self, number: int, own: Mixer, layer: LayerSpec
+    ) -> tuple[Stages, dict[str, int]]:
+        assert isinstance(own, Recurrent) and self._recurrent is not None
+        output, joining = self._output(
+            own.output, table.ATTENDED, layer.mixer_post_norm, layer.residual_scale
+        )
+        return [*self._recurrent.layer(number), output], joining
 
     def _projection(self, own: Attention, operands: dict[int, int], where: int) -> Stages:
         """Whole heads at a time, or where all heads are normed together, all and then these."""

@@ -23,7 +23,7 @@ from edgespec.backends.native.node_tables import NodeRows, NodeTables
 from edgespec.backends.native.pace import Pace
 from edgespec.backends.native.per_layer import PerLayerInputs
 from edgespec.backends.native.program import Program
-from edgespec.backends.native.recurrent.store import HybridStore
+from edgespec.backends.native.recurrent.passes import recurrent_passes
 from edgespec.backends.native.scratch import Scratch
 from edgespec.backends.native.shape_tables import Tables
 from edgespec.backends.native.shapes import shapes_of
@@ -35,7 +35,7 @@ from edgespec.errors import UnsupportedModelError
 from edgespec.memory.plan.footprint import ADAPTER_ITEM
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.settings import MOST_NODES
-from edgespec.memory.plan.state_layout import has_states
+from edgespec.memory.plan.state_layout import CHECKPOINT_EVERY
 from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
 from edgespec.system.disk_cache import code_key
@@ -65,11 +65,11 @@ class NativeTarget(Target):
         if why_not:
             raise UnsupportedModelError(why_not)
         self._shapes = shapes_of(spec, file, plan.context_length)
-        hybrid = has_states(spec)
-        self._kv = HybridStore(self._shapes, plan, spec) if hybrid else KvStore(self._shapes, plan)
+        self._recurrent = recurrent_passes(spec, plan)
+        self._kv = KvStore(self._shapes, plan, self._recurrent)
         self.arena = self._kv.only
-        # A pass that goes on lacks its nodes' embeddings, and their ancestors' states.
-        if spec.per_layer_embedding is not None or hybrid:
+        if spec.per_layer_embedding is not None or self._recurrent is not None:
+            # A pass that goes on would lack its nodes' embeddings, or what they do to states.
             self.capabilities = replace(self.capabilities, early_exit=False)
         super().__init__(spec, plan.context_length, plan.max_nodes, plan.sequences)
         self._isa = isa.chosen()
@@ -99,14 +99,14 @@ class NativeTarget(Target):
         self._nodes.fill(self._tables)
         extra, rows = spec.per_layer_embedding, len(self._scratch.stream)
         self._per_layer = None if extra is None else PerLayerInputs(spec, extra, rows)
-        passes = self._kv.passes if isinstance(self._kv, HybridStore) else None
-        self._program = Program(spec, self._weights, self._shape_tables, self._per_layer, passes)
+        parts = self._per_layer, self._recurrent
+        self._program = Program(spec, self._weights, self._shape_tables, *parts)
         self._program.fill(self._table)
         self._head = (0, 0)
         """Its first stage and the one after its last."""
         self._team = Team(self._table, plan.threads)
-        if passes is not None:
-            passes.walk = self._settle
+        if self._recurrent is not None:
+            self._recurrent.walk = self._settle
         self._paces: dict[int, Pace] = {}
         self.limit_threads(None)
         self._num_logits = spec.vocab_size
@@ -141,7 +141,7 @@ class NativeTarget(Target):
                 self._scratch.attention_bytes
                 + self._nodes.size_bytes
                 + self._early.rows.nbytes
-                + self._kv.scratch_bytes
+                + (0 if self._recurrent is None else self._recurrent.scratch_bytes)
             ),
         }
 
@@ -158,9 +158,13 @@ class NativeTarget(Target):
             return self._go_on(parts, rows)
         texts = [self._whole(sequence, tree) for sequence, tree in parts]
         num_nodes = self._prepare(texts, parts)
-        self._kv.begin(parts)
-        found = self._run(self.spec.num_layers, 0, num_nodes, rows)
-        self._kv.end(parts)
+        if self._recurrent is None:
+            found = self._run(self.spec.num_layers, 0, num_nodes, rows)
+        else:
+            trees = [(sequence.state.states, tree.parents) for sequence, tree in parts]
+            self._recurrent.begin(trees)
+            found = self._run(self.spec.num_layers, 0, num_nodes, rows)
+            self._recurrent.end(trees)
         self._pace.observe(num_nodes, time.perf_counter() - start)
         return found
 
@@ -287,20 +291,21 @@ class NativeTarget(Target):
         self._tiles.clear()
         self._tiles_entered, self._head_entered = 0, None
 
-    def prefill_step(self, length: int) -> int:
-        return self._kv.prefill_step(length, self._chunk)
-
     def _prefill(self, sequence: KvSequence, tokens: NDArray[np.int32]) -> None:
-        if not self._kv.takes_chains:
+        if self._recurrent is None:
             super()._prefill(sequence, tokens)
             return
         tree = TokenTree.chain(tokens)
-        parts = ((sequence, tree),)
-        num_rows = self._prepare([self._whole(sequence, tree)], parts)
-        self._kv.begin(parts, is_chain=True)
+        num_rows = self._prepare([self._whole(sequence, tree)], ((sequence, tree),))
+        self._recurrent.begin_chain(sequence.state.states, tree.parents)
         self._run(self.spec.num_layers, 0, num_rows, "none")
-        self._kv.end(parts)
-        self._commit(sequence, range(num_rows))
+        self._recurrent.end([(sequence.state.states, tree.parents)])
+        self._kv.drop(sequence, sequence.length + num_rows)
+
+    def prefill_step(self, length: int) -> int:
+        if self._recurrent is None:
+            return self._chunk
+        return min(self._chunk, CHECKPOINT_EVERY - length % CHECKPOINT_EVERY)
 
     def _settle(self) -> None:
         """A pass without rows: states take what is pending."""
@@ -314,14 +319,11 @@ class NativeTarget(Target):
         out: NDArray[np.float32],
     ) -> None:
         tree, done = TokenTree.chain(tokens), 0
-        parts = ((sequence, tree),)
-        self._prepare([self._whole(sequence, tree)], parts)
-        self._kv.begin(parts, is_chain=True)
+        self._prepare([self._whole(sequence, tree)], ((sequence, tree),))
         for place, layer in enumerate((*layers, self.spec.num_layers)):
             self._run(layer - done, done, len(tokens), "none")
             out[place] = self._scratch.stream[: len(tokens)]
             done = layer
-        self._kv.end(parts)
         self._commit(sequence, range(len(tokens)))
 
     def head(self, streams: NDArray[np.float32], adapted: int | None = None) -> Logits:
@@ -406,7 +408,7 @@ class NativeTarget(Target):
 
     def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
         slots = path if sequence.early is None else sequence.early.slots[list(path)].tolist()
-        self._kv.commit(self._tables, sequence, slots)
+        self._kv.commit(self._tables, sequence, path, slots)
 
     def _rewindable(self, sequence: KvSequence, length: int) -> int:
         return self._kv.rewindable(sequence, length)

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.backends.native.kernels.matmul import tile
 from edgespec.backends.native.kernels.recurrent import walk
 from edgespec.backends.native.kernels.recurrent import words as w
 from edgespec.backends.native.recurrent.states import KeptRows, SequenceStates, StatePool
 from edgespec.errors import BackendError
+from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.state_layout import (
     INSTRUCTION_WORDS,
     PART_WORDS,
@@ -20,11 +22,20 @@ from edgespec.memory.plan.state_layout import (
     state_layout,
     work_bytes,
 )
+from edgespec.models.layers import Recurrent
 from edgespec.models.spec import ModelSpec
 
 Trees = Sequence[tuple[SequenceStates, NDArray[np.int16]]]
 """Sequences, and the parents of the nodes to be computed of each."""
 _NO_NODES = np.zeros(0, np.int16)
+
+
+def recurrent_passes(spec: ModelSpec, plan: Plan) -> RecurrentPasses | None:
+    """What recurrent layers need beside, if the model has some."""
+    if not any(isinstance(layer.mixer, Recurrent) for layer in spec.layers):
+        return None
+    rows = tile.padded(max(plan.prefill_chunk, plan.max_nodes))
+    return RecurrentPasses(spec, rows, plan.max_nodes, plan.threads, plan.sequences)
 
 
 class RecurrentPasses:

@@ -4,12 +4,10 @@ nodes and sequences in it. Offsets (`_AT`) and strides are bytes.
 
 from __future__ import annotations
 
-from edgespec.memory.plan.state_layout import (
-    INSTRUCTION_WORDS,
-    PART_WORDS,
-    PASS_WORDS,
-    ROW_WORDS,
-)
+from edgespec.memory.plan.state_layout import INSTRUCTION_WORDS as INSTRUCTION_WORDS
+from edgespec.memory.plan.state_layout import PART_WORDS as PART_WORDS
+from edgespec.memory.plan.state_layout import PASS_WORDS as PASS_WORDS
+from edgespec.memory.plan.state_layout import ROW_WORDS as ROW_WORDS
 
 # fmt: off
 # A layer: where the words of the pass are; channels of the convolution, how they are divided among
