@@ -233,3 +233,18 @@ def test_checkpoints(name: str) -> None:
             with _open(name, prefill_chunk=64) as other:
                 other.own.prefill(tokens[:length])
                 _same(found, _next(other.own))
+
+
+def test_a_prompt_can_be_left_where_it_ended() -> None:
+    """What is asked again, or goes on otherwise, need not be read again."""
+    target, tokens = _shared("lfm2"), _tokens(90)
+    target.own.truncate(0)
+    target.own.prefill(tokens[:60])
+    expected = _next(target.own)
+    for token in tokens[60:]:
+        target.own.forward(TokenTree.chain([token]))
+        target.own.commit([0])
+    _next(target.own)
+    assert target.own.rewindable(59) == 0
+    assert target.own.truncate(70) == 60
+    _same(_next(target.own), expected)
