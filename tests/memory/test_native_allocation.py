@@ -25,6 +25,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "four bits, mixed": {"type": "IQ4_NL", "types": {"ffn_down.weight": "Q4_1"}},
     "q5_k": {"type": "Q5_K", "dim": 256, "ffn": 256},
     "k-quants": {"type": "Q4_K", "dim": 256, "ffn": 256, "types": {"ffn_down.weight": "Q6_K"}},
+    "few bits": {"type": "Q3_K", "dim": 256, "ffn": 256, "types": {"ffn_down.weight": "IQ2_XXS"}},
 }
 
 

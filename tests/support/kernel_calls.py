@@ -19,6 +19,7 @@ from edgespec.backends.native.kernels.codegen.machine_code import compile_functi
 from edgespec.backends.native.kernels.kv.forms import FORMS
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.backends.native.kernels.matmul.integer_tile import Operations
+from edgespec.backends.native.kernels.moe import row_functions
 from edgespec.backends.native.kernels.recurrent import inputs, state
 from edgespec.memory.plan.settings import KV_TYPES
 from edgespec.memory.plan.state_layout import CONVOLUTIONS
@@ -39,6 +40,7 @@ ROW_FUNCTIONS = {
     "rotate_pairs": row_ops.rotate(interleaved=True),
     **{name: emit() for name, emit in activations.FUNCTIONS.items() if name != "silu"},
     **{name: emit() for name, emit in inputs.FUNCTIONS.items()},
+    **{name: emit() for name, emit in row_functions.FUNCTIONS.items()},
 }
 
 
@@ -167,6 +169,7 @@ def record() -> Calls:
         for name in ("tanh", "softcap"):
             output, cap = calls.place(np.zeros(len(up), np.float32)), np.float32(30).view(np.int32)
             calls.add(name, places[0], output, len(values) // 16, int(cap))
+        _record_routing(calls, values.astype(np.float32))
     for scale in (1.0, 1e-12, 1e-3, 1e4, 1e18):
         values, gain = _normal(1040, scale=scale), _normal(1040, seed=1)
         places = [calls.place(each) for each in (values, gain, np.zeros_like(gain))]
@@ -175,6 +178,18 @@ def record() -> Calls:
     _record_recurrent(calls)
     _record_lookup(calls)
     return calls
+
+
+def _record_routing(calls: Calls, values: NDArray[np.float32]) -> None:
+    """A router's scores, and sums over experts."""
+    logits, count = calls.place(values), len(values)
+    for name in ("softmax_row", "sigmoid_row"):
+        calls.add(name, logits, calls.place(np.zeros_like(values)), count - 5)
+    factor = int(np.float32(0.3).view(np.int32))
+    for name in ("scale", "add_scaled"):
+        calls.add(name, logits, calls.place(_normal(count, seed=2)), count // 16, factor)
+    target = calls.place(np.zeros((3, count + 8), np.float32))
+    calls.add("copy_rows", logits, target, 4 * (count // 4), 4 * (count + 8), 3, count // 4 + 1)
 
 
 def _normal(*shape: int, scale: float = 1.0, seed: int = 0) -> NDArray[np.float32]:

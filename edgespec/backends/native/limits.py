@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from edgespec.memory.plan.native_sizes import PACKED, TILE_ROWS
 from edgespec.memory.plan.state_layout import CONVOLUTIONS, heads_of
-from edgespec.models.layers import Attention, Dense, LayerSpec, Recurrent
+from edgespec.models.layers import Attention, LayerSpec, Moe, Recurrent
 from edgespec.models.spec import ModelSpec, TensorInfo
 
 
@@ -53,8 +53,11 @@ def _other_part(spec: ModelSpec) -> str:
 
 def _other_part_of_layer(layer: LayerSpec) -> str:
     attention, ffn = layer.mixer, layer.ffn
-    if not isinstance(ffn, Dense) or ffn.cutoff:
-        return "a mixture of experts, or gates that are cut off"
+    if isinstance(ffn, Moe):
+        if any(part.rows % TILE_ROWS for part in (ffn.gate, ffn.up, ffn.down)):
+            return f"experts whose width is no multiple of {TILE_ROWS}"
+    elif ffn is None or ffn.cutoff:
+        return "layers without a feed-forward part, or with gates that are cut off"
     if layer.altup or layer.laurel:
         return "layers of several streams"
     if isinstance(attention, Recurrent):

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.backends.native.experts import Experts
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
+from edgespec.backends.native.kernels.moe import stages as moe
 from edgespec.backends.native.kernels.stages import angles, attend, gated, multiply, norm, project
 from edgespec.backends.native.per_layer import PerLayerInputs
 from edgespec.backends.native.recurrent.passes import RecurrentPasses
@@ -25,6 +27,7 @@ from edgespec.models.layers import (
     LayerSpec,
     Matrix,
     Mixer,
+    Moe,
     Norm,
     PerLayerInput,
     Recurrent,
@@ -46,9 +49,10 @@ class Program:
         tables: Tables,
         per_layer: PerLayerInputs | None = None,
         passes: RecurrentPasses | None = None,
+        experts: Experts | None = None,
     ) -> None:
         self._spec, self._weights, self._tables = spec, weights, tables
-        self._per_layer = per_layer
+        self._per_layer, self._experts = per_layer, experts
         self._base: int = tables.base.ctypes.data
         self._isa = isa.chosen()
         self._recurrent = (
@@ -112,14 +116,18 @@ class Program:
 
     def _layer(self, number: int, layer: LayerSpec) -> Stages:
         """A layer's stages; a pass may end after them, so that the stream is whole there."""
-        assert isinstance(layer.ffn, Dense)
+        assert layer.ffn is not None
         if isinstance(layer.mixer, Attention):
             mixed, joining = self._attention(number, layer.mixer, layer)
         else:
             mixed, joining = self._with_state(number, layer.mixer, layer)
         stages = [self._pre_norm(layer.mixer_norm), *mixed]
         stages.append(self._pre_norm(layer.ffn_norm, joining))
-        fed, joining = self._dense(layer.ffn, layer)
+        if isinstance(layer.ffn, Moe):
+            fed, joining = self._mixture(number, layer.ffn, layer)
+        else:
+            ending = layer.ffn_post_norm, layer.residual_scale, layer.output_scale
+            fed, joining = self._dense(layer.ffn, *ending)
         stages += fed
         if layer.per_layer is not None:
             joined, joining = self._add_embedding(number, layer.per_layer, joining)
@@ -131,8 +139,7 @@ class Program:
 
     def _pre_norm(self, own: Norm | None, joining: dict[str, int] | None = None) -> dict[int, int]:
         """The norm before a part; without one, NORMED is the stream as it is."""
-        gain = 0 if own is None else self._weights.vector(own.tensor, own.width)
-        return self._norm(gain=gain, is_normed=1, **(joining or {}))
+        return self._norm(gain=self._gain(own), is_normed=1, **(joining or {}))
 
     def _norm(self, **operands: int) -> dict[int, int]:
         columns = {
@@ -151,14 +158,20 @@ class Program:
         return self._stage(norm.norm, row)
 
     def _output(
-        self, matrix: Matrix, rows: int, post: Norm | None, factor: float, scale: str = ""
+        self,
+        matrix: Matrix,
+        rows: int,
+        post: Norm | None,
+        factor: float,
+        scale: str = "",
+        apart: bool = False,
     ) -> tuple[dict[int, int], dict[str, int]]:
         """The product at the end of a part: into the stream, or where it must be changed before it
-        joins that, into BRANCH; and what the next norm is told of that.
+        joins that or stay apart, into BRANCH; and what the next norm is told of that.
         """
         base, operands = self._tables.base, {multiply.MATRIX: self._weights.place(matrix)}
         operands |= {multiply.INPUT: rows, multiply.BIAS: self._weights.bias(matrix)}
-        plain = post is None and factor == 1.0 and not scale
+        plain = post is None and factor == 1.0 and not scale and not apart
         place = table.STREAM if plain else table.BRANCH
         where, stride = map(int, base[place : place + 2])
         operands |= {multiply.OUTPUT: where, multiply.OUTPUT_STRIDE: stride}
@@ -166,11 +179,10 @@ class Program:
         stage = self._stage(multiply.multiply, operands)
         if plain:
             return stage, {}
-        gain = 0 if post is None else self._weights.vector(post.tensor, post.width)
         return stage, {
             "joining": where,
             "joining_stride": stride,
-            "joining_gain": gain,
+            "joining_gain": self._gain(post),
             "joining_factor": float_bits(factor),
         }
 
@@ -246,7 +258,14 @@ class Program:
             stages.append(self._stage(multiply.multiply, row))
         return [*stages, self._stage(project.place, operands, where)]
 
-    def _dense(self, own: Dense, layer: LayerSpec) -> tuple[Stages, dict[str, int]]:
+    def _dense(
+        self,
+        own: Dense,
+        post: Norm | None,
+        factor: float = 1.0,
+        scale: str = "",
+        apart: bool = False,
+    ) -> tuple[Stages, dict[str, int]]:
         weights = self._weights
         operands = {
             gated.GATE: weights.place(own.gate),
@@ -256,10 +275,54 @@ class Program:
             gated.WIDTH: own.width,
             gated.ACTIVATION: self._operation(own.activation),
         }
-        output, joining = self._output(
-            own.down, table.GATED, layer.ffn_post_norm, layer.residual_scale, layer.output_scale
-        )
+        output, joining = self._output(own.down, table.GATED, post, factor, scale, apart)
         return [self._stage(gated.gated, operands), output], joining
+
+    def _mixture(self, number: int, own: Moe, layer: LayerSpec) -> tuple[Stages, dict[str, int]]:
+        """Experts, of which the router reads NORMED before they do; a dense part beside comes first
+        and is in BRANCH meanwhile.
+        """
+        assert self._experts is not None
+        base, done = self._tables.base, Stages()
+        post, factor, scale = layer.ffn_post_norm, layer.residual_scale, layer.output_scale
+        plain = own.beside is None and post is None and not scale
+        beside: dict[str, int] = {}
+        if own.beside is not None:
+            done, beside = self._dense(own.beside, own.beside_post_norm, apart=True)
+        entry = table.STREAM if plain else table.UP if beside else table.BRANCH
+        where, stride = map(int, base[entry : entry + 2])
+        words = self._experts.words(number, own, (where, stride), plain, factor if plain else 1.0)
+        if own.router_norm is not None:
+            done.append(self._pre_norm(own.router_norm))
+        done.append(self._stage(moe.router, {moe.LAYER: words}))
+        if own.router_norm is not None or own.experts_norm is not None:
+            done.append(self._pre_norm(own.experts_norm or layer.ffn_norm))
+        for stage in (moe.route, moe.gate_up, moe.down):
+            done.append(self._stage(stage, {moe.LAYER: words}))
+        if plain:
+            return done, {}
+        branch, branch_stride = map(int, base[table.BRANCH : table.BRANCH + 2])
+        if beside:
+            operands = {
+                moe.LEFT: branch,
+                moe.LEFT_STRIDE: branch_stride,
+                moe.LEFT_GAIN: beside["joining_gain"],
+                moe.RIGHT: where,
+                moe.RIGHT_STRIDE: stride,
+                moe.RIGHT_GAIN: self._gain(own.experts_post_norm),
+                moe.ADD_SCALED: isa.expert_address(self._isa, "add_scaled"),
+            }
+            done.append(self._stage(moe.join, operands))
+        return done, {
+            "joining": branch,
+            "joining_stride": branch_stride,
+            "joining_gain": self._gain(post),
+            "joining_factor": float_bits(factor),
+        }
+
+    def _gain(self, own: Norm | None) -> int:
+        """Where a norm's gain is, 0 without a norm."""
+        return 0 if own is None else self._weights.vector(own.tensor, own.width)
 
     def _operation(self, name: str) -> int:
         return isa.activation_address(self._isa, name)

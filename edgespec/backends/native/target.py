@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Part, Target
+from edgespec.backends.base import Part
 from edgespec.backends.native.adapters import Adapters
-from edgespec.backends.native.early import EarlyNodes, EarlyStates
+from edgespec.backends.native.early import EarlyStates
+from edgespec.backends.native.early_exits import EarlyExits
+from edgespec.backends.native.experts import Experts
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
@@ -34,7 +36,6 @@ from edgespec.backends.sequence import KvSequence
 from edgespec.errors import UnsupportedModelError
 from edgespec.memory.plan.footprint import ADAPTER_ITEM
 from edgespec.memory.plan.plan import Plan
-from edgespec.memory.plan.settings import MOST_NODES
 from edgespec.memory.plan.state_layout import CHECKPOINT_EVERY
 from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
@@ -44,7 +45,7 @@ _NOTHING = (0, 0)
 """As a range of stages."""
 
 
-class NativeTarget(Target):
+class NativeTarget(EarlyExits):
     """One open model; see `backends/native/kernels/matmul/tile.py` for how its weights lie in
     memory.
     """
@@ -99,7 +100,8 @@ class NativeTarget(Target):
         self._nodes.fill(self._tables)
         extra, rows = spec.per_layer_embedding, len(self._scratch.stream)
         self._per_layer = None if extra is None else PerLayerInputs(spec, extra, rows)
-        parts = self._per_layer, self._recurrent
+        self._experts = Experts.of(spec, self._weights, self._table, rows, plan.threads)
+        parts = self._per_layer, self._recurrent, self._experts
         self._program = Program(spec, self._weights, self._shape_tables, *parts)
         self._program.fill(self._table)
         self._head = (0, 0)
@@ -142,8 +144,15 @@ class NativeTarget(Target):
                 + self._nodes.size_bytes
                 + self._early.rows.nbytes
                 + (0 if self._recurrent is None else self._recurrent.scratch_bytes)
+                + (self._experts.scratch.size_bytes if self._experts else 0)
             ),
         }
+
+    @property
+    def experts_read(self) -> NDArray[np.int64]:
+        """How many experts the last pass read in each layer, int64 [layers]; 0 where none mix."""
+        none = np.zeros(self.spec.num_layers, np.int64)
+        return none if self._experts is None else self._experts.read
 
     def _open_sequence(self) -> KvTables:
         return self._kv.open()
@@ -195,102 +204,6 @@ class NativeTarget(Target):
         if self.spec.embedding_scale != 1.0:
             out[: len(tokens)] *= np.float32(self.spec.embedding_scale)
 
-    def _go_on(self, parts: Sequence[Part], rows: Rows) -> Pass:
-        """A pass over trees with nodes that have some layers behind them: the others catch up, then
-        all go on together.
-        """
-        layer = next(text.early.layer for text, _ in parts if text.early is not None)
-        texts = [self._placed(sequence, tree, layer) for sequence, tree in parts]
-        seconds_saved = 0.0
-        behind = [place for place, text in enumerate(texts) if len(text.wanted)]
-        if behind:
-            late = [texts[place] for place in behind]
-            self._run(layer, 0, self._prepare(late, [parts[place] for place in behind]), "none")
-        else:
-            seconds_saved = sum(text.early.seconds for text, _ in parts)
-        stream, first, targets = self._scratch.stream, 0, []
-        for text in texts:
-            targets += (first + text.wanted).tolist()
-            first += len(text.parents)
-        for row in range(len(targets) - 1, -1, -1):  # from the last, so that none is overwritten
-            if targets[row] != row:
-                stream[targets[row]] = stream[row]
-        num_nodes, whole = first, []
-        first = 0
-        for text in texts:
-            if text.sequence.early is not None:
-                text.sequence.early.load(text.slots, stream[first:])
-            first += len(text.parents)
-            whole.append(text._replace(wanted=self._nodes.in_order[: len(text.parents)]))
-        self._nodes.describe(self._tables, whole)
-        found = self._run(self.spec.num_layers - layer, layer, num_nodes, rows)
-        found.seconds_saved = seconds_saved
-        return found
-
-    def _placed(self, sequence: KvSequence, tree: TokenTree, layer: int) -> NodeRows:
-        """Slots of a tree's nodes, and which of them have not passed these layers."""
-        early: EarlyNodes | None = sequence.early
-        if early is None or early.layer != layer:
-            return self._whole(sequence, tree)
-        slots, wanted = early.match(tree.tokens, tree.parents)
-        end = len(early) + len(wanted)
-        if end > MOST_NODES or sequence.length + end > self.context_length:
-            return self._whole(sequence, tree)
-        sequence.state.reserve(sequence.length, sequence.length + end)
-        early.slots = slots
-        return NodeRows(sequence, tree.parents, slots, wanted)
-
-    def _forward_until(
-        self,
-        sequence: KvSequence,
-        layer: int,
-        tokens: Sequence[int],
-        parents: Sequence[int],
-        vocab: int | None,
-        rows: Rows,
-        adapted: bool,
-    ) -> Pass:
-        start = time.perf_counter()
-        early: EarlyNodes = sequence.early or EarlyNodes(layer, self._early)
-        first, stream = len(early), self._scratch.stream
-        end = first + len(tokens)
-        sequence.state.reserve(sequence.length, sequence.length + end)
-        self._embed(np.array(tokens, np.int32), stream)
-        slots = self._nodes.in_order[:end]
-        text = NodeRows(sequence, early.parents([*parents]), slots, slots[first:])
-        self._nodes.describe(self._tables, [text])
-        through = layer if adapted else None
-        found = self._run(layer, 0, len(tokens), rows, self._few(vocab), through)
-        for row, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
-            early.add(int(token), int(parent), stream[row])
-        if not first:
-            early.seconds = self._layers_part(layer, time.perf_counter() - start) / len(tokens)
-        sequence.early = early
-        return found
-
-    def _deepen(
-        self, sequence: KvSequence, layer: int, vocab: int | None, rows: Rows, adapted: bool
-    ) -> Pass:
-        start, early = time.perf_counter(), sequence.early
-        slots, parents = self._nodes.in_order[: len(early)], early.parents([])
-        early.load(slots, self._scratch.stream)
-        self._nodes.describe(self._tables, [NodeRows(sequence, parents, slots, slots)])
-        more = layer - early.layer
-        through = layer if adapted else None
-        found = self._run(more, early.layer, len(early), rows, self._few(vocab), through)
-        early.store(self._scratch.stream)
-        early.layer = layer
-        early.seconds += self._layers_part(more, time.perf_counter() - start) / len(early)
-        return found
-
-    def has_adapter(self, layer: int) -> bool:
-        return layer in self._adapters
-
-    def adapt(self, layer: int, matrix: NDArray[np.float16]) -> None:
-        self._adapters.put(layer, 0, matrix)
-        self._tiles.clear()
-        self._tiles_entered, self._head_entered = 0, None
-
     def _prefill(self, sequence: KvSequence, tokens: NDArray[np.int32]) -> None:
         if self._recurrent is None:
             super()._prefill(sequence, tokens)
@@ -310,40 +223,6 @@ class NativeTarget(Target):
     def _settle(self) -> None:
         """A pass without rows: states take what is pending."""
         self._team.run((*self._program.settling, *_NOTHING), 0, 0, self._pace.threads)
-
-    def _trace(
-        self,
-        sequence: KvSequence,
-        tokens: NDArray[np.int32],
-        layers: Sequence[int],
-        out: NDArray[np.float32],
-    ) -> None:
-        tree, done = TokenTree.chain(tokens), 0
-        self._prepare([self._whole(sequence, tree)], ((sequence, tree),))
-        for place, layer in enumerate((*layers, self.spec.num_layers)):
-            self._run(layer - done, done, len(tokens), "none")
-            out[place] = self._scratch.stream[: len(tokens)]
-            done = layer
-        self._commit(sequence, range(len(tokens)))
-
-    def head(self, streams: NDArray[np.float32], adapted: int | None = None) -> Logits:
-        self._check_open()
-        self._scratch.stream[: len(streams)] = streams
-        return self._run(0, 0, len(streams), "all", adapted=adapted).logits
-
-    def _few(self, vocab: int | None) -> int:
-        """How many logits are computed when so many are asked for."""
-        most = self.spec.vocab_size
-        return most if vocab is None else min(-(-vocab // TILE) * TILE, most)
-
-    def _layers_part(self, num_layers: int, seconds: float) -> float:
-        """What the layers of a pass took when the head that was run last took part in it."""
-        layers = self.spec.layers_size(0, num_layers)
-        return seconds * layers / (layers + self._num_logits * self.spec.dim)
-
-    @property
-    def early_room(self) -> int:
-        return len(self._early.free)
 
     def _run(
         self,
@@ -422,6 +301,7 @@ class NativeTarget(Target):
         del (
             self._weights,
             self._program,
+            self._experts,
             self._scratch,
             self._views,
             self._tiles,

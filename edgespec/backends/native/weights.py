@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -112,8 +113,9 @@ def load_matrix(file: ModelFile, part: Matrix, progress: Progress | None = None)
     num_rows, num_columns = part.experts * part.rows, part.columns
     matrix = PackedMatrix.allocate(FORMATS[info.type], num_rows, num_columns)
     step = max(1, CHUNK_BYTES // (TILE_ROWS * info.type.row_bytes(num_columns))) * TILE_ROWS
+    height = math.prod(info.shape[:-1]) // part.experts
     for first in range(0, num_rows, step):
-        ranges = list(_ranges(part, first, min(first + step, num_rows)))
+        ranges = list(_ranges(part, first, min(first + step, num_rows), height))
         pieces = [file.rows(part.tensor, start, stop) for start, stop in ranges]
         raw = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         matrix.pack_rows(first, raw)
@@ -122,15 +124,18 @@ def load_matrix(file: ModelFile, part: Matrix, progress: Progress | None = None)
     return matrix
 
 
-def _ranges(part: Matrix, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Which rows of the tensor a matrix's rows `first` .. `last` - 1 are."""
-    if not part.run:
-        yield part.first + first, part.first + last
+def _ranges(part: Matrix, first: int, last: int, height: int) -> Iterator[tuple[int, int]]:
+    """Which rows of the tensor a matrix's rows `first` .. `last` - 1 are, experts' below each
+    other; the tensor has `height` rows for each expert.
+    """
+    if not part.run and part.rows == height:
+        yield first, last
         return
     while first < last:
-        block, within = divmod(first, part.run)
-        count = min(part.run - within, last - first)
-        start = part.first + block * part.stride + within
+        expert, row = divmod(first, part.rows)
+        block, within = divmod(row, part.run or part.rows)
+        count = min((part.run or part.rows) - within, part.rows - row, last - first)
+        start = expert * height + part.first + block * part.stride + within
         yield start, start + count
         first += count
 
@@ -181,7 +186,8 @@ class Weights:
         key = (matrix.bias, matrix.first)
         if key not in self._vectors:
             whole = self._file.matrix_f32(matrix.bias).ravel()
-            ranges = _ranges(matrix, 0, matrix.experts * matrix.rows)
+            num_rows, height = matrix.experts * matrix.rows, len(whole) // matrix.experts
+            ranges = _ranges(matrix, 0, num_rows, height)
             self._keep(key, np.concatenate([whole[start:stop] for start, stop in ranges]))
         return self._address(key)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from edgespec.errors import UnsupportedModelError
 from edgespec.memory.plan.state_layout import recurrent_scratch_bytes, state_layout
-from edgespec.models.layers import Attention, Matrix
+from edgespec.models.layers import Attention, Matrix, Moe
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 
 KV_BLOCK = 256
@@ -166,8 +166,16 @@ def has_branches(spec: ModelSpec) -> bool:
     return any(
         layer.mixer_post_norm or layer.ffn_post_norm or layer.residual_scale != 1.0
         or layer.output_scale or layer.per_layer
+        or (isinstance(layer.ffn, Moe) and layer.ffn.beside)
         for layer in spec.layers
     )  # fmt: skip
+
+
+def dense_dim(spec: ModelSpec) -> int:
+    """Width of the widest dense feed-forward part, other than those that are shared experts."""
+    parts = (layer.ffn for layer in spec.layers)
+    dense = (part.beside if isinstance(part, Moe) else part for part in parts)
+    return max((part.width for part in dense if part), default=0)
 
 
 def logits_bytes(spec: ModelSpec, max_nodes: int) -> int:
@@ -209,11 +217,34 @@ def scratch_bytes(
     early keep their streams: max_nodes x dim x 4 bytes.
     """
     rows = max(max_nodes, prefill_chunk)
+    kept = _attention_bytes(spec, context_length, max_nodes, threads, sequences)
+    kept += _experts_bytes(spec, _padded_rows(rows), threads)
     tables = 20 * (rows + 1) + 4 * max_nodes**2 + 40 * (sequences + 1) + 4 * rows
     early = 4 * max_nodes * spec.dim
-    held = _attention_bytes(spec, context_length, max_nodes, threads, sequences) + tables + early
     padded = _padded_rows(rows)
-    return held + recurrent_scratch_bytes(spec, padded, max_nodes, threads, sequences)
+    kept += recurrent_scratch_bytes(spec, padded, max_nodes, threads, sequences)
+    return kept + tables + early
+
+
+def _experts_bytes(spec: ModelSpec, rows: int, threads: int) -> int:
+    """What mixtures of experts keep in a pass.
+
+    A slot is a row and one of its experts: three 8-byte numbers, a 4-byte weight, and a matmul
+    input as wide as an expert, with 8 more of these. A row has a logit for each expert to 16 and 16
+    more, and a matmul input as wide as the shared expert. A thread has inputs of all rows, and 256
+    bytes for each slot, each row and 9 more, or 24 for each expert if that is more.
+    """
+    mixtures = [layer.ffn for layer in spec.layers if isinstance(layer.ffn, Moe)]
+    if not mixtures:
+        return 0
+    slots, experts = rows * max(own.active for own in mixtures), spec.num_experts
+    width = max(own.width for own in mixtures)
+    shared = max(own.shared.width if own.shared else 0 for own in mixtures)
+    to_16 = round_up(experts, 16)
+    lists = 4 * rows * (to_16 + 16) + 28 * slots + 4 * rows + 16 * (experts + 1) + 128
+    inner = (slots + 8) * _input_bytes(width) + rows * _input_bytes(shared)
+    room = max(256 * (slots + 8 + rows + 1), 24 * to_16)
+    return lists + inner + threads * (rows * _input_bytes(spec.dim) + 64 + room)
 
 
 def _block_rows(num_rows: int, sequences: int) -> int:
@@ -264,18 +295,22 @@ def _row_bytes(spec: ModelSpec) -> int:
     """
     q_dim = max((each.heads * each.head_dim for each in spec.attentions), default=0)
     gates = max((each.heads * each.head_dim for each in spec.attentions if each.gate), default=0)
-    widths = (q_dim, spec.kv_dim, spec.kv_dim, max(spec.ffn_dim, spec.dim), gates)
+    widths = (q_dim, spec.kv_dim, spec.kv_dim, max(dense_dim(spec), spec.dim), gates)
     floats = spec.dim + sum(round_up(width, 16) for width in widths)
     floats += spec.dim if has_branches(spec) else 0
     if spec.per_layer_embedding is not None:
         floats += 2 * spec.per_layer_embedding.table.columns
     floats += sum(shape.rope.dim // 2 * 2 for shape in kv_shapes(spec) if shape.rope)
-    inputs = 0
-    for width in (spec.dim, max(q_dim, state_layout(spec).values), spec.ffn_dim):
-        blocks = width // BLOCK if width % BLOCK == 0 else 0
-        inputs += 4 * round_up(width, 16) + blocks * (BLOCK + 4 * NUM_PLANES)
-        inputs += ROW_GAP if blocks else 0
+    fed = (spec.dim, max(q_dim, state_layout(spec).values), dense_dim(spec))
+    inputs = sum(map(_input_bytes, fed))
     return 4 * floats + inputs
+
+
+def _input_bytes(width: int) -> int:
+    """A row of a matmul's input."""
+    blocks = width // BLOCK if width % BLOCK == 0 else 0
+    quants = blocks * (BLOCK + 4 * NUM_PLANES) + (ROW_GAP if blocks else 0)
+    return 4 * round_up(width, 16) + quants
 
 
 def loading_bytes(tensors: Iterable[TensorInfo]) -> int:

@@ -74,12 +74,13 @@ def _iq4_nl(blocks: Blocks) -> Values:
 
 def _iq4_xs(blocks: Blocks) -> Values:
     """Eight blocks of IQ4_NL with scales of 6 bits less 32."""
-    low = (blocks[:, 4:8, None] >> np.uint8([0, 4]) & 15).reshape(-1, 8)
-    high = (blocks[:, 2:4, None] >> np.uint8([0, 2, 4, 6]) & 3).reshape(-1, 8)
+    low = (blocks[:, 4:8, None] >> _shifts(2, 4) & 15).reshape(-1, 8)
+    high = (blocks[:, 2:4, None] >> _shifts(4, 2) & 3).reshape(-1, 8)
     scales = (low | high << 4).astype(np.int8) - np.int8(32)
     scale = _half(blocks[:, :2]) * scales.astype(np.float32)
     places = _nibbles(blocks[:, 8:].reshape(-1, 16)).reshape(-1, 8, 32)
-    return (scale[..., None] * np.array(IQ4_NL_VALUES, np.float32)[places]).reshape(-1, 256)
+    values: Values = scale[..., None] * np.array(IQ4_NL_VALUES, np.float32)[places]
+    return values.reshape(-1, 256)
 
 
 def _mxfp4(blocks: Blocks) -> Values:
@@ -155,7 +156,8 @@ def _q3_k(blocks: Blocks) -> Values:
     top = np.concatenate([blocks[:, 104:108] >> shift & 3 for shift in (0, 2, 4, 6)], axis=1)
     scales = (low | top << 4).astype(np.int8) - np.int8(32)
     scale = _half(blocks[:, 108:]) * scales.astype(np.float32)
-    return (scale[..., None] * quants.reshape(-1, 16, 16).astype(np.float32)).reshape(-1, 256)
+    values: Values = scale[..., None] * quants.reshape(-1, 16, 16).astype(np.float32)
+    return values.reshape(-1, 256)
 
 
 def _q2_k(blocks: Blocks) -> Values:
@@ -163,7 +165,8 @@ def _q2_k(blocks: Blocks) -> Values:
     quants = _pairs(blocks[:, 16:80]).reshape(-1, 16, 16).astype(np.float32)
     scale = _half(blocks[:, 80:82]) * (blocks[:, :16] & 15).astype(np.float32)
     offset = _half(blocks[:, 82:84]) * (blocks[:, :16] >> 4).astype(np.float32)
-    return (scale[..., None] * quants - offset[..., None]).reshape(-1, 256)
+    values: Values = scale[..., None] * quants - offset[..., None]
+    return values.reshape(-1, 256)
 
 
 def _tq2_0(blocks: Blocks) -> Values:
@@ -176,8 +179,8 @@ def _tq1_0(blocks: Blocks) -> Values:
     """-1, 0 and 1, five (at the end four) in a byte: digits to base 3 of a fraction of 256."""
     runs = []
     for first, last, digits in ((0, 32, 5), (32, 48, 5), (48, 52, 4)):
-        powers = np.uint8([[[1], [3], [9], [27], [81]][:digits]])
-        runs.append((blocks[:, None, first:last] * powers).reshape(len(blocks), -1))
+        powers = np.array([1, 3, 9, 27, 81][:digits], np.uint8)
+        runs.append((blocks[:, None, first:last] * powers[:, None]).reshape(len(blocks), -1))
     quants = (np.concatenate(runs, axis=1).astype(np.uint16) * 3 >> 8).astype(np.int8) - np.int8(1)
     return _half(blocks[:, 52:]) * quants.astype(np.float32)
 
@@ -185,7 +188,13 @@ def _tq1_0(blocks: Blocks) -> Values:
 def _pairs(packed: Blocks) -> NDArray[np.uint8]:
     """Eight groups of 32 from 64 bytes: each 32 bytes hold four groups."""
     parts = packed.reshape(-1, 2, 1, 32)
-    return (parts >> np.uint8([[[0], [2], [4], [6]]]) & 3).reshape(-1, 8, 32)
+    quants: Blocks = parts >> _shifts(4, 2)[:, None] & np.uint8(3)
+    return quants.reshape(-1, 8, 32)
+
+
+def _shifts(count: int, width: int) -> Blocks:
+    """To the right, for so many fields of so many bits, lowest first."""
+    return np.arange(0, count * width, width, dtype=np.uint8)
 
 
 def _half(raw: Blocks) -> Values:

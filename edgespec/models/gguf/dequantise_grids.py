@@ -93,13 +93,14 @@ def iq1_m(blocks: Blocks) -> Values:
 def _entries(kind: TensorType, magnitudes: tuple[int, ...], places: NDArray[Any]) -> Values:
     """Magnitudes [n, entries, 4 or 8] of places [n, ...]."""
     table = np.array(magnitudes, np.float32)[grid(kind)]
-    return table[places.reshape(len(places), -1)]
+    found: Values = table[places.reshape(len(places), -1)]
+    return found
 
 
 def _scaled(scale: Values, values: Values) -> Values:
     """Scales [n, groups] times values [n, ...] of as many columns in each group."""
-    groups = values.reshape(*scale.shape, -1)
-    return (scale[..., None] * groups).reshape(len(values), -1)
+    products: Values = scale[..., None] * values.reshape(*scale.shape, -1)
+    return products.reshape(len(values), -1)
 
 
 def _sevens(words: NDArray[np.uint32]) -> Values:
@@ -111,7 +112,8 @@ def _sevens(words: NDArray[np.uint32]) -> Values:
 def _eight(seven: NDArray[Any]) -> Blocks:
     """Seven signs with an eighth that makes the number of ones even."""
     bits = np.unpackbits(seven.astype(np.uint8)[..., None], axis=-1).sum(axis=-1)
-    return (seven | (bits & 1) << 7).astype(np.uint8)
+    signs: Blocks = (seven | (bits & 1) << 7).astype(np.uint8)
+    return signs
 
 
 def _signs(packed: Blocks) -> Values:
@@ -123,7 +125,8 @@ def _signs(packed: Blocks) -> Values:
 def _fields(packed: Blocks, width: int) -> Blocks:
     """Fields of so many bits of all bytes [n, bytes], lowest first."""
     shifts = np.arange(0, 8, width, dtype=np.uint8)
-    return (packed[..., None] >> shifts & ((1 << width) - 1)).reshape(len(packed), -1)
+    fields: Blocks = packed[..., None] >> shifts & np.uint8((1 << width) - 1)
+    return fields.reshape(len(packed), -1)
 
 
 def _nibbles(packed: Blocks) -> Blocks:

@@ -76,7 +76,7 @@ def phi3() -> Recipe:
     recipe.breaks("no short factors", {"rope_factors_short.weight": edits.ones})
     recipe.breaks("no factor of attention", rope__scaling__attn_factor=None)
     recipe.breaks("gate and up swapped", {"ffn_up.weight": edits.halves_swapped})
-    parts.ends(recipe, tied=True)
+    parts.ends(recipe, tied=0.25)
     return recipe
 
 
@@ -108,7 +108,10 @@ def granite() -> Recipe:
     recipe.keys |= granite_scales(1 / 16)
     _layers(recipe, peaked=2.5)
     break_granite_scales(recipe)
-    return _finished(recipe, tied=True, neighbours=True)
+    recipe.breakages.append(edits.wrong_rotation(recipe, neighbours=True))
+    recipe.breaks("another base", rope__freq_base=recipe.rope_base / 50)
+    parts.ends(recipe, tied=0.02, norm_mean=40.0)
+    return recipe
 
 
 def granite_scales(attention: float) -> dict[str, float]:
@@ -149,5 +152,5 @@ def _layers(
 def _finished(recipe: Recipe, *, tied: bool = False, neighbours: bool = False) -> Recipe:
     recipe.breakages.append(edits.wrong_rotation(recipe, neighbours))
     recipe.breaks("another base", rope__freq_base=recipe.rope_base / 50)
-    parts.ends(recipe, tied=tied)
+    parts.ends(recipe, tied=0.25 if tied else 0.0)
     return recipe

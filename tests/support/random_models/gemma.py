@@ -6,8 +6,10 @@ from tests.support.random_models import edits, parts
 from tests.support.random_models.dense import windows
 from tests.support.random_models.recipe import Recipe
 
-ADDED = 2.0
-"""Mean gain of the norms after sublayers: the scaled embedding is about four."""
+EMBEDDED, ADDED = 0.02, 0.8
+"""Spread of the embedding, which is 0.3 when scaled, and mean gain of the norms after sublayers."""
+OWN_WIDTH = 256
+"""Of the embedding of its own that every layer has."""
 
 
 def gemma2() -> Recipe:
@@ -53,15 +55,14 @@ def gemma4() -> Recipe:
     recipe = Recipe("gemma4", 9, 4, 1, 128, [256] * 6 + [512] * 3, vocabulary="llama")
     recipe.rope_base = 1000000.0
     _gemma4_keys(recipe, period=3)
-    recipe.keys |= {"attention.shared_kv_layers": 3, "embedding_length_per_layer_input": 64}
+    recipe.keys |= {"attention.shared_kv_layers": 3, "embedding_length_per_layer_input": OWN_WIDTH}
     for layer, block in enumerate(recipe.blocks()):
         assert isinstance(recipe.ffn, list)
         _gemma4_attention(recipe, block, layer, own=layer < 6, values=True)
         sandwich(recipe, block, recipe.ffn[layer])
-        own_embedding(recipe, block, 64)
+        own_embedding(recipe, block, OWN_WIDTH)
         recipe.given(f"{block}layer_output_scale.weight", [0.8 + 0.05 * layer])
-    own_embeddings(recipe, 64)
-    recipe.breaks("no scale of layers", {"layer_output_scale.weight": edits.ones})
+    own_embeddings(recipe, OWN_WIDTH)
     return _finished(recipe, width=None)
 
 
@@ -87,7 +88,7 @@ def gemma4_moe() -> Recipe:
         _gemma4_attention(recipe, block, layer, own=True, values=not full)
         sandwich(recipe, block, 256)
         # The router reads values of about one over the root of the width.
-        parts.router(recipe, block, 16, gain=2.0 * dim**0.5)
+        parts.router(recipe, block, 16, gain=3.0 * dim**0.5)
         recipe.gains(f"{block}ffn_gate_inp.scale", dim)
         recipe.norm(f"{block}pre_ffw_norm_2", dim)
         recipe.norm(f"{block}post_ffw_norm_1", dim)
@@ -101,13 +102,13 @@ def gemma4_moe() -> Recipe:
     return _finished(recipe, width=None)
 
 
-def sandwich(recipe: Recipe, block: str, width: int = 512) -> None:
-    """Four norms and the feed-forward between the last two."""
+def sandwich(recipe: Recipe, block: str, width: int = 512, added: float = ADDED) -> None:
+    """Four norms and the feed-forward between the last two; `added` is the last one's mean gain."""
     recipe.norm(f"{block}attn_norm", recipe.dim)
     recipe.norm(f"{block}post_attention_norm", recipe.dim, mean=ADDED)
     recipe.norm(f"{block}ffn_norm", recipe.dim)
     parts.ffn(recipe, block, width)
-    recipe.norm(f"{block}post_ffw_norm", recipe.dim, mean=ADDED)
+    recipe.norm(f"{block}post_ffw_norm", recipe.dim, mean=added)
 
 
 def own_embedding(recipe: Recipe, block: str, width: int) -> None:
@@ -143,6 +144,7 @@ def _gemma4_keys(recipe: Recipe, period: int) -> None:
     recipe.breaks("one base for all", rope__freq_base_swa=1000000.0)
     recipe.breaks("all of a head turned", {"rope_freqs.weight": edits.ones})
     recipe.breaks("logits hardly capped", final_logit_softcapping=1000.0)
+    recipe.breaks("no scale of layers", {"layer_output_scale.weight": edits.ones})
 
 
 def _gemma4_attention(recipe: Recipe, block: str, layer: int, *, own: bool, values: bool) -> None:
@@ -151,7 +153,7 @@ def _gemma4_attention(recipe: Recipe, block: str, layer: int, *, own: bool, valu
     width = 128 if layer % period == period - 1 else 64
     kv_heads = recipe.kv_heads if isinstance(recipe.kv_heads, int) else recipe.kv_heads[layer]
     dim = recipe.dim
-    gain = (2.0 / width**0.5) ** 0.5
+    gain = (1.3 / width**0.5) ** 0.5
     recipe.matrix(f"{block}attn_q", recipe.heads * width, dim)
     recipe.norm(f"{block}attn_q_norm", width, mean=gain)
     if own:
@@ -166,5 +168,5 @@ def _finished(recipe: Recipe, width: int | None = 64) -> Recipe:
     if width is not None:
         recipe.breakages.append(edits.wrong_rotation(recipe, False))
     recipe.breaks("another base", rope__freq_base=recipe.rope_base / 50)
-    parts.ends(recipe, tied=True, norm_mean=4.0)
+    parts.ends(recipe, tied=EMBEDDED, norm_mean=40.0)
     return recipe

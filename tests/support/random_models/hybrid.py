@@ -37,7 +37,7 @@ def qwen35moe() -> Recipe:
 
 def qwen35_wide() -> Recipe:
     """The same with states as wide as the real ones, 128, and no block of MTP."""
-    recipe = _qwen35("qwen35", width=128, key_heads=1, value_heads=3, extra=0)
+    recipe = _qwen35("qwen35", width=128, extra=0)
     for block in recipe.blocks():
         parts.ffn(recipe, block)
     return recipe
@@ -95,7 +95,7 @@ def granitehybrid_moe() -> Recipe:
 
 
 def _qwen35(
-    arch: str, width: int = 64, key_heads: int = 2, value_heads: int = 6, extra: int = 1
+    arch: str, width: int = 64, key_heads: int = 2, value_heads: int = 4, extra: int = 1
 ) -> Recipe:
     """All but the feed-forward; `extra` blocks at the end are not run by an ordinary pass."""
     recipe = Recipe(arch, 8 + extra, 4, 2, 64, rope_dim=32, rope_base=10000000.0)
@@ -130,22 +130,20 @@ def _qwen35(
         recipe.matrix(f"{block}ssm_out", dim, value_heads * width, gain=1.5)
     if extra:
         parts.multi_token_block(recipe, "blk.8.")
-    per_key = value_heads // key_heads
-    if key_heads > 1:
-        order = np.arange(value_heads).reshape(per_key, key_heads).T.ravel()
-        # Every value head's rows moved as if neighbours shared a key head.
-        grouped = edits.rows_in(order, width, 2 * key_heads * width)
-        recipe.breaks("value heads of other key heads", {"attn_qkv.weight": grouped})
+    # Value heads moved as if neighbours shared a key head.
+    order = np.arange(value_heads).reshape(-1, key_heads).T.ravel()
+    grouped = edits.rows_in(order, width, 2 * key_heads * width)
+    recipe.breaks("value heads of other key heads", {"attn_qkv.weight": grouped})
     recipe.breaks("gates before queries", {"attn_q.weight": _gates_first(64)})
     recipe.breaks("taps the other way", {"ssm_conv1d.weight": edits.reversed_columns})
-    recipe.breaks("another interval", rope__dimension_sections=[4, 4, 4, 4])
+    recipe.breaks("fewer pairs turned", rope__dimension_sections=[1, 1, 1, 13])
     width_key = {"rope__dimension_count": 64, "rope__dimension_sections": [11, 11, 10, 0]}
     recipe.breaks("all of a head turned", **width_key)
     whole = edits.other_rotation(64, 32, neighbours=False)
     norms = ("attn_q_norm.weight", "attn_k_norm.weight", "attn_k.weight", "attn_q.weight")
     recipe.breaks("rotation's layout", dict.fromkeys(norms, whole))
     recipe.breaks("another base", rope__freq_base=recipe.rope_base / 5000)
-    parts.ends(recipe, tied=True)
+    parts.ends(recipe, tied=0.25)
     return recipe
 
 
@@ -170,17 +168,14 @@ def _lfm2(arch: str, kv_heads: list[int]) -> Recipe:
         recipe.matrix(f"{block}shortconv.in_proj", 3 * dim, dim, gain=1.2)
         convolution(recipe, f"{block}shortconv.conv", dim, 3)
         recipe.matrix(f"{block}shortconv.out_proj", dim, dim)
-    third = edits.rows_in(np.array([2, 1, 0]), dim)
-    second = edits.rows_in(np.array([1, 0, 2]), dim)
-    recipe.breaks(
-        "the gate after is the input", {"in_proj.weight": edits.rows_in(np.array([0, 2, 1]), dim)}
-    )
-    recipe.breaks("gates swapped", {"in_proj.weight": second})
-    del third
+    gates = edits.rows_in(np.array([1, 0, 2]), dim)
+    recipe.breaks("gates before and after swapped", {"in_proj.weight": gates})
+    last = edits.rows_in(np.array([0, 2, 1]), dim)
+    recipe.breaks("gate after and input swapped", {"in_proj.weight": last})
     recipe.breaks("taps the other way", {"conv.weight": edits.reversed_columns})
     recipe.breakages.append(edits.wrong_rotation(recipe, False))
     recipe.breaks("another base", rope__freq_base=recipe.rope_base / 50)
-    parts.ends(recipe, tied=True, norm="token_embd_norm")
+    parts.ends(recipe, tied=0.25, norm="token_embd_norm")
     return recipe
 
 
@@ -222,7 +217,7 @@ def _granitehybrid() -> Recipe:
     recipe.breaks("no direct path", {"ssm_d": edits.zeros})
     recipe.breaks("attention turned", rope__scaling__finetuned=True)
     break_granite_scales(recipe)
-    parts.ends(recipe, tied=True)
+    parts.ends(recipe, tied=0.02, norm_mean=40.0)
     return recipe
 
 

@@ -31,7 +31,7 @@ def qwen2moe() -> Recipe:
         recipe.norm(f"{block}attn_norm", recipe.dim)
         parts.attention(recipe, block, bias=True)
         recipe.norm(f"{block}ffn_norm", recipe.dim)
-        parts.router(recipe, block, 12, gain=1.5)
+        parts.router(recipe, block, 12)
         parts.experts(recipe, block, 12, 256)
         shared_gate(recipe, block)
         parts.ffn(recipe, block, 512, "_shexp")
@@ -41,7 +41,7 @@ def qwen2moe() -> Recipe:
 def gpt_oss() -> Recipe:
     """gpt-oss 20B: 24 layers, 2880 wide, 64 heads of 64 on 8, 4 of 32 experts of 2880, sinks."""
     recipe = Recipe("gpt-oss", 4, 8, 2, 64, rope_base=150000.0, epsilon=1e-5)
-    expert_keys(recipe, 8, 2, 256)
+    expert_keys(recipe, 12, 4, 256)
     recipe.keys["attention.sliding_window"] = 32
     parts.yarn(recipe, factor=8.0, original=128)
     for block in recipe.blocks():
@@ -50,10 +50,10 @@ def gpt_oss() -> Recipe:
         recipe.bias(f"{block}attn_output", recipe.dim)
         recipe.norm(f"{block}attn_sinks", recipe.heads, mean=3.0)
         recipe.norm(f"{block}post_attention_norm", recipe.dim)
-        parts.router(recipe, block, 8)
-        recipe.bias(f"{block}ffn_gate_inp", 8, spread=1.0)
+        parts.router(recipe, block, 12)
+        recipe.bias(f"{block}ffn_gate_inp", 12, spread=1.0)
         # Gates and ups so large that the limits of seven cut one in twelve.
-        parts.experts(recipe, block, 8, 256, bias=True, gains=(4.0, 4.0, 0.2))
+        parts.experts(recipe, block, 12, 256, bias=True, gains=(4.0, 4.0, 0.2))
     windows(recipe, 32, default=2)
     recipe.breaks("no sinks", {"attn_sinks.weight": lambda sinks: sinks * 0 - 1e4})
     recipe.breaks("sinks of other heads", {"attn_sinks.weight": edits.first_two_swapped})
@@ -94,10 +94,10 @@ def glm4moe() -> Recipe:
 def llama4() -> Recipe:
     """Llama 4 Maverick: 48 layers, 5120 wide, 40 heads of 128 on 8, every 2nd layer experts.
 
-    llama.cpp cuts attention into chunks of 8,192 whatever the file says, so a text must be longer.
+    llama.cpp cuts attention into chunks of 8,192 whatever the file says.
     """
-    recipe = Recipe("llama4", 8, 4, 2, 32, rope_base=500000.0, epsilon=1e-5, context=16384)
-    recipe.num_tokens = 8192 + 64
+    recipe = Recipe("llama4", 8, 8, 2, 32, rope_base=500000.0, epsilon=1e-5, context=16384)
+    recipe.far_tokens = 8192 + 64
     expert_keys(recipe, 8, 1, 256)
     recipe.keys["interleave_moe_layer_step"] = 2
     for layer, block in enumerate(recipe.blocks()):

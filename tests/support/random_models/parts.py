@@ -12,14 +12,21 @@ from tests.support.random_models.recipe import VOCABULARY_SIZE, Recipe
 
 PEAKED = 1.5
 """Gain of queries and of keys: their products then spread by about two."""
+ALIKE = 0.8
+"""What experts have in common, so that rounding, which now and then turns a near tie of the router
+the other way, does not change a token's logits beyond comparison."""
 
 
 def ends(
-    recipe: Recipe, *, tied: bool = False, norm: str = "output_norm", norm_mean: float = 1.0
+    recipe: Recipe, *, tied: float = 0.0, norm: str = "output_norm", norm_mean: float = 1.0
 ) -> None:
-    """Embedding, last norm and, unless tied, the matrix of the head."""
-    size = recipe.dim**0.5
-    recipe.matrix("token_embd", VOCABULARY_SIZE, recipe.dim, gain=0.25 * size if tied else size)
+    """Embedding, last norm and, unless tied, the matrix of the head.
+
+    `tied` is the spread of an embedding that is the head, too: small beside what the layers add, or
+    the likeliest next token is the last one again.
+    """
+    spread = tied or 1.0
+    recipe.matrix("token_embd", VOCABULARY_SIZE, recipe.dim, gain=spread * recipe.dim**0.5)
     recipe.norm(norm, recipe.dim, mean=norm_mean)
     if not tied:
         recipe.matrix("output", VOCABULARY_SIZE, recipe.dim, gain=3.0)
@@ -64,7 +71,8 @@ def ffn(recipe: Recipe, block: str, width: int | None = None, end: str = "") -> 
     recipe.matrix(f"{block}ffn_down{end}", recipe.dim, width, gain=1.5)
 
 
-def router(recipe: Recipe, block: str, experts: int, gain: float = 2.0) -> None:
+def router(recipe: Recipe, block: str, experts: int, gain: float = 3.0) -> None:
+    """A router that is rarely in doubt."""
     recipe.matrix(f"{block}ffn_gate_inp", experts, recipe.dim, gain=gain, exact=True)
 
 
@@ -82,11 +90,11 @@ def experts(
     dim = recipe.dim
     gate, up, down = gains
     if fused:
-        recipe.matrix(f"{block}ffn_gate_up_exps", count, 2 * width, dim, gain=gate)
+        recipe.matrix(f"{block}ffn_gate_up_exps", count, 2 * width, dim, gain=gate, alike=ALIKE)
     else:
-        recipe.matrix(f"{block}ffn_gate_exps", count, width, dim, gain=gate)
-        recipe.matrix(f"{block}ffn_up_exps", count, width, dim, gain=up)
-    recipe.matrix(f"{block}ffn_down_exps", count, dim, width, gain=down)
+        recipe.matrix(f"{block}ffn_gate_exps", count, width, dim, gain=gate, alike=ALIKE)
+        recipe.matrix(f"{block}ffn_up_exps", count, width, dim, gain=up, alike=ALIKE)
+    recipe.matrix(f"{block}ffn_down_exps", count, dim, width, gain=down, alike=ALIKE)
     if bias:
         recipe.bias(f"{block}ffn_gate_exps", count, width)
         recipe.bias(f"{block}ffn_up_exps", count, width)

@@ -38,6 +38,8 @@ class Tensor:
     mean: float = 0.0
     exact: bool = False
     """Stays F32 in every file, as llama.cpp's converter and quantiser leave it."""
+    alike: float = 0.0
+    """Share of the variance that all of the first dimension, the experts, have in common."""
     values: Array | None = None
 
     def draw(self, rng: np.random.Generator) -> Array:
@@ -45,6 +47,10 @@ class Tensor:
         if self.values is not None:
             return self.values
         noise = rng.standard_normal(self.shape, dtype=np.float32)
+        if self.alike:
+            common = rng.standard_normal(self.shape[1:], dtype=np.float32)
+            shares = np.sqrt(np.float32([1 - self.alike, self.alike]))
+            noise = shares[0] * noise + shares[1] * common
         return noise * np.float32(self.spread) + np.float32(self.mean)
 
 
@@ -80,17 +86,19 @@ class Recipe:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     breakages: list[Breakage] = field(default_factory=list)
     num_tokens: int = 160
-    """Tokens of a text that reaches all that depends on position, beyond every window."""
+    """Tokens of a text that reaches what depends on position, beyond every window."""
+    far_tokens: int = 0
+    """Tokens of a text that reaches the rest of it, where that is far."""
 
     def add(self, name: str, tensor: Tensor) -> None:
         assert name not in self.tensors, name
         self.tensors[name] = tensor
 
     def matrix(
-        self, name: str, *shape: int, gain: float = 1.0, mean: float = 0.0, exact: bool = False
+        self, name: str, *shape: int, gain: float = 1.0, exact: bool = False, alike: float = 0.0
     ) -> None:
         """Noise that makes rows of about `gain` from columns of about one."""
-        self.add(f"{name}.weight", Tensor(shape, gain / shape[-1] ** 0.5, mean, exact))
+        self.add(f"{name}.weight", Tensor(shape, gain / shape[-1] ** 0.5, 0.0, exact, alike))
 
     def norm(self, name: str, *shape: int, mean: float = 1.0) -> None:
         """Gains around `mean`, far enough from it to be missed."""
@@ -136,7 +144,8 @@ class Recipe:
         fields = {f"{self.arch}.{key}": value for key, value in own.items() if value is not None}
         spm = self.vocabulary == "llama"
         tokens = llama_vocabulary(VOCABULARY_SIZE) if spm else gpt2_vocabulary(VOCABULARY_SIZE)
-        return {"general.name": f"random-{self.arch}"} | fields | tokens
+        # llama.cpp treats the vocabularies of some names in ways of its own, e.g. of "phi3".
+        return {"general.name": "random weights"} | fields | tokens
 
     def arrays(
         self, seed: int = 0, breakage: Breakage | None = None

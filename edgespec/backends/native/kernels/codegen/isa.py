@@ -25,6 +25,7 @@ from edgespec.backends.native.kernels.codegen.machine_code import (
 from edgespec.backends.native.kernels.codegen.portable import PORTABLE
 from edgespec.backends.native.kernels.matmul import float_tile, integer_tile, plain, tile
 from edgespec.backends.native.kernels.matmul.integer_tile import Operations
+from edgespec.backends.native.kernels.moe import row_functions
 from edgespec.errors import BackendError, OptionError
 from edgespec.models.spec import TensorType
 
@@ -102,6 +103,11 @@ def row_addresses(isa: str, interleaved: bool) -> tuple[int, ...]:
 def activation_address(isa: str, name: str) -> int:
     """Where one of `activations.FUNCTIONS` is; compiled on first use."""
     return activations.address(name, processor(isa))
+
+
+def expert_address(isa: str, name: str) -> int:
+    """Where one of `row_functions.FUNCTIONS` is; compiled on first use."""
+    return row_functions.address(name, processor(isa))
 
 
 def emit_tile(isa: str, kind: TensorType, num_tokens: int) -> Function:

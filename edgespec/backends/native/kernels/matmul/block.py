@@ -46,17 +46,14 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where integer sums start: a plane, shifted to the left (to the right, if negative)."""
+    """Where integer sums start: a plane, shifted left."""
 
     plane: int
     shift: int = 0
 
     def shifted(self, emitter: Emitter, value: Value) -> Value:
         """What a plane's value comes to."""
-        if self.shift == 0:
-            return value
-        move = emitter.builder.shl if self.shift > 0 else emitter.builder.ashr
-        return move(value, emitter.constant(abs(self.shift)))
+        return _moved(emitter, value, self.shift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,9 @@ class Part:
     start: Start | None
     scale: Value
     minimum: Value | None = None
-    """Where parts have one of their own: its 32nd, as it multiplies -32 times the part's sum."""
+    """Where parts have one of their own: its 32nd, as it multiplies -32 times the part's sum. Such
+    parts are added up before the token's scale multiplies them.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +94,9 @@ def unpack_block(
     elif layout.bits >= 4:
         quads = _with_high_bits(rows, layout.bits, 4, _nibbles(rows, base), base)
     else:
-        quads = _with_high_bits(rows, layout.bits, 2, _pairs(rows, base), base)
-    largest = (1 << layout.bits) - 1
+        pairs = _pairs(rows, base, layout.raised)
+        quads = _with_high_bits(rows, layout.bits, 2, pairs, base, layout.raised)
+    largest = ((1 << layout.bits) - 1) << layout.raised
     if layout.codebook:
         table = bytes(value + layout.offset for value in CODEBOOKS[layout.codebook])
         quads = [rows.lookup(emitter, table, quad) for quad in quads]
@@ -198,7 +198,6 @@ def _minimum(
 _STARTS: dict[tuple[int, int], tuple[Start | None, ...]] = {
     (0, 1): (None,),
     (0, 2): (None, None),
-    (4, 2): (Start(tile.START_32_LOW, -3), Start(tile.START_32_HIGH, -3)),
     (8, 1): (Start(tile.START_8),),
     (16, 1): (Start(tile.START_16),),
     (32, 2): (Start(tile.START_32_LOW), Start(tile.START_32_HIGH)),
@@ -218,19 +217,27 @@ def _nibbles(rows: Rows, base: Value) -> list[Value]:
     return low + [builder.and_(builder.lshr(value, four), mask) for value in raw]
 
 
-def _pairs(rows: Rows, base: Value) -> list[Value]:
+def _pairs(rows: Rows, base: Value, raised: int) -> list[Value]:
     """8 quads from 2 loads: the lowest pairs of bits are quads 0 and 4, the highest 3 and 7."""
     emitter, builder = rows.emitter, rows.emitter.builder
-    raw, mask = [rows.quad(base, i) for i in range(QUADS // 4)], emitter.constant(0x03030303)
+    raw = [rows.quad(base, i) for i in range(QUADS // 4)]
+    mask = emitter.constant(0x03030303 << raised)
     return [
-        builder.and_(builder.lshr(value, emitter.constant(shift)) if shift else value, mask)
+        builder.and_(_moved(emitter, value, raised - place), mask)
         for value in raw
-        for shift in range(0, 8, 2)
+        for place in range(0, 8, 2)
     ]
 
 
+def _moved(emitter: Emitter, bits: Value, up: int) -> Value:
+    """Bits so many places higher, or lower."""
+    if up > 0:
+        return emitter.builder.shl(bits, emitter.constant(up))
+    return emitter.builder.lshr(bits, emitter.constant(-up)) if up < 0 else bits
+
+
 def _with_high_bits(
-    rows: Rows, num_bits: int, num_low: int, quads: list[Value], base: Value
+    rows: Rows, num_bits: int, num_low: int, quads: list[Value], base: Value, raised: int = 0
 ) -> list[Value]:
     """Quads with the bits above their lowest, which lie packed after these, as many for each."""
     num_high = num_bits - num_low
@@ -240,13 +247,11 @@ def _with_high_bits(
     in_word = 8 // num_high
     above = emitter.address(base, 64 * num_low)
     words = [rows.quad(above, i) for i in range(QUADS // in_word)]
-    mask = emitter.constant((((1 << num_high) - 1) << num_low) * 0x01010101)
+    lowest = num_low + raised
+    mask = emitter.constant((((1 << num_high) - 1) << lowest) * 0x01010101)
     found = []
     for index, quad in enumerate(quads):
-        bits, up = words[index // in_word], num_low - num_high * (index % in_word)
-        if up > 0:
-            bits = builder.shl(bits, emitter.constant(up))
-        elif up < 0:
-            bits = builder.lshr(bits, emitter.constant(-up))
+        up = lowest - num_high * (index % in_word)
+        bits = _moved(emitter, words[index // in_word], up)
         found.append(builder.or_(quad, builder.and_(bits, mask)))
     return found

@@ -147,8 +147,11 @@ def _add_block(
             for meta in metas
         ]
 
-    totals = [builder.load(slot) for slot in slots]
+    totals = before = [builder.load(slot) for slot in slots]
     factors = of_plane(tile.SCALE, F32)
+    own_minima = block.parts[0].minimum is not None
+    if own_minima:  # the block is added up first, then multiplied by the factor
+        totals = [emitter.zero() for _ in tokens]
     done = 0
     for part in block.parts:
         start = part.start
@@ -160,7 +163,11 @@ def _add_block(
         sums = operations.dot(emitter, starts, part.quads, own, part.largest)
         done += len(part.quads)
         totals = [
-            emitter.fma(builder.sitofp(acc, emitter.f32), builder.fmul(part.scale, factor), total)
+            emitter.fma(
+                builder.sitofp(acc, emitter.f32),
+                part.scale if own_minima else builder.fmul(part.scale, factor),
+                total,
+            )
             for acc, factor, total in zip(sums, factors, totals, strict=True)
         ]
     if block.minimum is not None:
@@ -168,13 +175,17 @@ def _add_block(
             emitter.fma(block.minimum, block_sum, total)
             for block_sum, total in zip(of_plane(tile.SUM, F32), totals, strict=True)
         ]
-    for plane, part in zip((tile.START_32_LOW, tile.START_32_HIGH), block.parts, strict=False):
-        if part.minimum is not None:
+    if own_minima:
+        for plane, part in zip(tile.HALF_STARTS, block.parts, strict=True):
             half_sums = [builder.sitofp(value, emitter.f32) for value in of_plane(plane, I32)]
             totals = [
-                emitter.fma(part.minimum, builder.fmul(half_sum, factor), total)
-                for half_sum, factor, total in zip(half_sums, factors, totals, strict=True)
+                emitter.fma(part.minimum, half_sum, total)
+                for half_sum, total in zip(half_sums, totals, strict=True)
             ]
+        totals = [
+            emitter.fma(total, factor, running)
+            for total, factor, running in zip(totals, factors, before, strict=True)
+        ]
     for total, slot in zip(totals, slots, strict=True):
         builder.store(total, slot)
 

@@ -88,6 +88,7 @@ SUM = 5
 START_16 = 6
 """i32: -16 times the block's integer sum (Q5_0; others shift it)."""
 NUM_PLANES = 7
+HALF_STARTS = (START_32_LOW, START_32_HIGH)
 
 INTEGER_SIZES = (1, 2, 3, 4, 6, 8, 48)
 """Numbers of tokens a tile function is made for; other n are padded up to the next.
@@ -145,6 +146,8 @@ class Layout(NamedTuple):
     """What scales are; those that are not f16 are bytes of their own in each part."""
     unit: float = 1.0
     """A power of two that steps are multiplied by."""
+    raised: int = 0
+    """Bits by which quants are shifted left when they are taken out of a word, for the offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +216,7 @@ FORMATS: dict[TensorType, TileFormat] = {
         TensorType.IQ4_XS: _super(4, 1, 128, codebooks.IQ4_NL),
         TensorType.MXFP4: Layout(4, 16, offset=16, codebook=codebooks.FP4, step=E8M0),
         TensorType.NVFP4: Layout(4, 64, 2, 2, offset=32, codebook=codebooks.FP4, step=E4M3),
-        TensorType.Q3_K: _super(3, 2, 4),
+        TensorType.Q3_K: _super(3, 2, 32, unit=1 / 8)._replace(raised=3),
         TensorType.Q2_K: Layout(2, 64 + 256, blocks=8, parts=2, minimum=True, factors=4),
         TensorType.IQ3_S: _super(4, 1, 16, codebooks.IQ3_S),
         TensorType.IQ3_XXS: _super(4, 1, 64, codebooks.IQ3_XXS, 1 / 4),

@@ -52,7 +52,7 @@ def weight_at(layout, weights, block, row, column):
         weight |= (load_byte(place + 256 + 64 * (quad >> 2)) >> 2 * (quad & 3) & 3) << 4
     if layout.codebook:
         return _CODEBOOKS[layout.codebook, weight]
-    return weight - layout.offset
+    return (weight << layout.raised) - layout.offset
 
 
 @inlined_kernel

@@ -70,12 +70,16 @@ def _norm_head(c, row, gain):
 
 @inner_kernel
 def _turn(c, node, row, gain, factor_bits):
-    """Norm and rotate one head in place, in the order that the model does."""
+    """Norm and rotate one head in place, in the order that the model does; then times a factor."""
     if c[t.NORM_AFTER_ROPE] == 0:
         _norm_head(c, row, gain)
-    _rotate(c, node, row, factor_bits)
-    if c[t.NORM_AFTER_ROPE] != 0:
-        _norm_head(c, row, gain)
+        _rotate(c, node, row, factor_bits)
+        return
+    _rotate(c, node, row, np.int64(ONE_BITS))
+    _norm_head(c, row, gain)  # which would undo a factor
+    factor = bits_to_float(np.int32(factor_bits))
+    for i in range(c[t.HEAD_DIM]):
+        store_float(row + 4 * i, load_float(row + 4 * i) * factor)
 
 
 @inner_kernel
