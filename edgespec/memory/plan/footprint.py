@@ -72,7 +72,7 @@ def native_footprint(
         FootprintItem("libraries", runtime.libraries_bytes(), "NumPy, Numba and LLVM, measured"),
         FootprintItem("compiled kernels", _kernels_bytes(runtime, drafters), "measured"),
         FootprintItem("tokenizer", tokenizer_bytes(spec.vocab_size), f"{spec.vocab_size} tokens"),
-        FootprintItem("weights", weights_bytes(tensors), "repacked", exact=True),
+        FootprintItem("weights", weights_bytes(tensors, spec), "repacked", exact=True),
     ]
     running = [
         FootprintItem(

@@ -85,7 +85,7 @@ class DraftModelSizes:
             library = 0 if self.shares_library else engine.library
             return held + library + sum(engine_bytes(spec, self.tensors, own, engine))
         held += 0 if self.shares_library else NATIVE_PAGES
-        held += weights_bytes(self.tensors) + sequences * kv_bytes(spec, own.context)
+        held += weights_bytes(self.tensors, spec) + sequences * kv_bytes(spec, own.context)
         held += logits_bytes(spec, nodes) + states_bytes(spec, sequences)
         held += activation_bytes(spec, own.prefill_chunk, "f16", sequences)
         return held + scratch_bytes(spec, own.context, nodes, own.prefill_chunk, threads, sequences)
