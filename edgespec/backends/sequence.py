@@ -36,7 +36,6 @@ class SequenceHost(ABC):
 
     def prefill_step(self, length: int) -> int:
         """Most tokens that the prefill step after so many positions may hold."""
-        del length
         return self.prefill_chunk
 
     @property
@@ -271,7 +270,7 @@ class KvSequence:
         the residual streams after these layers, ascending, and after the last; where the backend
         has `early_exit`.
         """
-        target = self.target
+        target = self._leaving()
         target.check(self, tokens)
         target._trace(self, tokens, layers, out)
         self._moved(self.length + len(tokens))
@@ -297,12 +296,7 @@ class KvSequence:
         not one between the first and the last, or not that of the nodes before;
         ContextOverflowError when there is no room.
         """
-        target = self.target
-        if not target.capabilities.early_exit:
-            raise BackendError(
-                f"the {target.capabilities.name} backend cannot leave a pass early; "
-                "use --backend native"
-            )
+        target = self._leaving()
         target.check(self, np.asarray(tokens, np.int32))
         if not 1 <= layer < target.spec.num_layers:
             raise BackendError(
@@ -312,6 +306,16 @@ class KvSequence:
         self._check_early(layer, parents)
         self._check_adapted(layer, adapted)
         return target._forward_until(self, layer, tokens, parents, vocab, rows, adapted)
+
+    def _leaving(self) -> SequenceHost:
+        """The target, which can leave a pass early with this model."""
+        target = self.target
+        if not target.capabilities.early_exit:
+            raise BackendError(
+                f"the {target.capabilities.name} backend cannot leave a pass early with this "
+                "model; use --backend native, and a model without states between its layers"
+            )
+        return target
 
     def deepen(
         self, layer: int, *, vocab: int | None = None, rows: Rows = "last", adapted: bool = False

@@ -71,6 +71,11 @@ def check(names: Sequence[str], backend: str, file: ModelFile, *, apart: str = "
             f"cannot use the drafter {EARLY_EXIT}: the {backend} backend cannot leave a pass "
             "early; use --backend native, or drop the drafter"
         )
+    if file.spec.recurrent or file.spec.per_layer_embedding is not None:
+        raise OptionError(
+            f"cannot use the drafter {EARLY_EXIT}: this model's layers keep states, or read "
+            "embeddings of their own, which a pass that goes on would lack; drop the drafter"
+        )
     if file.spec.num_layers < 2:
         raise OptionError(
             f"cannot use the drafter {EARLY_EXIT}: this model has only one layer; drop the drafter"

@@ -225,12 +225,26 @@ def test_checkpoints(name: str) -> None:
         for length in (600, 300, 100):
             nearest = length // CHECKPOINT_EVERY * CHECKPOINT_EVERY
             assert target.own.rewindable(length) == nearest
-            with pytest.raises(BackendError, match="cannot return"):
-                target.own.truncate(length)
-            forked = target.own.rewindable(length)
-            target.own.truncate(forked)
-            target.own.prefill(tokens[forked:length])
+            with pytest.raises(BackendError, match="cannot fork"):
+                target.own.fork(length)
+            assert target.own.truncate(length) == nearest
+            target.own.prefill(tokens[nearest:length])
             found = _next(target.own)
             with _open(name, prefill_chunk=64) as other:
                 other.own.prefill(tokens[:length])
                 _same(found, _next(other.own))
+
+
+def test_a_prompt_can_be_left_where_it_ended() -> None:
+    """What is asked again, or goes on otherwise, need not be read again."""
+    target, tokens = _shared("lfm2"), _tokens(90)
+    target.own.truncate(0)
+    target.own.prefill(tokens[:60])
+    expected = _next(target.own)
+    for token in tokens[60:]:
+        target.own.forward(TokenTree.chain([token]))
+        target.own.commit([0])
+    _next(target.own)
+    assert target.own.rewindable(59) == 0
+    assert target.own.truncate(70) == 60
+    _same(_next(target.own), expected)

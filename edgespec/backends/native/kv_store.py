@@ -19,6 +19,7 @@ from edgespec.memory.kv.arena import BlockTable, KvArena
 from edgespec.memory.kv.sequence_tables import SequenceTables
 from edgespec.memory.plan.native_sizes import KEPT_BEHIND
 from edgespec.memory.plan.plan import Plan
+from edgespec.memory.plan.state_layout import STATES_ITEM
 
 Tables = BlockTable | SequenceTables
 """What is kept of a sequence: in one arena, or in several."""
@@ -125,6 +126,12 @@ class KvStore:
     def kind(self) -> str:
         """What makes blocks of one store worth nothing to another."""
         return repr([(each.kv_type, each.layout, each.block_bytes) for each in self.arenas])
+
+    @property
+    def states_bytes(self) -> dict[str, int]:
+        """Bytes of states, by their name in the plan's footprint; nothing where there are none."""
+        own = self._recurrent
+        return {} if own is None else {STATES_ITEM: own.pool.size_bytes}
 
     @property
     def size_bytes(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edgespec.memory.plan.native_sizes import PACKED, TILE_ROWS
+from edgespec.memory.plan.native_sizes import PACKED, TILE_ROWS, multiplied_tensors
 from edgespec.memory.plan.state_layout import CONVOLUTIONS, heads_of
 from edgespec.models.layers import Attention, LayerSpec, Moe, Recurrent
 from edgespec.models.spec import ModelSpec, TensorInfo
@@ -30,7 +30,7 @@ def refusal(spec: ModelSpec, tensors: Iterable[TensorInfo]) -> str:
                 f"{spec.name} has {name} {width} wide; the native backend computes multiples of "
                 f"{TILE_ROWS}, so choose another model, or `--backend reference`"
             )
-    multiplied = _multiplied(spec)
+    multiplied = multiplied_tensors(spec)
     for info in tensors:
         if info.name not in multiplied:
             continue
@@ -85,9 +85,3 @@ def _odd_state(mixer: Recurrent) -> str:
     if mixer.conv_width not in CONVOLUTIONS:
         return f"convolutions over {mixer.conv_width} positions"
     return ""
-
-
-def _multiplied(spec: ModelSpec) -> set[str]:
-    """Tensors that are matrices to multiply by, or to look up in."""
-    layers = {matrix.tensor for layer in spec.layers for matrix in layer.matrices}
-    return layers | {spec.embedding, spec.head}

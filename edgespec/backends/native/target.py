@@ -136,12 +136,14 @@ class NativeTarget(EarlyExits):
             "weights": self._weights.size_bytes,
             **({ADAPTER_ITEM: adapter} if adapter else {}),
             "KV cache": self._kv.size_bytes,
+            **self._kv.states_bytes,
             "logits": self._scratch.logits.nbytes + self._scratch.maxima.nbytes,
             "activations": self._scratch.activation_bytes + self._shape_tables.angle_bytes + extra,
             "node scratch": (
                 self._scratch.attention_bytes
                 + self._nodes.size_bytes
                 + self._early.rows.nbytes
+                + (0 if self._recurrent is None else self._recurrent.scratch_bytes)
                 + (self._experts.scratch.size_bytes if self._experts else 0)
             ),
         }

@@ -198,9 +198,12 @@ class Weights:
             self._keep(key, self._file.matrix_f32(name).ravel() if name else np.ones(width))
         return self._address(key)
 
-    def values(self, name: str) -> NDArray[np.float32]:
-        """A tensor as f32, not held here."""
-        return self._file.matrix_f32(name)
+    def turned(self, name: str, rows: int) -> int:
+        """The address of a matrix [rows, columns] as f32 [columns, rows]."""
+        if (name, -1) not in self._vectors:
+            values = self._file.matrix_f32(name).reshape(rows, -1)
+            self._keep((name, -1), np.ascontiguousarray(values.T).ravel())
+        return self._address((name, -1))
 
     def number(self, name: str) -> float:
         """The one number of a tensor."""

@@ -20,11 +20,17 @@ from edgespec.memory.plan.native_sizes import (
     kv_bytes,
     loading_bytes,
     logits_bytes,
-    model_bytes,
     scratch_bytes,
 )
 from edgespec.memory.plan.plan import Footprint, FootprintItem
 from edgespec.memory.plan.settings import Settings
+from edgespec.memory.plan.state_layout import (
+    CHECKPOINT_EVERY,
+    STATES_ITEM,
+    has_states,
+    num_states,
+    states_bytes,
+)
 from edgespec.models.spec import ModelSpec, TensorInfo
 
 ADAPTER_ITEM = "early-exit adapter"
@@ -65,7 +71,7 @@ def native_footprint(
         FootprintItem("libraries", runtime.libraries_bytes(), "NumPy, Numba and LLVM, measured"),
         FootprintItem("compiled kernels", _kernels_bytes(runtime, drafters), "measured"),
         FootprintItem("tokenizer", tokenizer_bytes(spec.vocab_size), f"{spec.vocab_size} tokens"),
-        FootprintItem("weights", model_bytes(spec, tensors), "repacked", exact=True),
+        FootprintItem("weights", weights_bytes(tensors, spec), "repacked", exact=True),
     ]
     running = [
         FootprintItem(
@@ -74,6 +80,7 @@ def native_footprint(
             f"{times}{-(-context // KV_BLOCK)} x {KV_BLOCK} positions, {kv_type}",
             exact=True,
         ),
+        *_states(spec, sequences),
         FootprintItem(
             "activations",
             activation_bytes(spec, rows, kv_type, sequences),
@@ -114,6 +121,14 @@ def native_footprint(
         FootprintItem("start-up", startup, _startup_note(runtime)),
     ]
     return Footprint((*steady, *running, slack, *extra))
+
+
+def _states(spec: ModelSpec, sequences: int) -> list[FootprintItem]:
+    """What sequences hold of recurrent layers, if there are any."""
+    if not has_states(spec):
+        return []
+    note = f"{num_states(sequences)}, to return to some every {CHECKPOINT_EVERY} positions"
+    return [FootprintItem(STATES_ITEM, states_bytes(spec, sequences), note, exact=True)]
 
 
 def tokenizer_bytes(vocab_size: int) -> int:

@@ -102,24 +102,33 @@ def packed_bytes(tensor: TensorInfo) -> int:
     return round_up(math.prod(leading), TILE_ROWS) * -(-columns // group) * group_bytes
 
 
-def weights_bytes(tensors: Iterable[TensorInfo]) -> int:
-    """Bytes of all tensors packed; tied embeddings are one tensor in the file and counted once."""
-    return sum(packed_bytes(tensor) for tensor in tensors if not tensor.name.endswith(_NOT_HELD))
+def weights_bytes(tensors: Iterable[TensorInfo], spec: ModelSpec | None = None) -> int:
+    """Bytes of all tensors packed; tied embeddings are one tensor in the file and counted once.
 
-
-def model_bytes(spec: ModelSpec, tensors: Iterable[TensorInfo]) -> int:
-    """Bytes of all tensors that are used, and of ones in the place of gains: f32, as many as the
-    model is wide, and as each other width of norms without a gain.
+    With a model's description, what it does not use is left out, and what it does not multiply by
+    is f32 whatever its shape: 4 x elements to 16. Norms without a gain are handed ones.
     """
-    norms = (
-        norm
-        for own in spec.attentions
-        for norm in (own.query_norm, own.key_norm, own.value_norm)
-        if norm is not None and not norm.tensor
+    if spec is None:
+        return sum(packed_bytes(each) for each in tensors if not each.name.endswith(_NOT_HELD))
+    multiplied, unused = multiplied_tensors(spec), set(spec.unused)
+    parts = ((each.query_norm, each.key_norm, each.value_norm) for each in spec.attentions)
+    bare = {norm.width for three in parts for norm in three if norm and not norm.tensor}
+    ones = sum(4 * round_up(width, TILE_ROWS) for width in bare | {spec.dim})
+    return ones + sum(
+        packed_bytes(tensor)
+        if tensor.name in multiplied
+        else 4 * round_up(math.prod(tensor.shape), TILE_ROWS)
+        for tensor in tensors
+        if tensor.name not in unused and not tensor.name.endswith(_NOT_HELD)
     )
-    widths = {spec.dim, *(norm.width for norm in norms)}
-    ones = 4 * sum(round_up(width, TILE_ROWS) for width in widths)
-    return weights_bytes(each for each in tensors if each.name not in spec.unused) + ones
+
+
+def multiplied_tensors(spec: ModelSpec) -> set[str]:
+    """Tensors that are matrices to multiply by, or to look up in."""
+    layers = {matrix.tensor for layer in spec.layers for matrix in layer.matrices}
+    extra = spec.per_layer_embedding
+    more = {extra.table.tensor, extra.projection.tensor} if extra else set()
+    return layers | more | {spec.embedding, spec.head}
 
 
 def adapter_bytes(tensors: Iterable[TensorInfo]) -> int:

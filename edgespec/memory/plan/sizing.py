@@ -23,12 +23,12 @@ from edgespec.memory.plan.native_sizes import (
     activation_bytes,
     kv_bytes,
     logits_bytes,
-    model_bytes,
     scratch_bytes,
 )
 from edgespec.memory.plan.placement import DevicePart
 from edgespec.memory.plan.plan import Footprint
 from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS, Settings
+from edgespec.memory.plan.state_layout import states_bytes
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 from edgespec.system.size import KIB, MIB
 
@@ -84,8 +84,8 @@ class DraftModelSizes:
             library = 0 if self.shares_library else engine.library
             return held + library + sum(engine_bytes(spec, self.tensors, own, engine))
         held += 0 if self.shares_library else NATIVE_PAGES
-        held += model_bytes(spec, self.tensors) + sequences * kv_bytes(spec, own.context)
-        held += logits_bytes(spec, nodes)
+        held += weights_bytes(self.tensors, spec) + sequences * kv_bytes(spec, own.context)
+        held += logits_bytes(spec, nodes) + states_bytes(spec, sequences)
         held += activation_bytes(spec, own.prefill_chunk, "f16", sequences)
         return held + scratch_bytes(spec, own.context, nodes, own.prefill_chunk, threads, sequences)
 

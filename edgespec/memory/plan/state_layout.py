@@ -19,6 +19,7 @@ from edgespec.models.spec import ModelSpec
 LANES = 16
 CONVOLUTIONS = (2, 3, 4)
 """Positions that a causal convolution may span."""
+STATES_ITEM = "states"
 CHECKPOINT_EVERY = 256
 """Positions between states that are set aside, so that a sequence can return to them."""
 CHECKPOINTS = 4
@@ -165,6 +166,11 @@ def values_of(mixer: Recurrent) -> int:
     """Width of what goes into a layer's last product."""
     own = heads_of(mixer)
     return mixer.channels if own is None else own.values
+
+
+def has_states(spec: ModelSpec) -> bool:
+    """Whether some layers are recurrent."""
+    return any(isinstance(layer.mixer, Recurrent) for layer in spec.layers)
 
 
 def num_states(sequences: int) -> int:

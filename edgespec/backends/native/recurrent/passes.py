@@ -14,6 +14,7 @@ from edgespec.backends.native.recurrent.states import KeptRows, SequenceStates, 
 from edgespec.errors import BackendError
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.state_layout import (
+    CHECKPOINT_EVERY,
     INSTRUCTION_WORDS,
     PART_WORDS,
     ROW_WORDS,
@@ -27,6 +28,8 @@ from edgespec.models.spec import ModelSpec
 
 Trees = Sequence[tuple[SequenceStates, NDArray[np.int16]]]
 """Sequences, and the parents of the nodes to be computed of each."""
+LEAST_PROMPT = 32
+"""Positions read at once whose end is worth a state of its own, to return to."""
 _NO_NODES = np.zeros(0, np.int16)
 
 
@@ -85,6 +88,8 @@ class RecurrentPasses:
         needed = sum(len(parents) for _, parents in trees)
         for own, _ in trees:
             own.forget_nodes()
+            if own.read_chain:
+                own.set_aside(LEAST_PROMPT)
             self._check_point(own)
         if self.kept.num_free < needed:
             for own in list(self.pool.sequences):
@@ -111,7 +116,8 @@ class RecurrentPasses:
         for number, (own, parents) in enumerate(trees):
             chain = len(parents) if self._parts[number, w.IS_CHAIN] else 0
             own.took(int(self._parts[number, w.NUM_PENDING]), chain)
-            own.set_aside()
+            if own.settled % CHECKPOINT_EVERY == 0:
+                own.set_aside()
 
     def settle(self, own: SequenceStates, count: int | None = None) -> None:
         """Let a state take what is pending, or the first few of it."""

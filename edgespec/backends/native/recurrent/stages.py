@@ -7,7 +7,6 @@ multiply  multiply_inputs  convolve  multiply          short convolutions
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,20 +45,14 @@ def function_address(name: str, used: str) -> int:
 
 
 class RecurrentStages:
-    """Compiles recurrent layers; holds the words and small tensors that the stages read."""
+    """Compiles recurrent layers; holds the words that their stages read."""
 
     def __init__(
         self, spec: ModelSpec, weights: Weights, passes: RecurrentPasses, base: NDArray[np.int64]
     ) -> None:
         self._spec, self._weights, self._passes, self._base = spec, weights, passes, base
         self._layout, self._isa = state_layout(spec), isa.chosen()
-        self._held: list[NDArray[Any]] = []
         self._words: dict[int, NDArray[np.int64]] = {}
-
-    @property
-    def size_bytes(self) -> int:
-        """Of taps, turned for the kernels."""
-        return sum(array.nbytes for array in self._held)
 
     def layer(self, number: int) -> Stages:
         """The stages of a layer but for its norm and its last product."""
@@ -162,11 +155,9 @@ class RecurrentStages:
     def _tensors(self, mixer: Recurrent) -> dict[int, int]:
         """Small tensors, and the numbers of norms."""
         weights, epsilon = self._weights, float_bits(self._spec.norm_epsilon)
-        taps = weights.values(mixer.conv).reshape(mixer.channels, mixer.conv_width)
-        self._held.append(turned := np.ascontiguousarray(taps.T))
         entries = {
-            w.TAPS: turned.ctypes.data,
-            w.TAP_STRIDE: turned.strides[0],
+            w.TAPS: weights.turned(mixer.conv, mixer.channels),
+            w.TAP_STRIDE: 4 * mixer.channels,
             w.EPSILON_BITS: epsilon,
         }
         if isinstance(mixer, ShortConv):

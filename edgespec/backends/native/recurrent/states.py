@@ -117,6 +117,8 @@ class SequenceStates:
         """Slots of the nodes of the last pass, until one of their paths is committed."""
         self.checkpoints: list[tuple[int, State]] = []
         """Positions, ascending, and states that nobody writes to."""
+        self.read_chain = False
+        """The last pass was over a chain: where a prompt ends, another is likely to leave it."""
         pool.sequences.add(self)
 
     def __del__(self) -> None:
@@ -146,6 +148,7 @@ class SequenceStates:
     def took(self, num_pending: int, num_rows: int = 0) -> None:
         """The state has taken so many of the pending nodes, and rows of a chain after them."""
         assert self.state is not None
+        self.read_chain = num_rows > 0
         if num_pending or num_rows:
             self.state.parity ^= 1
         self._kept.free(self.pending[:num_pending])
@@ -157,10 +160,10 @@ class SequenceStates:
         due = self.settled // CHECKPOINT_EVERY * CHECKPOINT_EVERY + CHECKPOINT_EVERY
         return due - self.settled if due <= self.length else 0
 
-    def set_aside(self) -> None:
-        """Keep the state as it is now, if a checkpoint is due."""
+    def set_aside(self, least: int = 1) -> None:
+        """Keep the state as it is now, if the last kept is so many positions before."""
         last = self.checkpoints[-1][0] if self.checkpoints else 0
-        if self.settled % CHECKPOINT_EVERY or self.settled <= last or self.state is None:
+        if self.settled < last + least or self.state is None:
             return
         self.state.num_owners += 1
         self.checkpoints.append((self.settled, self.state))

@@ -1,0 +1,43 @@
+"""What a plan counts for recurrent layers is what the native backend allocates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgespec.backends.native.target import NativeTarget
+from edgespec.backends.passes import TokenTree
+from edgespec.memory.plan.budget import Budget
+from edgespec.memory.plan.planner import make_plan
+from edgespec.memory.plan.sizing import Sizing
+from edgespec.memory.plan.state_layout import STATES_ITEM
+from edgespec.models.open_model import open_model
+from tests.support.machines import LAPTOP, READY, cores
+from tests.support.random_models import MODELS, write
+
+
+@pytest.mark.parametrize("sequences", [1, 3])
+@pytest.mark.parametrize("nodes", [4, 20])
+@pytest.mark.parametrize("name", ["qwen35", "lfm2", "granitehybrid"])
+def test_exact_items(name: str, nodes: int, sequences: int, tmp_path: Path) -> None:
+    """With as many states in use as were planned."""
+    with open_model(write(MODELS[name](), tmp_path / "model.gguf")) as file:
+        sizing = Sizing(file.spec, tuple(file.tensors.values()), READY)
+        budget = Budget.parse("1GiB", LAPTOP)
+        plan = make_plan(
+            sizing, budget, cores(2), context=1024, max_nodes=nodes, sequences=sequences
+        )
+        assert plan.max_nodes == nodes
+        with NativeTarget(file, plan) as target:
+            others = [target.open_sequence() for _ in range(sequences - 1)]
+            tokens = np.arange(1, 1024, dtype=np.int32) % 500
+            for sequence in (target.own, *others):
+                sequence.prefill(tokens[:-3])
+                sequence.forward(TokenTree.chain(tokens[-3:]))
+                sequence.commit([0, 1])
+                sequence.forward(TokenTree.chain(tokens[-1:]))
+            planned, held = plan.footprint.exact, target.allocated_bytes()
+            assert held[STATES_ITEM] == planned[STATES_ITEM]
+            assert held == planned
