@@ -69,9 +69,13 @@ NO_AMX = $(shell echo 'int x;' | $${CC:-cc} -mno-amx-tile -mno-amx-int8 -mno-amx
 
 $(LLAMA_WHEEL): $(VENV)/dev
 	rm -rf $(@D)
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-cache-dir --no-deps \
+		--no-binary llama-cpp-python --dest $(@D) 'llama-cpp-python>=0.3.36'
+	tar -xzf $(@D)/llama_cpp_python-*.tar.gz -C $(@D) --strip-components=1 \
+		--wildcards '*/vendor/llama.cpp/models/*'
 	CMAKE_ARGS="-DGGML_NATIVE=ON -DGGML_RPC=ON" CFLAGS="$(NO_AMX)" CXXFLAGS="$(NO_AMX)" \
 		$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-cache-dir --no-deps \
-		--no-binary llama-cpp-python --wheel-dir $(@D) 'llama-cpp-python>=0.3.36'
+		--wheel-dir $(@D) $(@D)/llama_cpp_python-*.tar.gz
 	@touch $@
 
 $(VENV)/llama: $(LLAMA_WHEEL)

@@ -35,6 +35,7 @@ from edgespec.memory.kv import prompt_cache
 from edgespec.models.file import ModelFile
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import GgufHeader
+from edgespec.models.layers import Matrix
 from edgespec.models.spec import TensorInfo, TensorType
 from lab.harness import (
     MODEL,
@@ -234,7 +235,7 @@ def _loading(kind: TensorType, asked: Asked) -> dict[str, Spread]:
             works: dict[str, Callable[[], object]] = {
                 "pack": lambda: touched.pack_rows(0, raw),
                 "first touch": first_touch,
-                "load": lambda: load_matrix(file, "matrix"),
+                "load": lambda: load_matrix(file, Matrix("matrix", num_rows, asked.columns)),
             }
             return {
                 name: Spread.of(_seconds(work, asked.rounds)).rate(raw.nbytes / 1e9)

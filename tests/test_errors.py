@@ -68,10 +68,10 @@ def test_a_truncated_file_is_refused_wherever_it_ends(model: Path, tmp_path: Pat
 
 
 def test_an_unsupported_type_is_named(tmp_path: Path) -> None:
-    """Q3_K blocks: 110 bytes for 256 values."""
-    path = write_gguf(tmp_path / "q3.gguf", type="Q3_K", dim=256, ffn=256)
+    """Q8_K blocks: 292 bytes for 256 values; no file has them."""
+    path = write_gguf(tmp_path / "q8.gguf", type="Q8_K", dim=256, ffn=256)
     native = ("--backend", "native")
-    edgespec("run", "-m", path, *native, "hello").assert_refused(1, "Q3_K", "Q8_0")
+    edgespec("run", "-m", path, *native, "hello").assert_refused(1, "Q8_K", "Q8_0")
 
 
 def test_an_unsupported_architecture_is_named(tmp_path: Path) -> None:

@@ -34,6 +34,11 @@ class SequenceHost(ABC):
     def prefill_chunk(self) -> int:
         """Most tokens one prefill step may hold."""
 
+    def prefill_step(self, length: int) -> int:
+        """Most tokens that the prefill step after so many positions may hold."""
+        del length
+        return self.prefill_chunk
+
     @property
     def early_room(self) -> int:
         """Nodes that `forward_until` can still take before a commit, of all sequences together."""
@@ -72,6 +77,11 @@ class SequenceHost(ABC):
     @abstractmethod
     def _truncate(self, sequence: KvSequence, length: int) -> None:
         """Forget positions; `length` still counts them."""
+
+    def _rewindable(self, sequence: KvSequence, length: int) -> int:
+        """`KvSequence.rewindable`, where positions cannot be forgotten one by one."""
+        del sequence
+        return length
 
     @abstractmethod
     def _snapshot(self, sequence: KvSequence) -> Any:
@@ -191,14 +201,22 @@ class KvSequence:
         self.target._commit(self, path)
         self._moved(self.length + len(path))
 
-    def truncate(self, length: int) -> None:
-        """Forget every position from `length` on."""
+    def rewindable(self, length: int) -> int:
+        """The most positions, `length` or fewer, that it can return to: not everything that has
+        left a window, or went into a state, is kept.
+        """
         if not 0 <= length <= self.length:
             raise BackendError(
                 f"cannot truncate to {length} positions: {self.length} are committed"
             )
-        self.target._truncate(self, length)
-        self._moved(length)
+        return length if length == self.length else self.target._rewindable(self, length)
+
+    def truncate(self, length: int) -> int:
+        """Forget every position from `length` on, or from where it can return to; returns that."""
+        kept = self.rewindable(length)
+        self.target._truncate(self, kept)
+        self._moved(kept)
+        return kept
 
     def snapshot(self) -> Any:
         """A copy of the committed positions that `restore` takes back."""
@@ -236,13 +254,15 @@ class KvSequence:
                 f"the prompt needs {self.length + len(ids)} tokens and the context holds "
                 f"{target.context_length}; shorten the prompt or load with a larger --context"
             )
-        step = min(chunk or target.prefill_chunk, target.prefill_chunk)
-        for start in range(0, len(ids), step):
-            part = ids[start : start + step]
+        done = 0
+        while done < len(ids):
+            most = target.prefill_step(self.length)
+            part = ids[done : done + min(chunk or most, most)]
             target._prefill(self, part)
             self.length += len(part)
+            done += len(part)
             if progress is not None:
-                progress(min(start + step, len(ids)), len(ids))
+                progress(done, len(ids))
 
     def trace(
         self, tokens: NDArray[np.int32], layers: abc.Sequence[int], out: NDArray[np.float32]
@@ -344,16 +364,17 @@ class KvSequence:
 
     def fork(self, length: int | None = None) -> KvSequence:
         """Another sequence that begins with the first `length` positions (all) of this one, which
-        both share until one of them writes there.
+        both share until one of them writes there. BackendError when it cannot return there.
         """
         kept = self.length if length is None else length
-        if not 0 <= kept <= self.length:
+        if not 0 <= kept <= self.length or self.rewindable(kept) < kept:
             raise BackendError(f"cannot fork at {kept} positions: {self.length} are committed")
         return self.target.adopt(self.target._fork(self, kept), kept)
 
     def begin_like(self, other: KvSequence, length: int) -> None:
         """Forget everything and begin with the first `length` positions of another, as `fork`."""
-        if other.target is not self.target or not 0 <= length <= other.length:
+        is_there = other.target is self.target and 0 <= length <= other.length
+        if not is_there or other.rewindable(length) < length:
             raise BackendError(
                 f"cannot begin with {length} positions of a sequence that has {other.length} "
                 "committed"

@@ -10,6 +10,7 @@ from edgespec.engine.generation import Generation
 from edgespec.engine.reply import Reply
 from edgespec.engine.request import Request
 from edgespec.errors import EdgeSpecError, OptionError
+from edgespec.models.reasoning import Piece
 from edgespec.verification.sampling import random_seed
 
 
@@ -36,7 +37,7 @@ class Batch:
         return [*self.running, *self.waiting]
 
 
-Steps = Generator[list[tuple[Generation, str]], None, None]
+Steps = Generator[list[tuple[Generation, Piece]], None, None]
 """The generations of each step, and the pieces of text that it brought them."""
 
 
@@ -51,18 +52,18 @@ class BatchStream:
     ) -> None:
         """`end` ends a generation where it stands."""
         self._batch, self._steps, self._end = batch, steps, end
-        self._pieces: deque[tuple[int, str]] = deque()
+        self._pieces: deque[tuple[int, Piece]] = deque()
         self._places = {id(one): place for place, one in enumerate(batch.generations)}
 
-    def __iter__(self) -> Iterator[tuple[int, str]]:
+    def __iter__(self) -> Iterator[tuple[int, Piece]]:
         return self
 
-    def __next__(self) -> tuple[int, str]:
+    def __next__(self) -> tuple[int, Piece]:
         while not self._pieces:
             self._pieces.extend(self.step())
         return self._pieces.popleft()
 
-    def step(self) -> list[tuple[int, str]]:
+    def step(self) -> list[tuple[int, Piece]]:
         """Write on at all replies that there is room for: (index, piece) of each that grew or
         ended; raises StopIteration after the last.
         """

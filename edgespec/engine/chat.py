@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from edgespec.engine.context import NUM_SINKS, Overflow, Sliding, policy
 from edgespec.engine.reply import Reply
@@ -13,6 +13,7 @@ from edgespec.engine.reply_options import ReplyOptions
 from edgespec.engine.reply_stream import Stream
 from edgespec.errors import TemplateError
 from edgespec.models.file import ModelFile
+from edgespec.models.reasoning import Piece
 from edgespec.system.option_fields import takes
 
 Write = Callable[[Sequence[int], Overflow, Hashable, ReplyOptions], Stream]
@@ -33,9 +34,10 @@ class Chat:
         forget: Callable[[Hashable], None],
         system: str | None = None,
         prefix: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         """Made by `Engine.chat`: `write` and `forget` are the engine's, `prefix` names the saved
-        prefix that holds the system message.
+        prefix that holds the system message, `tools` are functions that the model may call.
         """
         template = file.chat_template
         if template is None:
@@ -47,7 +49,10 @@ class Chat:
         self._write, self._forget = write, forget
         self._template = template
         self.messages: list[dict[str, str]] = []
-        """Turns so far: {"role": ..., "content": ...}."""
+        """Turns so far: {"role": ..., "content": ...}, and "reasoning_content" where there was any,
+        which templates leave out of what the model reads again, but where it helps.
+        """
+        self._tools = tools
         if system is not None:
             self.messages.append({"role": "system", "content": system})
         self._text = ""
@@ -77,18 +82,30 @@ class Chat:
 
     def _stream(self, text: str, options: ReplyOptions) -> Stream:
         turns = [*self.messages, {"role": "user", "content": text}]
-        rendered = Rendered(turns, self.render(turns))
+        thinking = options.thinking
+        rendered = Rendered(turns, self.render(turns, thinking=thinking), thinking)
         ids = self._encode(rendered.text)
         overflow = self._policy(options.on_overflow, rendered)
         options = replace(options, prefix=options.prefix or self._prefix)
         stream = self._write(ids, overflow, self._owner, options)
         return Stream(_remembering(stream, self, rendered), stream.generation)
 
-    def render(self, turns: Sequence[Mapping[str, str]], *, reply_next: bool = True) -> str:
+    def render(
+        self,
+        turns: Sequence[Mapping[str, str]],
+        *,
+        reply_next: bool = True,
+        thinking: bool | None = None,
+    ) -> str:
         """The turns as the model's template writes them; texts cannot pretend to be its marks."""
         shield = self._tokenizer.shield
-        shielded = [{**turn, "content": shield(turn["content"])} for turn in turns]
-        return self._template.render(shielded, add_generation_prompt=reply_next)
+        shielded = [
+            {key: value if key == "role" else shield(value) for key, value in turn.items()}
+            for turn in turns
+        ]
+        return self._template.render(
+            shielded, add_generation_prompt=reply_next, tools=self._tools, thinking=thinking
+        )
 
     def encode(self, rendered: str) -> list[int]:
         """Token ids of rendered turns."""
@@ -118,11 +135,20 @@ class Chat:
             return [*self._ids, *tokenizer.encode(rest, add_bos=False, parse_special=True)]
         return self.encode(rendered)
 
-    def remember(self, rendered: Rendered, seen_ids: Sequence[int], reply: Reply) -> None:
-        """Take a finished (or interrupted) reply into the conversation."""
-        self.messages = [*rendered.turns, {"role": "assistant", "content": reply.text}]
-        self._text = rendered.text + self._tokenizer.shield(reply.text)
-        self._ids = list(seen_ids)
+    def remember(self, rendered: Rendered, stream: Stream) -> None:
+        """Take a finished (or interrupted) reply into the conversation: its answer, and its
+        reasoning for templates that want it. What is no longer as the model wrote it is encoded
+        anew.
+        """
+        reply = stream.reply
+        turn = {"role": "assistant", "content": reply.text}
+        if reply.reasoning:
+            turn["reasoning_content"] = reply.reasoning
+        self.messages = [*rendered.turns, turn]
+        self._text, self._ids = "", []
+        if stream.untouched:
+            self._text = rendered.text + self._tokenizer.shield(reply.text)
+            self._ids = list(stream.seen_ids)
 
     def reset(self) -> None:
         """Forget all turns but the system message."""
@@ -147,6 +173,7 @@ class Rendered:
 
     turns: list[dict[str, str]]
     text: str
+    thinking: bool | None = None
 
 
 class DropTurns:
@@ -164,7 +191,7 @@ class DropTurns:
 
     def shorten(self, prompt: Sequence[int], reply: Sequence[int], room: int) -> list[int] | None:
         """The turns that stay, and the reply so far; None when the last turn alone is too long."""
-        turns = self._rendered.turns
+        turns, thinking = self._rendered.turns, self._rendered.thinking
         kept = [*prompt, *reply]
         num_dropped = 0
         while len(kept) > room - room // 4:
@@ -172,13 +199,14 @@ class DropTurns:
             if shorter is None:
                 break
             turns = shorter
-            kept = [*self._chat.encode(self._chat.render(turns)), *reply]
+            kept = [*self._chat.encode(self._chat.render(turns, thinking=thinking)), *reply]
             num_dropped += 1
         if not num_dropped or len(kept) > room:
             return None
         self.dropped_turns += num_dropped
         self.dropped_tokens += max(0, len(prompt) + len(reply) - len(kept))
-        self._rendered.turns, self._rendered.text = turns, self._chat.render(turns)
+        text = self._chat.render(turns, thinking=thinking)
+        self._rendered.turns, self._rendered.text = turns, text
         return kept
 
 
@@ -188,11 +216,11 @@ def _without_oldest(turns: list[dict[str, str]]) -> list[dict[str, str]] | None:
     return [*turns[: users[0]], *turns[users[1] :]] if len(users) > 1 else None
 
 
-def _remembering(stream: Stream, chat: Chat, rendered: Rendered) -> Generator[str, None, None]:
+def _remembering(stream: Stream, chat: Chat, rendered: Rendered) -> Generator[Piece, None, None]:
     """The pieces of a reply, which becomes a turn however it ends."""
     try:
         yield from stream
     finally:
         stream.close()
         if stream.started:
-            chat.remember(rendered, stream.seen_ids, stream.reply)
+            chat.remember(rendered, stream)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -26,6 +26,7 @@ from edgespec.memory.kv import prompt_cache
 from edgespec.memory.kv.kv_file import KvHeader
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
+from edgespec.models.reasoning import Piece
 from edgespec.system.option_fields import takes, takes_also
 from edgespec.system.resident_memory import release_free_memory
 
@@ -85,6 +86,7 @@ class Engine:
     def stream(self, prompt: str | Sequence[int], options: ReplyOptions) -> Stream:
         """Yield the reply piece by piece; afterwards `.reply` is the whole.
 
+        A piece is a `str` whose `reasoning` says whether it is thought or answer.
         A text prompt becomes one user turn of the model's chat template, unless `raw` is set or the
         model has none; token ids are taken as they are. When the context is full, `on_overflow`
         says what happens: "stop", or "sliding" keeps the first tokens and the latest; in a chat,
@@ -192,27 +194,42 @@ class Engine:
 
     def _request(self, prompt: str | Sequence[int], options: ReplyOptions) -> Request:
         if isinstance(prompt, str):
-            ids = self.encode(prompt, raw=options.raw, prefix=options.prefix)
-        else:
-            ids = list(prompt)
-        return Request.of(ids, options)
+            raw = prompts.is_raw(self.file, raw=options.raw)
+            ids = self.encode(prompt, raw=raw, prefix=options.prefix, thinking=options.thinking)
+            return Request.of(ids, options, in_template=not raw)
+        return Request.of(prompt, options)
 
-    def encode(self, prompt: str, *, raw: bool = False, prefix: str | None = None) -> list[int]:
+    def encode(
+        self,
+        prompt: str,
+        *,
+        raw: bool = False,
+        prefix: str | None = None,
+        thinking: bool | None = None,
+    ) -> list[int]:
         """Token ids of a prompt, in the model's chat template unless `raw` is set, after a saved
         prefix if one is named.
         """
-        return prompts.encode(self.file, prompt, raw=raw, prefix=prefix)
+        return prompts.encode(self.file, prompt, raw=raw, prefix=prefix, thinking=thinking)
 
-    def chat(self, system: str | None = None, *, prefix: str | None = None) -> Chat:
-        """A conversation with this model, after a system message or the saved prefix that holds it;
-        raises TemplateError when the model has no chat template, KvFileError when there is no such
+    def chat(
+        self,
+        system: str | None = None,
+        *,
+        prefix: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> Chat:
+        """A conversation with this model, after a system message or the saved prefix that holds it,
+        and with functions as JSON schemas that the model may call.
+
+        Raises TemplateError when the model has no chat template, KvFileError when there is no such
         prefix.
         """
         if prefix is not None:
             if system is not None:
                 raise OptionError("a chat takes a system message or a saved prefix, and got both")
             system = prompts.prefix_text(self.file, prefix, raw=False)
-        return Chat(self.file, self._turn, self.scheduler.forget, system, prefix)
+        return Chat(self.file, self._turn, self.scheduler.forget, system, prefix, tools)
 
     def _turn(
         self, ids: Sequence[int], overflow: Overflow, owner: Hashable, options: ReplyOptions
@@ -220,7 +237,8 @@ class Engine:
         """A reply that goes on with the sequence of an owner, such as a chat, until it is
         forgotten.
         """
-        return self._written(Generation(Request.of(ids, options), overflow, owner))
+        request = Request.of(ids, options, in_template=True)
+        return self._written(Generation(request, overflow, owner))
 
     def save_prefix(self, name: str, text: str, *, raw: bool = False) -> prompt_cache.Prefix:
         """Compute a system message, or with `raw` the beginning of a text, and save it with its
@@ -267,12 +285,10 @@ class Engine:
         self.close()
 
 
-def _pieces(scheduler: Scheduler, generation: Generation) -> Generator[str, None, None]:
+def _pieces(scheduler: Scheduler, generation: Generation) -> Generator[Piece, None, None]:
     """The pieces of one reply: a batch of one."""
     for grown in scheduler.run(Batch([generation])):
-        for _, piece in grown:
-            if piece:
-                yield piece
+        yield from (piece for _, piece in grown if piece)
 
 
 def _stage(progress: Progress | None, stage: str) -> Callable[[int, int], None] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from edgespec.backends.passes import Logits, Progress
@@ -17,6 +17,7 @@ from edgespec.engine.slot import CachedSequence, Slot
 from edgespec.errors import ContextOverflowError, EdgeSpecError, OptionError
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
+from edgespec.models.reasoning import Parser, Piece, joined
 from edgespec.models.tokenizers.stream import StreamDecoder
 from edgespec.system.resident_memory import peak_resident_bytes
 from edgespec.verification.match import Verifier
@@ -36,6 +37,7 @@ class Generation:
     owner: Hashable = None
     """Whose sequence this goes on with: a conversation's, or nobody's."""
     text: str = ""
+    reasoning: str = ""
     token_ids: list[int] = field(default_factory=list)
     """What was written, without the token that ended it."""
     seen_ids: list[int] = field(default_factory=list)
@@ -47,6 +49,9 @@ class Generation:
     """Where it is written, from `begin` to `end`."""
     _verifier: Verifier | None = None
     _pieces: StreamDecoder | None = None
+    _thoughts: Parser | None = None
+    """What tells reasoning from the answer, where there may be any."""
+    _marks: Mapping[int, str] = field(default_factory=dict)
     _end_ids: frozenset[int] = frozenset()
     _progress: Progress | None = None
     _shift: int = 0
@@ -88,6 +93,9 @@ class Generation:
         self._prefill_s = time.perf_counter() - begun
         end_ids = frozenset[int]() if self.request.ignore_eos else file.tokenizer.end_ids
         self.take(slot, verifier_for(self.request, file.spec.vocab_size, max_nodes), end_ids)
+        if self.request.in_template and file.reasoning is not None:
+            self._thoughts = file.reasoning.parser(self.seen_ids)
+            self._marks = file.reasoning.marks
         self._pieces = file.tokenizer.stream()  # last: from here on it has begun
 
     def take(self, slot: Slot, verifier: Verifier, end_ids: frozenset[int] = frozenset()) -> None:
@@ -153,18 +161,53 @@ class Generation:
             else "cancelled"
         )
 
-    def push(self, new: list[int]) -> str:
-        """Make text of a step's tokens; returns what they complete."""
+    @property
+    def untouched(self) -> bool:
+        """Whether the text is all that the tokens say."""
+        return self._thoughts is None or self._thoughts.untouched
+
+    def push(self, new: list[int]) -> list[Piece]:
+        """Make text of a step's tokens; returns what they complete, in at most a piece for each
+        change between reasoning and answer.
+        """
         assert self._pieces is not None
         self._first_s = self._first_s or time.perf_counter() - self._start
         kept = new[:-1] if self.finish_reason == "stop" else new
         self.token_ids += kept
         self.seen_ids += kept
-        piece = "".join(map(self._pieces.push, kept))
+        pieces = self._made(kept)
         if self.is_over and not self._make_room():
-            piece += self._pieces.flush()
-        self.text += piece
-        return piece
+            pieces += self._flush()
+        return self._keep(pieces)
+
+    def _made(self, kept: list[int]) -> list[Piece]:
+        decoder, parser = self._pieces, self._thoughts
+        assert decoder is not None
+        if parser is None:
+            return [Piece("".join(map(decoder.push, kept)))]
+        made: list[Piece] = []
+        for token in kept:
+            mark = self._marks.get(token)
+            made += parser.push(decoder.push(token)) if mark is None else parser.mark(mark)
+        return made
+
+    def _flush(self) -> list[Piece]:
+        """What is left at the end, once."""
+        decoder, parser = self._pieces, self._thoughts
+        if decoder is None:
+            return []
+        if parser is None:
+            return [Piece(decoder.flush())]
+        return [*parser.push(decoder.flush()), *parser.flush()]
+
+    def _keep(self, pieces: list[Piece]) -> list[Piece]:
+        pieces = joined(pieces)
+        for piece in pieces:
+            if piece.reasoning:
+                self.reasoning += piece
+            else:
+                self.text += piece
+        return pieces
 
     def _make_room(self) -> bool:
         """Where the context is full, let the policy drop something and prefill what is left; False
@@ -190,6 +233,8 @@ class Generation:
 
     def end(self, plan: Plan, traffic: KvTraffic) -> None:
         """Fill in the numbers; the slot is free. One that never began has none to speak of."""
+        if self._thoughts is not None and not self.is_over:  # cut short: what was held back
+            self._keep(self._thoughts.flush())
         market = self.slot.market if self.began and self.request.speculation else None
         computed = max(self._num_prompt - 1 - self._cached, 0)
         self.stats = Stats(
@@ -221,7 +266,7 @@ class Generation:
         """The reply; raises EdgeSpecError while it is still being written."""
         if self.stats is None:
             raise EdgeSpecError("the reply is not finished; read the stream to its end or close it")
-        return Reply(self.text, self.token_ids, self.finish_reason, self.stats)
+        return Reply(self.text, self.token_ids, self.finish_reason, self.stats, self.reasoning)
 
 
 def verifier_for(request: Request, vocab_size: int, max_nodes: int) -> Verifier:

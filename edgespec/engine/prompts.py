@@ -8,20 +8,22 @@ from edgespec.memory.kv import prompt_cache
 from edgespec.models.file import ModelFile
 
 
-def encode(file: ModelFile, prompt: str, *, raw: bool, prefix: str | None) -> list[int]:
+def encode(
+    file: ModelFile, prompt: str, *, raw: bool, prefix: str | None, thinking: bool | None = None
+) -> list[int]:
     """Token ids of a prompt: a user's turn, or the text itself if `raw`; after a saved prefix if
     one is named.
     """
     before = None if prefix is None else prefix_text(file, prefix, raw=raw)
-    if _is_raw(file, raw=raw):
+    if is_raw(file, raw=raw):
         return file.tokenizer.encode((before or "") + prompt)
     turns = [] if before is None else [("system", before)]
-    return _encode_turns(file, [*turns, ("user", prompt)])
+    return _encode_turns(file, [*turns, ("user", prompt)], thinking)
 
 
 def prefix_ids(file: ModelFile, text: str, *, raw: bool) -> list[int]:
     """The tokens that every prompt after a prefix begins with."""
-    if _is_raw(file, raw=raw):
+    if is_raw(file, raw=raw):
         return file.tokenizer.encode(text)
     one, other = (_encode_turns(file, [("system", text), ("user", said)]) for said in ("a", "1"))
     return one[: num_common(one, other, len(one))]
@@ -32,18 +34,22 @@ def prefix_text(file: ModelFile, name: str, *, raw: bool) -> str:
     KvFileError when there is none.
     """
     saved = prompt_cache.read(name)
-    if saved.raw != _is_raw(file, raw=raw):
+    if saved.raw != is_raw(file, raw=raw):
         how = "the beginning of a text: use it with --raw" if saved.raw else "a system message"
         raise OptionError(f"the prefix {name} was saved as {how}; save it again to change that")
     return saved.text
 
 
-def _is_raw(file: ModelFile, *, raw: bool) -> bool:
+def is_raw(file: ModelFile, *, raw: bool) -> bool:
+    """Whether a prompt is sent as it is."""
     return raw or file.chat_template is None
 
 
-def _encode_turns(file: ModelFile, turns: list[tuple[str, str]]) -> list[int]:
+def _encode_turns(
+    file: ModelFile, turns: list[tuple[str, str]], thinking: bool | None = None
+) -> list[int]:
     template, shield = file.chat_template, file.tokenizer.shield
     assert template is not None
-    text = template.render([{"role": role, "content": shield(said)} for role, said in turns])
+    messages = [{"role": role, "content": shield(said)} for role, said in turns]
+    text = template.render(messages, thinking=thinking)
     return file.tokenizer.encode(text, parse_special=True)

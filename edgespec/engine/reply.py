@@ -66,3 +66,5 @@ class Reply:
     token_ids: list[int]
     finish_reason: FinishReason
     stats: Stats
+    reasoning: str = ""
+    """What the model thought before it answered; its tokens are among `token_ids`."""

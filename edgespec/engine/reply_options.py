@@ -71,6 +71,10 @@ class ReplyOptions:
         ),
     ] = "stop"
     raw: Annotated[bool, Option("Send the prompt as is, without the chat template.")] = False
+    thinking: Annotated[
+        bool | None,
+        Option("Let the model reason before it answers; by default as its chat template does."),
+    ] = None
     prefix: Annotated[
         str | None,
         Option("Start with the system message saved by `edgespec prefix save`.", metavar="NAME"),

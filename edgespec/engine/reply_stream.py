@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator
 from edgespec.engine.generation import Generation
 from edgespec.engine.reply import Reply
 from edgespec.engine.request import Request
+from edgespec.models.reasoning import Piece
 
 
 class Stream:
@@ -15,13 +16,13 @@ class Stream:
     The work holds the generation and not this, so a stream that nobody holds any more ends at once.
     """
 
-    def __init__(self, pieces: Generator[str, None, None], generation: Generation) -> None:
+    def __init__(self, pieces: Generator[Piece, None, None], generation: Generation) -> None:
         self._pieces, self.generation = pieces, generation
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[Piece]:
         return self
 
-    def __next__(self) -> str:
+    def __next__(self) -> Piece:
         return next(self._pieces)
 
     def close(self) -> None:
@@ -34,8 +35,18 @@ class Stream:
 
     @property
     def text(self) -> str:
-        """What has been written so far."""
+        """What has been written so far of the answer."""
         return self.generation.text
+
+    @property
+    def reasoning(self) -> str:
+        """What has been written so far of the thoughts before it."""
+        return self.generation.reasoning
+
+    @property
+    def untouched(self) -> bool:
+        """Whether the text is all that the tokens say: none of it was reasoning or its marks."""
+        return self.generation.untouched
 
     @property
     def token_ids(self) -> list[int]:

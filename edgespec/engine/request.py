@@ -32,9 +32,13 @@ class Request:
     """One of ACCEPT_RULES."""
     prefix: str | None = None
     """Name of a saved prefix that the prompt begins with, and whose keys and values are used."""
+    in_template: bool = False
+    """The prompt is in the chat template, so the reply may begin with reasoning."""
 
     @classmethod
-    def of(cls, prompt_ids: Sequence[int], options: ReplyOptions) -> Self:
+    def of(
+        cls, prompt_ids: Sequence[int], options: ReplyOptions, *, in_template: bool = False
+    ) -> Self:
         """The request that options ask for; raises OptionError for values that mean nothing."""
         sampling = SamplingParams(
             temperature=options.temperature,
@@ -53,6 +57,7 @@ class Request:
             options.ignore_eos,
             options.accept,
             options.prefix,
+            in_template,
         )
 
     def __post_init__(self) -> None:

@@ -29,6 +29,7 @@ from edgespec.memory.kv.spill import spill_folder
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.watch import Watch
 from edgespec.models.file import ModelFile
+from edgespec.models.reasoning import Piece
 from edgespec.system.resident_memory import release_free_memory
 from edgespec.system.size import format_size
 
@@ -75,8 +76,9 @@ class Scheduler:
                     if batch.waiting:
                         self._admit(batch)
                     grown = [
-                        self._push(batch, one, new)
+                        (one, piece)
                         for one, new in zip(tuple(batch.running), next(steps), strict=True)
+                        for piece in self._push(batch, one, new)
                     ]
                     self.watch.check()
                     yield grown
@@ -97,12 +99,12 @@ class Scheduler:
             first.arrive()
             self.idle.switch(self.slots[0], first.owner, first.seen_ids)
 
-    def _push(self, batch: Batch, one: Generation, new: list[int]) -> tuple[Generation, str]:
-        """Make text of a step's tokens; a reply that is complete ends."""
-        piece = one.push(new)
+    def _push(self, batch: Batch, one: Generation, new: list[int]) -> list[Piece]:
+        """Make text of a step's tokens, one piece at least; a reply that is complete ends."""
+        pieces = one.push(new)
         if one.is_over:
             self.end(batch, one)
-        return one, piece
+        return pieces or [Piece("")]
 
     def _count(self, generation: Generation) -> None:
         """Remember how well a reply that was written alone could be guessed."""

@@ -59,8 +59,9 @@ class Slot:
         """
         sequence = self.sequence
         cached, source = self.common(prompt_ids), sequence
+        cached = sequence.rewindable(cached)
         for other in others:
-            common = other.common(prompt_ids)
+            common = other.sequence.rewindable(other.common(prompt_ids))
             if common > cached:
                 cached, source = common, other.sequence
         if source is sequence:
@@ -86,7 +87,10 @@ class Slot:
     def settle(self) -> None:
         """Drop what an interrupted step committed beyond the ids; nobody drafts any more."""
         self.market.pause()
-        self.sequence.truncate(min(self.sequence.length, max(len(self.ids) - 1, 0)))
+        wanted = min(self.sequence.length, max(len(self.ids) - 1, 0))
+        kept = self.sequence.truncate(wanted)
+        if kept < wanted:
+            del self.ids[kept + 1 :]
 
 
 def num_common(ids: Sequence[int], prompt_ids: Sequence[int], length: int) -> int:

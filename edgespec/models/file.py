@@ -19,6 +19,7 @@ from edgespec.models.gguf.keys import Keys
 from edgespec.models.spec import ModelSpec, TensorInfo
 
 if TYPE_CHECKING:
+    from edgespec.models.reasoning import Reasoning
     from edgespec.models.template import ChatTemplate
     from edgespec.models.tokenizers.tokenizer import Tokenizer
 
@@ -32,6 +33,8 @@ class ModelFile:
         self._source = source
         self._tokenizer: Tokenizer | None = None
         self._template: ChatTemplate | None = None
+        self._reasoning: Reasoning | None = None
+        self._knows_reasoning = False
         self.spec = spec
         self.metadata: Mapping[str, MetadataValue] = MappingProxyType(header.metadata)
         """Plain values; arrays of numbers are NumPy arrays, of strings a lazy sequence."""
@@ -126,6 +129,20 @@ class ModelFile:
                 source, "" if bos is None else texts(bos), "" if eos is None else texts(eos)
             )
         return self._template
+
+    @property
+    def reasoning(self) -> Reasoning | None:
+        """How the model tells its thoughts from its answers, None when its chat template says
+        nothing of it.
+        """
+        if not self._knows_reasoning:
+            from edgespec.models.reasoning import Reasoning, style_of
+
+            source = self.metadata.get("tokenizer.chat_template")
+            style = style_of(source) if isinstance(source, str) else None
+            self._reasoning = None if style is None else Reasoning(style, self.tokenizer)
+            self._knows_reasoning = True
+        return self._reasoning
 
     def close(self) -> None:
         """Close the file; tensors and lazy metadata can no longer be read, the rest stays."""

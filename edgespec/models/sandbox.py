@@ -45,6 +45,7 @@ _FILTERS = (
 _FORBIDDEN_METHODS = frozenset(
     ("center", "expandtabs", "ljust", "maketrans", "rjust", "to_bytes", "translate", "zfill")
 )
+_SCOPES = ("_loop_vars", "_block_vars")
 _WIDE_FORMAT = re.compile(r"\d{4}|%[^a-zA-Z]*\*|\{[^{}]*:[^{}]*\{")
 
 
@@ -139,6 +140,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         if name in _FORBIDDEN_METHODS:
             raise SecurityError(f"the method {name!r} is not available in chat templates")
         if isinstance(owner, str) and name == "replace":
+            for scope in _SCOPES:  # what Jinja hands on to calls in loops and blocks
+                kwargs.pop(scope, None)
             return _replace(owner, *args, **kwargs)
         if isinstance(owner, str) and name == "join":
             _weighed(list(args[0]), len(owner))

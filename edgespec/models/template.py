@@ -44,10 +44,14 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        thinking: bool | None = None,
         **extra: Any,
     ) -> str:
         """The prompt for `messages`, each with `role` and `content`; `extra` reaches the template.
 
+        `tools` are functions as JSON schemas that the model may call. `thinking` asks for thoughts
+        or for none, under the two names that templates know it by; None is the template's default.
         Encode it with `parse_special=True`. Raises TemplateError when the template fails, refuses
         the messages, reaches for what the sandbox forbids, or exceeds its limits.
         """
@@ -56,8 +60,9 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
             "bos_token": self.bos,
             "eos_token": self.eos,
-            "tools": None,
+            "tools": tools,
             "documents": None,
+            **({} if thinking is None else {"enable_thinking": thinking, "thinking": thinking}),
             **extra,
         }
         try:

@@ -181,5 +181,5 @@ int16_line, float32_line, uint8_line = (_viewer(k, 1) for k in (np.int16, np.flo
 """The array of one axis."""
 float64_block = _viewer(np.float64, 4)
 """The array of four axes."""
-int32s_at = _line_viewer(np.int32)
-"""So many int32 at an address."""
+int32s_at, int64s_at = _line_viewer(np.int32), _line_viewer(np.int64)
+"""So many int32, or int64, at an address."""

@@ -29,6 +29,7 @@ _COMPILED_IN = (
     "memory/kv/arena.py",
     "memory/plan/settings.py",
     "system/size.py",
+    "models/gguf/codebooks.py",
     "models/spec.py",
 )
 """Files without kernels whose options or constants are compiled in."""

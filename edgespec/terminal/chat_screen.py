@@ -130,6 +130,7 @@ class ChatScreen:
         if self.as_json:
             fields = {
                 "text": made.text,
+                "reasoning": made.reasoning,
                 "token_ids": made.token_ids,
                 "finish_reason": made.finish_reason,
                 "stats": made.stats.as_dict(),

@@ -55,8 +55,11 @@ def expand(*leave_out: str, **defaults: Any) -> Callable[[CommandT], CommandT]:
 
 def parameter(kind: type, name: str, **changes: Any) -> Any:
     """Typer's option for one field of an options dataclass."""
-    _, _, option = options_of(kind)[name]
-    flags = [option.long(name), *([option.short] if option.short else [])]
+    _, type_, option = options_of(kind)[name]
+    long = option.long(name)
+    if NoneType in get_args(type_) and bool in get_args(type_):  # yes, no, or as it comes
+        long += f"/--no-{long.removeprefix('--')}"
+    flags = [long, *([option.short] if option.short else [])]
     shown = {"metavar": option.metavar or None, "help": option.off or option.help}
     return typer.Option(*flags, **(shown | changes))
 

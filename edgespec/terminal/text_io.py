@@ -12,8 +12,12 @@ from edgespec.errors import EdgeSpecError, OptionError
 
 if TYPE_CHECKING:
     from edgespec.engine.reply import Reply, Stats
+    from edgespec.models.reasoning import Piece
 
 _CONTROL = {code: "�" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+_DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 def printable(text: str) -> str:
@@ -86,17 +90,30 @@ def _overflow_line(reply: Reply) -> str | None:
     return f"[context full: {'; '.join(said)}]" if said else None
 
 
-def write_pieces(pieces: Iterator[str]) -> None:
-    """Print a reply as it comes and end it with a line end, also when it is cut short."""
-    clean = printable if sys.stdout.isatty() else str
-    last = ""
+def write_pieces(pieces: Iterator[Piece]) -> None:
+    """Print a reply as it comes and end it with a line end, also when it is cut short.
+
+    Reasoning is shown dim at a terminal, a blank line above the answer, and left out of a pipe.
+    """
+    terminal = sys.stdout.isatty()
+    clean = printable if terminal else str
+    last, dim = "", False
     try:
-        for last in pieces:
-            sys.stdout.write(clean(last))
+        for piece in pieces:
+            if piece.reasoning and not terminal:
+                continue
+            if piece.reasoning != dim:
+                dim = piece.reasoning
+                sys.stdout.write(_DIM if dim else _PLAIN + "\n\n")
+            sys.stdout.write(clean(piece))
             sys.stdout.flush()
+            last = piece
     finally:
+        if dim:
+            sys.stdout.write(_PLAIN)
         if last and not last.endswith("\n"):
             sys.stdout.write("\n")
+        if last:
             sys.stdout.flush()
 
 

@@ -41,6 +41,7 @@ def write_reply(
         if as_json:
             fields = {
                 "text": made.text,
+                "reasoning": made.reasoning,
                 "token_ids": made.token_ids,
                 "finish_reason": made.finish_reason,
                 "plan": engine.plan.as_dict(),

@@ -86,5 +86,6 @@ def _fields(reply: Reply) -> Answer:
         "seed": reply.stats.seed,
         "prompt_tokens": reply.stats.prompt_tokens,
         "output_tokens": len(reply.token_ids),
+        **({"reasoning": reply.reasoning} if reply.reasoning else {}),
         **({"lossy": True} if reply.stats.lossy else {}),
     }

@@ -130,7 +130,11 @@ EDITS = {
         {"quantised tile"},
     ),
     "the text of a row operation": (
-        ("backends/native/kernels/row_ops.py", "builder.fadd(power,", "builder.fsub(power,"),
+        (
+            "backends/native/kernels/codegen/vectors.py",
+            "builder.fadd(power,",
+            "builder.fsub(power,",
+        ),
         {"row operation"},
     ),
     "how weights are packed": (

@@ -64,9 +64,9 @@ ATTENTION = (
 
 @pytest.mark.skipif(bool(config.DISABLE_JIT), reason="is what this test starts")
 def test_suite_passes_with_the_jit_off() -> None:
-    """The tests of packing, plain tiles and attention without a model once more, uncompiled."""
+    """The tests of packing, plain tiles, experts and attention without a model, uncompiled."""
     folder = ROOT / "tests" / "backends"
-    tests = [folder / "test_pack.py", folder / "test_jit_off.py"]
+    tests = [folder / f"test_{name}.py" for name in ("pack", "jit_off", "experts")]
     attention = folder / "test_attention.py"
     found = subprocess.run(
         [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *map(str, tests)]

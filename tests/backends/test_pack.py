@@ -35,10 +35,34 @@ def test_unpacked_rows_are_the_files(kind: TensorType, columns: int, num_rows: i
     assert np.isnan(out[-1]).all()
 
 
+@pytest.mark.parametrize("kind", [TensorType.MXFP4, TensorType.NVFP4], ids=name)
+def test_every_scale_of_8_bits(kind: TensorType) -> None:
+    """Subnormal, not a number and all others are what the gguf package makes of them, up to where
+    a power of two times 12 is infinite.
+    """
+    codes = np.minimum(np.arange(256), 251 if kind is TensorType.MXFP4 else 255)
+    raw = raw_rows(kind, 256, 64)
+    blocks = raw.reshape(256, -1, kind.block_bytes)
+    blocks[..., : 1 if kind is TensorType.MXFP4 else 4] = codes[:, None, None]
+    packed, out = Tile.pack(kind, raw, 64), np.zeros((256, 64), np.float32)
+    places = (*packed.addresses, *FORMATS[kind].tile_bytes(64))
+    unpack_rows(tuple(FORMATS[kind].layout), places, np.arange(256, dtype=np.int32), out)
+    np.testing.assert_array_equal(out, dequantised(kind, raw))
+
+
+GROWN = {
+    "Q4_K": 4, "Q5_K": 4, "Q3_K": 4, "IQ4_XS": 2, "TQ1_0": 12, "IQ3_S": 28, "IQ3_XXS": 40,
+    "IQ2_S": 32, "IQ2_XS": 40, "IQ2_XXS": 40, "IQ1_M": 58, "IQ1_S": 56,
+}  # fmt: skip
+"""Bytes that 256 columns take more than in the file."""
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=name)
 def test_sizes(kind: TensorType) -> None:
-    """A tile holds what its rows held, but for scales of 6 bits, which become bytes."""
+    """A tile holds what its rows held, but for scales of 6 bits, which become bytes, and for what
+    is packed in less than whole bits a weight.
+    """
     form = FORMATS[kind]
-    grown = 512 // 256 * TILE_ROWS * 4 if kind in (TensorType.Q4_K, TensorType.Q5_K) else 0
+    grown = 2 * TILE_ROWS * GROWN.get(kind.name, 0)
     assert sum(form.tile_bytes(512)) == TILE_ROWS * kind.row_bytes(512) + grown
     assert form.matrix_bytes(17, 512) == 2 * sum(form.tile_bytes(512))

@@ -122,3 +122,23 @@ def test_largest_integers_do_not_saturate(used: str, kind: TensorType) -> None:
     activations.run(isa.tile_address(used, kind, 2), Tile.pack(kind, raw, columns), output=output)
     exact = quants.astype(np.float64) @ dequantised(kind, raw).astype(np.float64).T
     np.testing.assert_allclose(output, exact, rtol=1e-5)
+
+
+@pytest.mark.parametrize("used", ISAS)
+@pytest.mark.parametrize("kind", [TensorType.MXFP4, TensorType.NVFP4], ids=name)
+def test_every_scale_of_8_bits(used: str, kind: TensorType) -> None:
+    """Each in a row of its own, 16 at a time, subnormal ones too, up to where sums are infinite."""
+    codes = np.minimum(np.arange(256), 240 if kind is TensorType.MXFP4 else 255)
+    ones = np.ones((1, 64), np.int8)
+    activations = Activations(
+        ones.astype(np.float32), ones, planes_of(ones, np.ones((1, 2), np.float32))
+    )
+    raw = raw_rows(kind, 256, 64)
+    places = slice(0, 1) if kind is TensorType.MXFP4 else slice(0, 4)
+    raw.reshape(256, -1, kind.block_bytes)[..., places] = codes[:, None, None]
+    for first in range(0, 256, 16):
+        rows = raw[first : first + 16]
+        output = np.zeros((1, 16), np.float32)
+        activations.run(isa.tile_address(used, kind, 1), Tile.pack(kind, rows, 64), output=output)
+        exact = dequantised(kind, rows).astype(np.float64).sum(axis=1)
+        np.testing.assert_allclose(output[0], exact, rtol=1e-6)

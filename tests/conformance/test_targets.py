@@ -21,10 +21,10 @@ from tests.support.targets import (
     EVERY,
     FEW_MODELS,
     FLOAT_TYPES,
+    MAIN_TYPES,
     MAX_NODES,
     MODELS,
     OPENERS,
-    TYPES,
     VOCAB,
     assert_same,
     cosines,
@@ -82,7 +82,7 @@ def test_batch_equals_single_rows(target: Target) -> None:
         assert_same(target, score(target, ids[:count]), single[:count])
 
 
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("kind", MAIN_TYPES)
 @pytest.mark.parametrize("used", isa.available())
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())

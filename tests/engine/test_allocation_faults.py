@@ -70,7 +70,7 @@ def test_while_a_model_is_loaded(model: Path, monkeypatch: pytest.MonkeyPatch) -
     opened(model).close()  # what is compiled and measured once is there
     sites = sites_of(lambda: opened(model).close(), monkeypatch)
     files = {Path(file).name for file, _ in sites}
-    assert {"program.py", "weights.py", "node_tables.py", "arena.py"} <= files, sites
+    assert {"scratch.py", "weights.py", "node_tables.py", "arena.py"} <= files, sites
     with opened(model) as engine:
         expected = engine.generate("hello", **SHORT).token_ids
     for site in sites:

@@ -220,7 +220,7 @@ def test_vocabularies_are_compared(models: dict[str, Path]) -> None:
 def test_who_cannot_draft_is_refused(models: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="name it: --draft-model FILE"):
         edgespec.plan(models["large"], drafters="draft-model")
-    wide = write_gguf(tmp_path / "wide.gguf", type="Q3_K", dim=256, ffn=256, vocab=300)
+    wide = write_gguf(tmp_path / "wide.gguf", type="Q8_K", dim=256, ffn=256, vocab=300)
     with pytest.raises(
         UnsupportedModelError,
         match="be a draft model: .*(--draft-backend llamacpp|llama-cpp-python is not installed)",
@@ -249,12 +249,13 @@ def test_an_export_that_cannot_draft_is_refused(models: dict[str, Path]) -> None
 def test_llama_cpp_drafts_from_what_native_cannot_read(
     models: dict[str, Path], tmp_path: Path
 ) -> None:
+    """Embeddings that are no multiple of 16 wide."""
     vocabulary = bpe_vocabulary("gpt-2", 400)
-    wide = write_gguf(
-        tmp_path / "wide.gguf", type="Q3_K", dim=256, ffn=256, layers=1, vocab=400,
+    odd = write_gguf(
+        tmp_path / "odd.gguf", type="F16", dim=72, ffn=128, layers=1, vocab=400,
         tokenizer="gpt2", metadata=vocabulary,
     )  # fmt: skip
-    with edgespec.load(models["large"], draft_model=wide, drafters="none", threads=1) as engine:
+    with edgespec.load(models["large"], draft_model=odd, drafters="none", threads=1) as engine:
         assert engine._draft_model is not None and engine._draft_model.backend == "llamacpp"
         case = Case(PROMPT, 0.0, seed=1, max_tokens=20, ignore_eos=True)
         plain = case.plain(engine)

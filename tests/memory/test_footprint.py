@@ -42,7 +42,15 @@ def native(**changes: Any) -> Footprint:
         (TensorType.Q4_K, (16, 512), 16 * 2 * 148),
         (TensorType.Q5_K, (16, 512), 16 * 2 * 180),
         (TensorType.Q6_K, (16, 256), 16 * 210),
-        (TensorType.F32, (300,), 1200),
+        (TensorType.Q3_K, (17, 256), 32 * 114),
+        (TensorType.Q2_K, (16, 256), 16 * 84),
+        (TensorType.IQ4_XS, (16, 512), 16 * 2 * 138),
+        (TensorType.MXFP4, (16, 64), 16 * 2 * 17),
+        (TensorType.NVFP4, (16, 64), 16 * 36),
+        (TensorType.IQ3_XXS, (16, 256), 16 * 138),
+        (TensorType.IQ2_XXS, (16, 256), 16 * 106),
+        (TensorType.TQ1_0, (16, 256), 16 * 66),
+        (TensorType.F32, (300,), 1216),
     ],
 )
 def test_packed_sizes(kind: TensorType, shape: tuple[int, ...], expected: int) -> None:
@@ -52,12 +60,12 @@ def test_packed_sizes(kind: TensorType, shape: tuple[int, ...], expected: int) -
 def test_a_half_vector_becomes_f32() -> None:
     from edgespec.models.spec import TensorInfo
 
-    assert fp.packed_bytes(TensorInfo("b", (100,), TensorType.F16, 0, 200)) == 400
+    assert fp.packed_bytes(TensorInfo("b", (100,), TensorType.F16, 0, 200)) == 448
 
 
 def test_a_type_that_is_never_packed_is_named() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"blk\.0 has type Q3_K.*Q4_0"):
-        fp.packed_bytes(tensor("blk.0", (16, 256), TensorType.Q3_K))
+    with pytest.raises(UnsupportedModelError, match=r"blk\.0 has type Q8_K.*Q4_0"):
+        fp.packed_bytes(tensor("blk.0", (16, 256), TensorType.Q8_K))
 
 
 def test_formulas_by_hand() -> None:

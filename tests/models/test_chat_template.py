@@ -3,11 +3,14 @@ from __future__ import annotations
 import json
 import re
 import time
+from datetime import datetime
 from typing import Any
 
 import pytest
 from jinja2 import TemplateError as JinjaError
-from jinja2.ext import loopcontrols
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from edgespec.errors import TemplateError
@@ -105,20 +108,47 @@ MISC = """{%- macro show(x, y='-') -%}[{{ x }}{{ y }}]{%- endmacro -%}
 REAL = {"chatml": CHATML, "llama2": LLAMA2, "llama3": LLAMA3, "qwen": QWEN, "misc": MISC}
 
 
+class Generation(Extension):
+    """`{% generation %}` as Hugging Face's environment has it: a call of its own, hence a scope."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        lineno = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_written"), [], [], body).set_lineno(lineno)
+
+    def _written(self, caller: Any) -> str:
+        return str(caller())
+
+
 def plain(source: str, **values: Any) -> str:
     """What Hugging Face's environment renders, without our limits."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
     )
 
-    def tojson(value: Any, indent: int | None = None) -> str:
-        return json.dumps(value, ensure_ascii=False, indent=indent)
+    def tojson(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
 
     def fail(message: str) -> None:
         raise JinjaError(message)
 
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = fail
+    environment.globals["strftime_now"] = lambda text: datetime.now().strftime(text)
     return environment.from_string(source).render(bos_token="<s>", eos_token="</s>", **values)
 
 

@@ -23,5 +23,5 @@ def test_no_rows_are_no_values() -> None:
 
 
 def test_other_types_are_refused_by_name() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"cannot dequantise Q2_K; supported are F32.*"):
-        dequantise(np.empty((1, 84), np.uint8), TensorType.Q2_K)
+    with pytest.raises(UnsupportedModelError, match=r"cannot dequantise Q8_K; supported are F32.*"):
+        dequantise(np.empty((1, 292), np.uint8), TensorType.Q8_K)

@@ -131,9 +131,9 @@ def bad(**options: Any) -> dict[str, Any]:
 UNSUPPORTED = {
     "architecture": (bad(metadata={"general.architecture": "mamba"}), "'mamba'; the native"),
     "type": (
-        bad(dim=256, types={"ffn_up.weight": "Q3_K"}),
-        r"2 tensors of type Q3_K \(first 'blk.0.ffn_up.weight'\); supported are F32, F16, BF16, "
-        r"Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q4_K, Q5_K, Q6_K.*llama-quantize",
+        bad(dim=256, types={"ffn_up.weight": "Q8_K"}),
+        r"2 tensors of type Q8_K \(first 'blk.0.ffn_up.weight'\); supported are F32, F16, BF16, "
+        r"Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q4_K, Q5_K, Q6_K, IQ4_XS.*llama-quantize",
     ),
     "split": (bad(metadata={"split.count": 3, "split.no": 1}), "part 2 of 3; merge"),
     "rope scaling": (bad(metadata={"llama.rope.scaling.type": "ntk"}), "scaling is 'ntk'"),
@@ -276,10 +276,10 @@ def test_template_and_tokenizer_are_the_file_s_own(tmp_path: Path) -> None:
 
 def test_tokenizers_that_are_missing_or_unknown(tmp_path: Path) -> None:
     cases: dict[str, tuple[dict[str, Any], str]] = {
-        "none": ({"tokenizer.ggml.model": None}, "its kind is 'none'"),
-        "t5": ({"tokenizer.ggml.model": "t5"}, "its kind is 't5'; supported are"),
-        "pre": ({"tokenizer.ggml.pre": "viking"}, "'viking'; known are gpt-2.*qwen2"),
-        "no pre": ({"tokenizer.ggml.pre": None}, "names no pre-tokenizer"),
+        "none": ({"tokenizer.ggml.model": None}, r"its kind is 'none' \(none at all\)"),
+        "t5": ({"tokenizer.ggml.model": "t5"}, r"its kind is 't5' \(.*unigram.*\); supported are"),
+        "new": ({"tokenizer.ggml.model": "new"}, r"its kind is 'new' \(an algorithm not known"),
+        "pre": ({"tokenizer.ggml.pre": "klingon"}, "'klingon'; known are gpt-2.*qwen2"),
         "no merges": ({"tokenizer.ggml.merges": None}, "no tokenizer.ggml.merges"),
         "bad merge": ({"tokenizer.ggml.merges": ["a b", "cd"]}, "merge 1 is b'cd'"),
         "no tokens": ({"tokenizer.ggml.tokens": None}, "no tokenizer.ggml.tokens"),

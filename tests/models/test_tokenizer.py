@@ -13,11 +13,17 @@ from edgespec.errors import OptionError
 from edgespec.models.open_model import open_model
 from edgespec.models.tokenizers import bpe as bpe_module
 from edgespec.models.tokenizers.pair_merging import merge
-from edgespec.models.tokenizers.pretokenizers import PRE_TOKENIZERS
+from edgespec.models.tokenizers.pretokenizers import PRE_TOKENIZERS, in_threes
 from edgespec.models.tokenizers.stream import StreamDecoder
 from edgespec.models.tokenizers.tokenizer import Tokenizer
 from tests.support.gguf_models import write_gguf
-from tests.support.vocabularies import TRICKY, bpe_vocabulary, random_texts, spm_vocabulary
+from tests.support.vocabularies import (
+    TRICKY,
+    bpe_vocabulary,
+    line_vocabulary,
+    random_texts,
+    spm_vocabulary,
+)
 
 
 def tokenizer_of(path: Path, vocabulary: dict[str, Any]) -> Tokenizer:
@@ -129,9 +135,112 @@ def test_pre_tokenizers_differ() -> None:
     text = "It's 12345 apples,DON'T\r\n\r\n  wait...  你好世界 x1y22z333!!!\n"
     distinct = ("gpt-2", "smollm", "llama-bpe", "qwen2", "deepseek-llm", "deepseek-coder")
     cuts = {
-        str(bpe_module._splitter(PRE_TOKENIZERS[pre]).pre_tokenize_str(text)) for pre in distinct
+        str(bpe_module._splitter(PRE_TOKENIZERS[pre].patterns).pre_tokenize_str(text))
+        for pre in distinct
     }
     assert len(cuts) == len(distinct)
+
+
+CUTS = {
+    "gpt-2": ("It's 12345 x\n\n y", "It|'s| 12345| x|\n\n| y"),
+    "smollm": ("a 123", "a| |1|2|3"),
+    "llama-bpe": ("I'LL 12345!!\n\n x", "I|'LL| |123|45|!!\n\n| x"),
+    "lfm2": ("12345", "123|45"),
+    "glm4": ("12345 (a)", "123|45| (|a|)"),
+    "qwen2": ("x12 नमस्ते", "x|1|2| नमस|्त|े"),
+    "qwen35": ("x12 नमस्ते", "x|1|2| नमस्ते"),
+    "tekken": ("camelCase HTTPServer don't 12", "camel|Case| HTTPServer| don|'t| |1|2"),
+    "gpt-4o": ("camelCase don't 1234 a/b", "camel|Case| don't| |123|4| a|/b"),
+    "deepseek-v3": ("x+y 漢字abc 12345", "x|+y| |漢字|abc| |123|45"),
+    "falcon": ("a,b 12345", "a|,|b| |123|45"),
+    "default": ("a,b 12345", "a|,|b| |123|45"),
+    "kimi-k2": ("漢字abc don't 1234", "漢字|abc| don't| |123|4"),
+    "exaone-moe": ("two words, 12", "two words|,| |1|2"),
+    "superbpe": ("two words 12345", "two words |12|345"),
+    "tiny_aya": ("a 1234567", "a| |1|234|567"),
+    "afmoe": ("x 1234567", "x| |1|234|567"),
+    "viking": ("a b, c12", "a| b|,| c|1|2"),
+    "bloom": ("a b, c12", "a| b|,| c12"),
+    "seed-coder": ("ab !\n x", "ab| !|\n| x"),
+    "bailingmoe": ("I'LL a 12", "I|'LL| a| |1|2"),
+    "ufakzeka": ("Ali'nin", "Ali|'nin"),
+    "minicpm5": ("a1234", "a|123|4"),
+    "jais-2": ("a" + " " * 11 + "b", "a|" + " " * 8 + "|  | b"),
+}
+
+
+@pytest.mark.parametrize("pre", CUTS)
+def test_where_words_are_cut(tmp_path: Path, pre: str) -> None:
+    """As each expression says, read by hand."""
+    text, expected = CUTS[pre]
+    tokenizer = tokenizer_of(tmp_path / "m.gguf", bpe_vocabulary(pre))
+    assert isinstance(tokenizer, bpe_module.BpeTokenizer)
+    stand_ins = {**bpe_module.BYTES_OF}
+    cut = [b"".join(stand_ins[c] for c in word).decode() for word in tokenizer._words(text)]
+    assert "|".join(cut) == expected
+
+
+@given(st.integers(1, 40), st.sampled_from(["numbers", "digits"]))
+def test_threes_are_counted_from_the_end(length: int, which: str) -> None:
+    number = "1234567890"[: length % 10] + "7" * (length - length % 10)
+    groups = list(in_threes(number, which))
+    assert "".join(groups) == number
+    assert [len(group) for group in groups[1:]] == [3] * (len(groups) - 1)
+    assert 1 <= len(groups[0]) <= 3
+    assert list(in_threes("12½345678", "digits")) == ["12½", "345", "678"]
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: Any) -> Tokenizer:
+    return tokenizer_of(tmp_path_factory.mktemp("lines") / "m.gguf", line_vocabulary("gemma4"))
+
+
+def test_lines_go_in_and_come_out(lines: Tokenizer) -> None:
+    assert lines.add_bos
+    for text in (*TRICKY, *random_texts(100, seed=5)):
+        if "</s>" not in text:
+            ids = lines.encode(text, add_bos=False)
+            assert lines.decode(ids) == text.replace("▁", " ")
+
+
+def test_newlines_that_are_a_token_are_taken_whole(lines: Tokenizer) -> None:
+    ids = lines.encode("a\n\n\nb\n\n\n\n\n", add_bos=False)
+    texts = [lines.token_text(token) for token in ids]
+    assert texts[:3] == ["a", "\n\n\n", "b"]
+    assert "".join(texts[3:]) == "\n" * 5
+
+
+def test_a_token_that_is_no_end_beside_others(lines: Tokenizer) -> None:
+    """Gemma 4's `</s>` is HTML; gpt-oss ends a message, not a reply, with `<|end|>`."""
+    ends = {lines.token_text(token) for token in lines.end_ids}
+    assert ends == {"<eos>", "<|tool_response>"}
+    assert lines.decode(lines.encode("<s>a</s>")).endswith("a</s>")
+
+
+def test_messages_end_within_a_reply(tmp_path: Path) -> None:
+    vocabulary = bpe_vocabulary("gpt-4o")
+    base, kinds = vocabulary["tokenizer.ggml.tokens"], vocabulary["tokenizer.ggml.token_type"]
+    for extra in (["<|end|>", "<|return|>", "<|call|>"], ["<|end|>", "<|call|>"]):
+        added = {
+            "tokenizer.ggml.tokens": base + extra,
+            "tokenizer.ggml.token_type": kinds + [3] * len(extra),
+        }
+        tokenizer = tokenizer_of(tmp_path / "m.gguf", vocabulary | added)
+        is_end = len(base) in tokenizer.end_ids
+        assert is_end == ("<|return|>" not in extra)
+        assert tokenizer.token_bytes(len(base)) == b""
+
+
+@pytest.mark.parametrize("glued", [False, True], ids=["words", "phrases"])
+def test_lines_in_words_are_merged_as_lines_in_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, glued: bool
+) -> None:
+    tokenizer = tokenizer_of(tmp_path / "m.gguf", line_vocabulary("gemma4", glued=glued))
+    texts = (*TRICKY, *random_texts(200, seed=8))
+    in_words = [tokenizer.encode(text) for text in texts]
+    tokenizer = tokenizer_of(tmp_path / "m.gguf", line_vocabulary("gemma4", glued=glued))
+    monkeypatch.setattr(tokenizer, "_word_starts", None)
+    assert [tokenizer.encode(text) for text in texts] == in_words
 
 
 @pytest.mark.parametrize(
@@ -144,7 +253,18 @@ def test_long_texts_take_no_quadratic_time(tokenizer: Tokenizer, text: str) -> N
     assert len(ids) >= len(text) / 200
 
 
-@pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "qwen2", "deepseek-llm", "deepseek-coder"])
+@pytest.mark.parametrize(
+    "pre", sorted({str(p): name for name, p in PRE_TOKENIZERS.items()}.values())
+)
+def test_no_cut_takes_quadratic_time(tmp_path: Path, pre: str) -> None:
+    """An expression that looks far ahead at every step would take minutes."""
+    make = line_vocabulary if PRE_TOKENIZERS[pre].whole_lines else bpe_vocabulary
+    tokenizer = tokenizer_of(tmp_path / "m.gguf", make(pre))
+    for text in ("7" * 100_000, "A" * 100_000, " " * 100_000, "\u0301" * 30_000, "a1" * 50_000):
+        assert tokenizer.encode(text, add_bos=False)
+
+
+@pytest.mark.parametrize("pre", [pre for pre, known in PRE_TOKENIZERS.items() if known.patterns])
 def test_cutting_long_texts_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pre: str
 ) -> None:

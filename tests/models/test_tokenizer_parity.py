@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edgespec.models.open_model import open_model
+from edgespec.models.tokenizers.pretokenizers import PRE_TOKENIZERS
 from tests.models.conftest import LlamaVocab, OpenVocab
 from tests.support.gguf_models import write_gguf
-from tests.support.vocabularies import TRICKY, bpe_vocabulary, random_texts, spm_vocabulary
+from tests.support.vocabularies import (
+    TRICKY,
+    bpe_vocabulary,
+    line_vocabulary,
+    random_texts,
+    spm_vocabulary,
+)
 
 TEXTS = (*TRICKY, *random_texts(400, seed=11))
 
@@ -18,14 +26,14 @@ VOCABULARIES: dict[str, Any] = {
     "spm": lambda: spm_vocabulary(),
     "spm without space prefix": lambda: spm_vocabulary(space_prefix=False),
     "spm with phrases": lambda: spm_vocabulary(phrases=True),
+    "lines": lambda: line_vocabulary("gemma4"),
+    "lines with glued words": lambda: line_vocabulary("gemma4", glued=True),
     **{
-        pre: lambda pre=pre: bpe_vocabulary(pre)
-        for pre in (
-            "gpt-2", "smollm", "llama-bpe", "llama3", "dbrx", "qwen2", "deepseek-r1-qwen",
-            "deepseek-llm", "deepseek-coder",
-        )
+        pre: partial(line_vocabulary if known.whole_lines else bpe_vocabulary, pre)
+        for pre, known in PRE_TOKENIZERS.items()
+        if pre != "gemma4"
     },
-}  # fmt: skip
+}
 
 
 def check(path: Path, reference: LlamaVocab) -> None:

@@ -4,12 +4,12 @@ the same in float64, without anything clever.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.native import program
 from edgespec.backends.native.kernels import table as t
 from edgespec.backends.native.kernels import work_sharing
 from edgespec.backends.native.kernels.attention.grouped_query import (
@@ -20,7 +20,10 @@ from edgespec.backends.native.kernels.attention.grouped_query import (
     put_query,
 )
 from edgespec.backends.native.kernels.kv import places as kv_places
-from edgespec.memory.kv.arena import SCALED, KvArena
+from edgespec.backends.native.scratch import Scratch
+from edgespec.backends.native.shapes import Shape
+from edgespec.memory.kv.arena import SCALED
+from edgespec.memory.plan.native_sizes import shape_of
 from edgespec.system.jit import kernel
 from tests.support.machines import model
 
@@ -46,12 +49,12 @@ def _ask(c, queries):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _attend(c, threads, num_nodes):  # type: ignore[no-untyped-def]
+def _attend(c, threads, num_nodes, sinks):  # type: ignore[no-untyped-def]
     work_sharing.share_out(c, threads)
     for thread in range(threads):
-        attend_share(c, thread, 0, num_nodes)
+        attend_share(c, thread, 0, sinks, num_nodes)
     for node in range(num_nodes):
-        finish_node(c, node, num_nodes)
+        finish_node(c, node, num_nodes, sinks)
 
 
 class Attending:
@@ -67,18 +70,26 @@ class Attending:
         max_nodes: int = 40,
         threads: int = 1,
         context: int = 2048,
+        sinks: Floats | None = None,
+        **changes: Any,
     ) -> None:
+        """`changes` are further fields of the layer's `Attention`, `sinks` f32 [heads]."""
         self.spec, _ = model(
             layers=1, heads=heads, kv_heads=kv_heads, dim=16 * heads, head_dim=head_dim
         )
-        self.arena = KvArena(1, kv_heads, head_dim, context, kv_type)
+        self._sinks = sinks
+        own = replace(self.spec.layers[0].mixer, sinks="" if sinks is None else "sinks", **changes)
+        self.spec = replace(self.spec, layers=(replace(self.spec.layers[0], mixer=own),))
+        spec, c = self.spec, np.zeros(t.NUM_ENTRIES, np.int64)
+        self.shape = Shape(shape_of(own), [0], spec, None, context)  # type: ignore[arg-type]
+        self.arena = self.shape.arena(context, kv_type, 1, 64)
         self.blocks = self.arena.table()
         self.threads, self.length = threads, 0
-        spec, c = self.spec, np.zeros(t.NUM_ENTRIES, np.int64)
-        self.scratch = program.Scratch.allocate(spec, context, max_nodes, 64, threads, kv_type)
-        program.fill_shape(c, spec, max_nodes)
-        program.fill_arena(c, self.arena, head_dim)
-        program.fill_scratch(c, self.scratch)
+        self.scratch = Scratch.allocate(spec, context, max_nodes, 64, threads, kv_type)
+        self.scratch.fill(c)
+        self.shape.fill(c, max_nodes, 1)
+        self.shape.fill_arena(c, self.arena)
+        self.shape.fill_queries(c, self.scratch, kv_type, 1)
         self._nodes = np.zeros((65, t.NODE_COLUMNS), np.int32)
         self._extra = np.zeros(64 * 64, np.int32)
         self._parts = np.zeros((2, t.PART_COLUMNS), np.int64)
@@ -113,7 +124,8 @@ class Attending:
         describe_part(self.table, tree, places, places, 0, self.length, addresses, *described)
         self._words[work_sharing.COUNTER // 8] = 0
         _ask(self.table, queries.copy())
-        _attend(self.table, self.threads, len(parents))
+        sinks = 0 if self._sinks is None else self._sinks.ctypes.data
+        _attend(self.table, self.threads, len(parents), sinks)
         width = self.spec.num_heads * self.spec.head_dim
         rows = self.scratch.attended.floats[: len(parents), :width]
         return rows.reshape(queries.shape).copy()

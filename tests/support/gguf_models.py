@@ -57,7 +57,7 @@ def write_gguf(
 ) -> Path:
     """Write a random `llama`, `qwen2` (biases) or `qwen3` (qk norms) model and return its path.
 
-    `type` is that of every matrix (any that is computed, and Q3_K; columns a multiple of its block)
+    `type` is that of every matrix (any that is computed, and Q8_K; columns a multiple of its block)
     and `types` overrides it for tensor names by suffix, e.g. `{"ffn_down.weight": "Q6_K"}`.
     `metadata` adds or replaces keys (None removes one), `shapes` replaces the shape of named
     tensors (None leaves one out), so that damaged models are one argument away.
@@ -216,12 +216,18 @@ def add_tensor(
 
 HALVES = {
     "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
-    "Q3_K": (108,),
+    "Q3_K": (108,), "Q2_K": (80, 82), "TQ1_0": (52,), "TQ2_0": (64,),
 }  # fmt: skip
-"""Bytes of a block where its f16 scale and minimum stand; in all other types it is (0,)."""
-SPREADS = {"Q3_K": 42.0, "Q4_K": 258.0, "Q5_K": 516.0, "Q6_K": 1366.0, "IQ4_NL": 71.0}
+"""Bytes of a block where its f16 scale and minimum stand; in all other types it is (0,), but for
+MXFP4 and NVFP4, whose scales are bytes, and IQ1_M, which has a quarter of it in each of four.
+"""
+SPREADS = {
+    "Q2_K": 14.0, "Q3_K": 42.0, "Q4_K": 258.0, "Q5_K": 516.0, "Q6_K": 1366.0, "IQ4_NL": 71.0,
+    "IQ4_XS": 1248.0, "IQ3_S": 140.0, "IQ3_XXS": 142.0, "IQ2_S": 56.0, "IQ2_XS": 56.0,
+    "IQ2_XXS": 53.0, "IQ1_M": 7.2, "IQ1_S": 7.2, "NVFP4": 8.6, "Q8_K": 74.0,
+}  # fmt: skip
 """Types that the gguf package cannot quantise to: deviation of random blocks whose scale is 1."""
-_MINIMA = {"Q4_K": 7.5, "Q5_K": 15.5}
+_MINIMA = {"Q4_K": 7.5, "Q5_K": 15.5, "Q2_K": 1.5}
 """What their minimum is times the scale, so that they are centred."""
 
 
@@ -236,7 +242,33 @@ def random_blocks(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -
     num_blocks = shape[0] * shape[-1] // block_size
     spread = rng.uniform(0.8, 1.2, num_blocks) * 0.6 / shape[-1] ** 0.5 / SPREADS[kind]
     raw = rng.integers(0, 256, (num_blocks, block_bytes), dtype=np.uint8)
-    for place, factor in zip(HALVES.get(kind, (0,)), (1.0, _MINIMA.get(kind, 0.0)), strict=False):
-        halves = (spread * factor).astype(np.float16)
-        raw[:, place : place + 2] = halves[:, None].view(np.uint8)
+    set_scales(kind, raw, spread, _MINIMA.get(kind, 0.0))
     return raw.reshape(shape[0], -1)
+
+
+def set_scales(
+    kind: str, blocks: NDArray[np.uint8], scales: NDArray[Any], minimum: float = 1.0
+) -> None:
+    """Write the scales [...] of blocks [..., block_bytes] and, for types that have one, the minimum
+    as a multiple of them. Those of MXFP4 and NVFP4 become powers of two, below which NVFP4 keeps
+    its bits.
+    """
+    if kind in ("MXFP4", "NVFP4"):
+        with np.errstate(divide="ignore"):
+            exponents = np.floor(np.log2(np.abs(scales)))
+        if kind == "MXFP4":
+            blocks[..., 0] = np.clip(exponents + 128, 0, 254)
+        else:
+            bits = np.clip(exponents + 8, 0, 14).astype(np.uint8)[..., None] << 3
+            blocks[..., :4] = blocks[..., :4] & 7 | bits
+        return
+    if kind == "IQ1_M":
+        halves = np.asarray(scales, np.float16).view(np.uint16)
+        for place in range(4):
+            quarter = (halves >> 4 * place & 15).astype(np.uint8)
+            byte = 49 + 2 * place
+            blocks[..., byte] = blocks[..., byte] & 15 | quarter << 4
+        return
+    for place, factor in zip(HALVES.get(kind, (0,)), (1.0, minimum), strict=False):
+        halves = np.ascontiguousarray(np.asarray(scales * factor, np.float16))
+        blocks[..., place : place + 2] = halves[..., None].view(np.uint8)

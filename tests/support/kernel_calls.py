@@ -10,19 +10,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels import row_ops
+from edgespec.backends.native.kernels import activations, row_ops
 from edgespec.backends.native.kernels.attention import inner_loops, scaled_kv
 from edgespec.backends.native.kernels.attention.spans import WIDTH, row_sizes
 from edgespec.backends.native.kernels.codegen import isa
-from edgespec.backends.native.kernels.codegen.emit import Emitter, Function
+from edgespec.backends.native.kernels.codegen.emit import I64, Emitter, Function
 from edgespec.backends.native.kernels.codegen.machine_code import compile_function
 from edgespec.backends.native.kernels.kv.forms import FORMS
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.backends.native.kernels.matmul.integer_tile import Operations
+from edgespec.backends.native.kernels.moe import row_functions
+from edgespec.backends.native.kernels.recurrent import inputs, state
 from edgespec.memory.plan.settings import KV_TYPES
+from edgespec.memory.plan.state_layout import CONVOLUTIONS
 from tests.backends.test_attention_ops import SCORES
 from tests.backends.test_row_ops import GATES, QUANTISE
 from tests.support import attention_arrays as arrays
+from tests.support.state_steps import Step
 from tests.support.tiles import KINDS, Activations, Tile, call, raw_rows
 
 NUM_ARGUMENTS = tile.NUM_ARGUMENTS
@@ -34,6 +38,9 @@ ROW_FUNCTIONS = {
     "gate": row_ops.gate(),
     "rotate_halves": row_ops.rotate(interleaved=False),
     "rotate_pairs": row_ops.rotate(interleaved=True),
+    **{name: emit() for name, emit in activations.FUNCTIONS.items() if name != "silu"},
+    **{name: emit() for name, emit in inputs.FUNCTIONS.items()},
+    **{name: emit() for name, emit in row_functions.FUNCTIONS.items()},
 }
 
 
@@ -53,7 +60,14 @@ def functions(name: str) -> dict[str, Function]:
         for kind in KINDS
         for size in tile.FORMATS[kind].sizes
     }
-    return ROW_FUNCTIONS | attention(name) | tiles | {"lookup": _lookup(isa.operations(name))}
+    more = sweeps(name) | {"lookup": _lookup(isa.operations(name)), "point": _point()}
+    return ROW_FUNCTIONS | attention(name) | tiles | more
+
+
+def sweeps(name: str) -> dict[str, Function]:
+    """Sweeps over states, of an instruction set."""
+    made = state.functions(isa.operations(name).lanes)
+    return {key: emit() for key, emit in made.items()}
 
 
 VALUES = bytes([0, 255, 128, 127, 1, 254, 77, 200, 3, 5, 8, 13, 21, 34, 55, 89])
@@ -69,6 +83,17 @@ def _lookup(operations: Operations) -> Function:
             indices = emitter.load(emitter.address(source, (index, LINE), 4 * first), emitter.i32)
             found = operations.lookup(emitter, VALUES, indices)
             emitter.store(found, emitter.address(target, (index, LINE), 4 * first))
+    return emitter.done()
+
+
+def _point() -> Function:
+    """(words, base, sign, count): words += base * sign. Makes addresses of places, and the other
+    way round."""
+    emitter = Emitter("point", NUM_ARGUMENTS)
+    words, base, sign, count = emitter.arguments[:4]
+    with emitter.loop(count) as index:
+        place = emitter.address(words, (index, 8))
+        emitter.store(emitter.address(emitter.load(place, I64), (base, sign)), place, 8)
     return emitter.done()
 
 
@@ -137,15 +162,34 @@ def record() -> Calls:
         calls.add("quantise", *places, planes.strides[0], planes.shape[1])
     for values in GATES.values():
         up = _normal(len(values), seed=1)
-        places = [calls.place(each.astype(np.float32)) for each in (values, up, np.zeros(len(up)))]
-        calls.add("gate", *places, len(values) // 16)
+        places = [calls.place(each) for each in (values, up)]
+        for name in ("gate", "gelu", "swiglu_oai", "sigmoid_gate"):
+            output = calls.place(np.zeros(len(up), np.float32))
+            calls.add(name, *places, output, len(values) // 16)
+        for name in ("tanh", "softcap"):
+            output, cap = calls.place(np.zeros(len(up), np.float32)), np.float32(30).view(np.int32)
+            calls.add(name, places[0], output, len(values) // 16, int(cap))
+        _record_routing(calls, values.astype(np.float32))
     for scale in (1.0, 1e-12, 1e-3, 1e4, 1e18):
         values, gain = _normal(1040, scale=scale), _normal(1040, seed=1)
         places = [calls.place(each) for each in (values, gain, np.zeros_like(gain))]
         calls.add("rms_norm", *places, len(gain) // 16, int(np.float32(1e-5).view(np.int32)))
     _record_attention(calls)
+    _record_recurrent(calls)
     _record_lookup(calls)
     return calls
+
+
+def _record_routing(calls: Calls, values: NDArray[np.float32]) -> None:
+    """A router's scores, and sums over experts."""
+    logits, count = calls.place(values), len(values)
+    for name in ("softmax_row", "sigmoid_row"):
+        calls.add(name, logits, calls.place(np.zeros_like(values)), count - 5)
+    factor = int(np.float32(0.3).view(np.int32))
+    for name in ("scale", "add_scaled"):
+        calls.add(name, logits, calls.place(_normal(count, seed=2)), count // 16, factor)
+    target = calls.place(np.zeros((3, count + 8), np.float32))
+    calls.add("copy_rows", logits, target, 4 * (count // 4), 4 * (count + 8), 3, count // 4 + 1)
 
 
 def _normal(*shape: int, scale: float = 1.0, seed: int = 0) -> NDArray[np.float32]:
@@ -228,6 +272,50 @@ def _record_attention(calls: Calls) -> None:
         calls.add(f"spread_{kv_type}", calls.place(spread), room, 2)
 
 
+def _record_recurrent(calls: Calls) -> None:
+    """Sweeps over states of two widths, one of them no whole number of blocks, and their inputs."""
+    for net in ("delta", "mamba"):
+        for rows, columns in ((48, 128), (16, 48)):
+            before, steps = calls.place(_normal(rows, columns)), []
+            after = calls.place(np.zeros((rows, columns), np.float32))
+            for seed in range(3):
+                one = Step.random(rows, columns, seed)
+                steps.append([calls.place(each).offset for each in one.arrays])
+            words = calls.place(np.array(steps, np.int64))
+            last = Place(words.offset + 2 * state.STEP_BYTES)
+            calls.add("point", words, Place(0), 1, 3 * state.STEP_WORDS)
+            for read in (0, 1):
+                step = Place(words.offset + read * state.STEP_BYTES)
+                calls.add(f"{net}_read", before, before, rows, columns // 16, step, 0, step)
+            calls.add(f"{net}_advance", before, after, rows, columns // 16, words, 2, last)
+            calls.add(f"{net}_update", after, after, rows, columns // 16, last, 1, last)
+            calls.add("point", words, Place(0), -1, 3 * state.STEP_WORDS)
+    epsilon, half = (int(np.float32(each).view(np.int32)) for each in (1e-6, 0.5))
+    for values in GATES.values():
+        more = [_normal(len(values), seed=seed) for seed in range(2)]
+        source, bias, rate, decays, steps = (
+            calls.place(each) for each in (values.astype(np.float32), *more, *more, *more)[:5]
+        )
+        count = len(values) // 16
+        calls.add("time_steps", source, bias, rate, decays, steps, count)
+        calls.add("sigmoid", source, calls.place(more[0]), count)
+        calls.add("multiply", source, bias, calls.place(more[0]), count)
+        for name in ("norm_then_gate", "gate_then_norm") if np.all(np.isfinite(values)) else ():
+            calls.add(name, rate, bias, source, calls.place(more[0]), count, epsilon)
+    for scale in (1.0, 1e-12, 1e4, 1e18):
+        vector = _normal(144, scale=scale)
+        calls.add("l2_norm", calls.place(vector), calls.place(vector), 9, epsilon, half)
+    for width, silu in ((width, silu) for width in CONVOLUTIONS for silu in ("", "_silu")):
+        values, taps = (calls.place(_normal(width, 64, seed=seed)) for seed in range(2))
+        rows = calls.place(np.array([values.offset + 256 * i for i in range(width)], np.int64))
+        calls.add("point", rows, Place(0), 1, width)
+        for bias in (0, taps):
+            output = calls.place(np.zeros(48, np.float32))
+            place = Place(taps.offset + 64)
+            calls.add(f"convolve_{width}{silu}", rows, 64, place, 256, bias, output, 3)
+        calls.add("point", rows, Place(0), -1, width)
+
+
 def _record_loops(calls: Calls, kv_type: str) -> None:
     """Scores and mixing, for the numbers of rows that all instruction sets have functions for."""
     digits = scaled_kv.DIGITS if kv_type in FORMS else 1
@@ -262,7 +350,8 @@ def expected(calls: Calls) -> NDArray[np.uint8]:
 
 
 def _plain_addresses() -> Iterator[tuple[str, int]]:
-    for name, function in (ROW_FUNCTIONS | attention(isa.PLAIN)).items():
+    plain = ROW_FUNCTIONS | attention(isa.PLAIN) | sweeps(isa.PLAIN) | {"point": _point()}
+    for name, function in plain.items():
         yield name, compile_function(*function, isa.processor(isa.PLAIN))
     for kind in KINDS:
         for size in tile.FORMATS[kind].sizes:

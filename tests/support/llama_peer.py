@@ -27,11 +27,13 @@ from numpy.typing import NDArray
 TENSOR_TYPES = {
     "F32": 0, "F16": 1, "BF16": 30, "Q8_0": 8, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7,
     "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20,
+    "Q2_K": 10, "Q3_K": 11, "IQ4_XS": 23, "IQ3_S": 21, "MXFP4": 39,
 }  # fmt: skip
 """`ggml_type` by name: every matrix gets this type."""
 FILE_TYPES = {
     "F32": 0, "F16": 1, "BF16": 32, "Q8_0": 7, "Q4_0": 2, "Q4_1": 3, "Q5_0": 8, "Q5_1": 9,
     "Q4_K": 14, "Q5_K": 16, "Q6_K": 18, "IQ4_NL": 25, "Q4_K_M": 15, "Q5_K_M": 17,
+    "Q2_K": 10, "Q3_K": 12, "IQ4_XS": 30, "IQ3_S": 26, "MXFP4": 38,
 }  # fmt: skip
 """`llama_ftype` by name; those that are no tensor type are mixtures of llama.cpp's choice."""
 MOST_BATCHED = 512

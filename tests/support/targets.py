@@ -24,6 +24,7 @@ from edgespec.backends.reference import ReferenceTarget
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.open_model import open_model
+from edgespec.models.spec import TensorType
 from tests.support.gguf_models import write_gguf
 
 
@@ -114,10 +115,20 @@ BACKENDS = [_param(name) for name in OPENERS]
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 FLOAT_TYPES = ("F32", "F16", "BF16")
 TYPES = tuple(kind.name for kind in FORMATS)
-MODELS = tuple(f"{arch}-{kind}" for arch in ARCHITECTURES for kind in TYPES)
+LIKE_OTHERS = frozenset(
+    {"NVFP4", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XXS", "IQ1_M", "IQ1_S", "TQ2_0", "TQ1_0"}
+)
+"""Types that are packed like another in all but tables and sizes: only their tiles and one model of
+each are tested.
+"""
+MAIN_TYPES = tuple(kind for kind in TYPES if kind not in LIKE_OTHERS)
+MODELS = (
+    *(f"{arch}-{kind}" for arch in ARCHITECTURES for kind in MAIN_TYPES),
+    *(f"llama-{kind}" for kind in sorted(LIKE_OTHERS)),
+)
 """Names of all tiny models: `llama-F32`, ..."""
-FEW_MODELS = (*(f"llama-{kind}" for kind in TYPES), "qwen2-Q8_0", "qwen3-Q4_0")
-"""Every type once and every architecture once."""
+FEW_MODELS = (*(f"llama-{kind}" for kind in MAIN_TYPES), "qwen2-Q8_0", "qwen3-Q4_0")
+"""Every main type once and every architecture once."""
 EVERY = [_param(backend, model) for backend in OPENERS for model in FEW_MODELS]
 """Pairs of every backend and these models, as parameters."""
 BATCHING = [_param(name) for name in _BATCHING]
@@ -140,9 +151,9 @@ _FOLDER = TemporaryDirectory(prefix="edgespec-conformance-")
 
 @cache
 def model_path(name: str) -> Path:
-    """Write a tiny model once per run; K-quants need rows of 256."""
+    """Write a tiny model once per run; super-blocks need rows of 256."""
     arch, kind = name.split("-")
-    super_blocks = kind.endswith("_K")
+    super_blocks = TensorType[kind].block_size == 256
     widths: dict[str, Any] = {"dim": 256, "ffn": 256} if super_blocks else {"dim": 64, "ffn": 128}
     head_dim = (128 if super_blocks else 32) if arch == "qwen3" else None  # wider than dim
     return write_gguf(

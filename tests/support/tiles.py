@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.backends.native.weights import PackedMatrix
 from edgespec.models.spec import TensorType
-from tests.support.gguf_models import HALVES
+from tests.support.gguf_models import set_scales
 
 KINDS = tuple(tile.FORMATS)
 
@@ -41,12 +41,9 @@ def raw_rows(kind: TensorType, num_rows: int, num_columns: int, seed: int = 0) -
 
 
 def set_halves(kind: TensorType, raw: NDArray[np.uint8], value: Any) -> None:
-    """Make every f16 scale and minimum of the raw rows a number, or those of [rows, blocks]."""
+    """Make every scale and minimum of the raw rows' blocks a number, or those of [rows, blocks]."""
     blocks = raw.reshape(len(raw), -1, kind.block_bytes)
-    halves = np.broadcast_to(np.float16(value), blocks.shape[:2])
-    halves = np.ascontiguousarray(halves)[..., None].view(np.uint8)
-    for place in HALVES.get(kind.name, (0,)):
-        blocks[..., place : place + 2] = halves
+    set_scales(kind.name, blocks, np.broadcast_to(np.float32(value), blocks.shape[:2]))
 
 
 def dequantised(kind: TensorType, raw: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -69,12 +69,41 @@ def spm_vocabulary(
     }
 
 
+@cache
+def line_vocabulary(pre: str, vocab: int = 1500, *, glued: bool = False) -> dict[str, Any]:
+    """Metadata of a byte-pair vocabulary of plain text, spelt as SentencePiece does.
+
+    With `glued` some tokens span several words.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split("\n", "isolated"), pre_tokenizers.Metaspace("▁", "never")]
+        if not glued
+        else [pre_tokenizers.Split("\n", "isolated")]
+    )
+    tokens, merges = _train(tokenizer, vocab - 263, ["▁", "\n"], " " if not glued else "▁")
+    head = ["<pad>", "<eos>", "<bos>", *(f"<0x{byte:02X}>" for byte in range(256)), "<tool>"]
+    newlines = ["\n" * count for count in (2, 3, 4)]
+    every = list(dict.fromkeys([*head, *tokens, *newlines, "<|tool_response>", "</s>"]))
+    kinds = [3, 3, 3] + [6] * 256 + [4] + [1] * (len(every) - len(head) - 2) + [4, 1]
+    return {
+        "tokenizer.ggml.model": "gemma4" if pre == "gemma4" else "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": every,
+        "tokenizer.ggml.scores": None,
+        "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in merges],
+        "tokenizer.ggml.bos_token_id": 2,
+        "tokenizer.ggml.eos_token_id": 1,
+    }
+
+
 def _train(
-    tokenizer: Tokenizer, vocab: int, alphabet: list[str]
+    tokenizer: Tokenizer, vocab: int, alphabet: list[str], space: str = " "
 ) -> tuple[list[str], list[tuple[str, str]]]:
     trainer = trainers.BpeTrainer(vocab_size=vocab, initial_alphabet=alphabet, show_progress=False)
     # Whole sentences must not become tokens: train on overlapping fragments of them.
-    text = "".join(_SENTENCES)
+    text = "".join(_SENTENCES).replace(" ", space)
     tokenizer.train_from_iterator(
         [text[i : i + size] for size in (7, 13) for i in range(0, len(text), 3)], trainer
     )

@@ -84,7 +84,14 @@ def test_run_prints_the_reply_and_nothing_else(model: Path) -> None:
 
 def test_run_json_is_one_object_with_the_documented_fields(model: Path) -> None:
     reply = run_json("run", "-m", model, *SHORT, "hello")
-    assert set(reply) == {"text", "token_ids", "finish_reason", "plan", "stats"}
+    assert set(reply) == {
+        "text",
+        "reasoning",
+        "token_ids",
+        "finish_reason",
+        "plan",
+        "stats",
+    }
     assert len(reply["token_ids"]) == 8
     assert reply["finish_reason"] == "length"
     assert set(reply["stats"]) >= STATS
@@ -181,7 +188,7 @@ def test_a_piped_chat_takes_a_turn_for_each_line_and_survives_a_bad_one(model: P
     assert "line 3" in found.err
     assert "context" in found.err
     first, second = (json.loads(line) for line in found.out.splitlines())
-    assert set(first) == {"text", "token_ids", "finish_reason", "stats"}
+    assert set(first) == {"text", "reasoning", "token_ids", "finish_reason", "stats"}
     assert second["stats"]["cached_tokens"] >= first["stats"]["prompt_tokens"]
 
 

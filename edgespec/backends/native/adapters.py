@@ -7,7 +7,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.native.weights import PackedMatrix
 from edgespec.models.adapter import Adapter
@@ -26,8 +25,6 @@ class Adapters:
         self._dim = dim
         self._matrices: dict[int, PackedMatrix] = {}
         self._rows: dict[int, NDArray[np.int64]] = {}
-        self._norm = np.zeros(0, np.float32)
-        self._norm_place = NOBODY
         for layer in () if file is None else file.layers:
             for first in range(0, dim, _ROWS):
                 assert file is not None
@@ -36,18 +33,16 @@ class Adapters:
     def put(self, layer: int, first: int, rows: NDArray[np.float16]) -> None:
         """Fill rows [n, dim] of a layer's matrix from `first` on, a multiple of 16."""
         if layer not in self._matrices:
-            self._norm = np.ones(self._dim, np.float32)
-            self._norm_place = self._norm.ctypes.data
             matrix = PackedMatrix.allocate(FORMATS[TensorType.F16], self._dim, self._dim)
             self._matrices[layer], self._rows[layer] = matrix, matrix.describe()
         self._matrices[layer].pack_rows(first, np.ascontiguousarray(rows).view(np.uint8))
 
-    def choose(self, c: NDArray[np.int64], layer: int | None) -> None:
-        """Enter a layer's matrix in the kernels' table, or that there is none; KeyError where it
-        has none.
+    def place(self, layer: int | None) -> int:
+        """The address of the description of a layer's matrix, `NOBODY` for no layer; KeyError where
+        it has none.
         """
-        c[table.ADAPTER] = NOBODY if layer is None else self._rows[layer].ctypes.data
-        c[table.ADAPTER_NORM] = self._norm_place
+        address: int = NOBODY if layer is None else self._rows[layer].ctypes.data
+        return address
 
     def __contains__(self, layer: int) -> bool:
         return layer in self._matrices
@@ -60,4 +55,4 @@ class Adapters:
     @property
     def size_bytes(self) -> int:
         matrices = self._matrices.values()
-        return sum(matrix.size_bytes for matrix in matrices) + self._norm.nbytes
+        return sum(matrix.size_bytes for matrix in matrices)

@@ -14,8 +14,10 @@ from edgespec.backends.native.kernels.kv import places
 from edgespec.backends.native.kernels.matmul.pack import packer
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.native.kernels.matmul.unpack import unpack_rows
+from edgespec.backends.native.kernels.stages import angles, attend, gated, multiply, norm, project
 from edgespec.backends.native.team import Team
 from edgespec.models.spec import TensorType
+from edgespec.system.addresses import address_of
 from edgespec.system.resident_memory import release_free_memory
 
 
@@ -28,15 +30,18 @@ def warm_up(kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
     addresses = np.zeros(1, np.int64)
     grouped_query.describe_part(empty, alone, root, root, 0, 0, addresses, nodes, extra, parts)
     release_free_memory()  # the first function wakes up LLVM, whose tables are read once
-    head = np.zeros(8, np.int64)
     empty[:] = 0
-    empty[table.HEAD_MATRIX] = head.ctypes.data
     name = isa.chosen()
     for interleaved in (False, True):
         isa.row_addresses(name, interleaved)
     isa.attention_addresses(name, kv_type)
     with closing(Team(empty, 2)) as team:
-        team.run(0, 0, 0, False, 1)
+        team.run((0, 0, 0, 0), 0, 0, 1)
+    for entry in (
+        *(norm.norm, multiply.multiply, multiply.logits, gated.gated, angles.angles),
+        *(project.project, attend.attend, attend.finish),
+    ):
+        address_of(entry)
     places.move_kv(empty, 0, 0, 0, 0)
     early_nodes.match_nodes(
         root, np.full(1, -1, np.int16), np.zeros((3, 1), np.int32), 0, root, root

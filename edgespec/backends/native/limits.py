@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from edgespec.memory.plan.native_sizes import PACKED, TILE_ROWS
-from edgespec.models.layers import Attention, Dense, LayerSpec, Rope
+from edgespec.memory.plan.state_layout import CONVOLUTIONS, heads_of
+from edgespec.models.layers import Attention, LayerSpec, Moe, Recurrent
 from edgespec.models.spec import ModelSpec, TensorInfo
 
 
@@ -30,7 +30,10 @@ def refusal(spec: ModelSpec, tensors: Iterable[TensorInfo]) -> str:
                 f"{spec.name} has {name} {width} wide; the native backend computes multiples of "
                 f"{TILE_ROWS}, so choose another model, or `--backend reference`"
             )
+    multiplied = _multiplied(spec)
     for info in tensors:
+        if info.name not in multiplied:
+            continue
         columns, group = info.shape[-1], max(2, PACKED.get(info.type, (1, 0))[0])
         if len(info.shape) > 1 and (info.type not in PACKED or columns % group):
             return (
@@ -42,56 +45,49 @@ def refusal(spec: ModelSpec, tensors: Iterable[TensorInfo]) -> str:
 
 
 def _other_part(spec: ModelSpec) -> str:
-    """The first part that is not Llama's or Qwen 2's or 3's, "" when there is none."""
-    if (spec.embedding_scale, spec.logit_scale, spec.logit_softcap) != (1.0, 1.0, 0.0):
-        return "scaled embeddings or logits"
-    if spec.last_norm != "output_norm.weight" or spec.per_layer_embedding or spec.streams:
-        return "embeddings or a last norm of another kind"
-    for layer in spec.layers:
-        part = _other_part_of_layer(layer)
-        if part:
-            return part
-    if len({_shape(layer) for layer in spec.layers}) > 1:
-        return "layers that differ from each other"
-    return ""
+    """The first part that is not computed, "" when there is none."""
+    if spec.streams:
+        return "several residual streams"
+    return next((part for part in map(_other_part_of_layer, spec.layers) if part), "")
 
 
 def _other_part_of_layer(layer: LayerSpec) -> str:
     attention, ffn = layer.mixer, layer.ffn
+    if isinstance(ffn, Moe):
+        if any(part.rows % TILE_ROWS for part in (ffn.gate, ffn.up, ffn.down)):
+            return f"experts whose width is no multiple of {TILE_ROWS}"
+    elif ffn is None or ffn.cutoff:
+        return "layers without a feed-forward part, or with gates that are cut off"
+    if layer.altup or layer.laurel:
+        return "layers of several streams"
+    if isinstance(attention, Recurrent):
+        return _odd_state(attention)
     if not isinstance(attention, Attention):
         return "layers that are not attention"
-    if not isinstance(ffn, Dense):
-        return "a mixture of experts"
-    if attention.key is None or attention.value is None or attention.rope is None:
-        return "attention without keys, values or rotation of its own"
-    rope = attention.rope
-    if rope != Rope(rope.base, rope.dim, rope.layout, rope.scale, rope.factors):
-        return "rotation that is stretched by YaRN or LongRoPE"
-    usual = Attention(
-        attention.heads, attention.kv_heads, attention.head_dim, attention.query, attention.key,
-        attention.value, attention.output, rope, attention.scale,
-        attention.query_norm, attention.key_norm,
-    )  # fmt: skip
-    if attention != usual or not math.isclose(attention.scale, attention.head_dim**-0.5):
-        return "attention with a window, sinks, gates or scores scaled in its own way"
-    norms = attention.query_norm, attention.key_norm
-    if norms != (None, None) and any(n is None or n.width != attention.head_dim for n in norms):
-        return "queries and keys normed in its own way"
-    if layer.mixer_norm is None or layer.ffn_norm is None or layer != LayerSpec(
-        attention, Dense(ffn.width, ffn.gate, ffn.up, ffn.down), layer.mixer_norm,
-        ffn_norm=layer.ffn_norm,
-    ):  # fmt: skip
-        return "norms, scales or a feed-forward part of another kind"
-    if len({matrix.tensor for matrix in layer.matrices}) < len(layer.matrices):
-        return "fused projections"
-    biases = [matrix.bias for matrix in (attention.output, *ffn.matrices)]
-    three = {bool(matrix.bias) for matrix in (attention.query, attention.key, attention.value)}
-    return "biases in unusual places" if any(biases) or len(three) > 1 else ""
+    whole = attention.heads * attention.head_dim
+    norms = [attention.query_norm, attention.key_norm, attention.value_norm]
+    widths = {norm.width for norm in norms if norm is not None}
+    if widths - {attention.head_dim, whole, attention.kv_dim}:
+        return "norms of some heads together"
+    if len(widths) > 1 and attention.key is None:
+        return "norms of all heads together without keys"
+    return ""
 
 
-def _shape(layer: LayerSpec) -> tuple[object, ...]:
-    """What must be equal in all layers."""
-    mixer, ffn = layer.mixer, layer.ffn
-    assert isinstance(mixer, Attention) and ffn is not None
-    heads = mixer.heads, mixer.kv_heads, mixer.head_dim, mixer.rope, mixer.scale
-    return *heads, ffn.width, mixer.query_norm is None, bool(mixer.query.bias)
+def _odd_state(mixer: Recurrent) -> str:
+    """What of a recurrent layer does not fit the vectors that kernels work on, "" if nothing."""
+    heads = heads_of(mixer)
+    widths = [mixer.channels]
+    if heads is not None:
+        widths += [heads.key_dim, heads.value_dim, heads.values // heads.norm_groups]
+    if any(width % TILE_ROWS for width in widths):
+        return f"states with a width that is no multiple of {TILE_ROWS}"
+    if mixer.conv_width not in CONVOLUTIONS:
+        return f"convolutions over {mixer.conv_width} positions"
+    return ""
+
+
+def _multiplied(spec: ModelSpec) -> set[str]:
+    """Tensors that are matrices to multiply by, or to look up in."""
+    layers = {matrix.tensor for layer in spec.layers for matrix in layer.matrices}
+    return layers | {spec.embedding, spec.head}

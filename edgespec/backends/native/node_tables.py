@@ -28,11 +28,12 @@ class NodeRows(NamedTuple):
 class NodeTables:
     """Arrays that describe the nodes of a pass and the texts they belong to, allocated once."""
 
-    def __init__(self, max_rows: int, max_nodes: int, max_parts: int) -> None:
+    def __init__(self, max_rows: int, max_nodes: int, max_parts: int, num_shapes: int = 1) -> None:
         self._nodes = np.zeros((max_rows + 1, table.NODE_COLUMNS), np.int32)
         # A prefill chain needs no extra ancestors.
         self._extra = np.zeros(max(1, max_nodes * max_nodes), np.int32)
-        self._parts = np.zeros((max_parts + 1, table.PART_COLUMNS), np.int64)
+        # Sequences have blocks, and queries, of every shape of attention.
+        self._parts = np.zeros((num_shapes, max_parts + 1, table.PART_COLUMNS), np.int64)
         self.in_order = np.arange(max(max_rows, max_nodes), dtype=np.int32)
         """0, 1, 2 ...: slots of a tree that has none yet, rows of one that is computed whole."""
 
@@ -41,24 +42,26 @@ class NodeTables:
         tables = (self._nodes, self._extra, self._parts, self.in_order)
         return sum(array.nbytes for array in tables)
 
-    def fill(self, c: NDArray[np.int64]) -> None:
-        """Enter the arrays in the kernels' table."""
-        c[table.NODES] = self._nodes.ctypes.data
-        c[table.EXTRA] = self._extra.ctypes.data
-        c[table.PARTS] = self._parts.ctypes.data
+    def fill(self, tables: Sequence[NDArray[np.int64]]) -> None:
+        """Enter the arrays in the tables of all shapes."""
+        for c, own in zip(tables, self._parts, strict=True):
+            c[table.NODES] = self._nodes.ctypes.data
+            c[table.EXTRA] = self._extra.ctypes.data
+            c[table.PARTS] = own.ctypes.data
 
-    def describe(self, c: NDArray[np.int64], parts: Sequence[NodeRows]) -> None:
-        """Fill the arrays from a pass, and enter the number of its parts."""
-        for part, (sequence, parents, slots, wanted) in enumerate(parts):
-            grouped_query.describe_part(
-                c,
-                parents,
-                slots,
-                wanted,
-                part,
-                sequence.length,
-                sequence.state.addresses,
-                self._nodes,
-                self._extra,
-                self._parts,
-            )
+    def describe(self, tables: Sequence[NDArray[np.int64]], parts: Sequence[NodeRows]) -> None:
+        """Fill the arrays from a pass, and enter the number of its parts in the shapes' tables."""
+        for shape, (c, own) in enumerate(zip(tables, self._parts, strict=True)):
+            for part, (sequence, parents, slots, wanted) in enumerate(parts):
+                grouped_query.describe_part(
+                    c,
+                    parents,
+                    slots,
+                    wanted,
+                    part,
+                    sequence.length,
+                    sequence.state.tables[shape].addresses,
+                    self._nodes,
+                    self._extra,
+                    own,
+                )

@@ -1,257 +1,344 @@
-"""What a pass runs on: every buffer the kernels write to, allocated once, and the table that tells
-them where it all is.
+"""A model as a program: the stages that the compiled pass walks (`kernels/stages/`).
+
+norm  project  attend  finish  multiply  norm  gated  multiply        a layer of a Llama
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.backends.native.experts import Experts
 from edgespec.backends.native.kernels import table
-from edgespec.backends.native.kernels.attention.spans import (
-    ROW_BLOCK,
-    ROWS_PER_ITEM,
-    SCORES_ROWS,
-    SPAN,
-    SPLIT_NODES,
-    WIDTH,
-)
 from edgespec.backends.native.kernels.codegen import isa
-from edgespec.backends.native.kernels.matmul import tile
-from edgespec.memory.kv.arena import BLOCK, SCALED, KvArena
-from edgespec.models.layers import Rope
+from edgespec.backends.native.kernels.moe import stages as moe
+from edgespec.backends.native.kernels.stages import angles, attend, gated, multiply, norm, project
+from edgespec.backends.native.per_layer import PerLayerInputs
+from edgespec.backends.native.recurrent.passes import RecurrentPasses
+from edgespec.backends.native.recurrent.stages import RecurrentStages
+from edgespec.backends.native.shape_tables import Tables
+from edgespec.backends.native.shapes import float_bits
+from edgespec.backends.native.weights import Weights
+from edgespec.models.layers import (
+    Attention,
+    Dense,
+    LayerSpec,
+    Matrix,
+    Mixer,
+    Moe,
+    Norm,
+    PerLayerInput,
+    Recurrent,
+)
 from edgespec.models.spec import ModelSpec
+from edgespec.system.addresses import Entry, address_of
+
+Stages = list[dict[int, int]]
+"""Operands by column."""
 
 
-def round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
+class Program:
+    """The stages of a model, as int64 [stages, words], and where its layers and its head start."""
 
-
-def rope_frequencies(rope: Rope, factors: NDArray[np.float32] | None) -> NDArray[np.float64]:
-    """Radians per position, f64 [rope_dim / 2]."""
-    exponents = np.arange(0, rope.dim, 2, dtype=np.float64) / rope.dim
-    frequencies = rope.base**-exponents * rope.scale
-    return frequencies if factors is None else frequencies / factors.astype(np.float64)
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Activations that feed a matmul: as f32, and as int8 with the planes of `matmul/tile.py`."""
-
-    floats: NDArray[np.float32]
-    """[rows, width]."""
-    quants: NDArray[np.int8]
-    """[rows, width + 64]; nothing when width is no whole number of blocks, since nothing quantised
-    reads it then. The 64 keep rows out of each other's cache sets.
-    """
-    planes: NDArray[np.int32]
-    """[planes, rows, blocks]."""
-
-    @classmethod
-    def allocate(cls, num_rows: int, width: int) -> Rows:
-        blocks = width // tile.BLOCK if width % tile.BLOCK == 0 else 0
-        return cls(
-            floats=np.zeros((num_rows, round_up(width, 16)), np.float32),
-            quants=np.zeros((num_rows, width + 64 if blocks else 0), np.int8),
-            planes=np.zeros((tile.NUM_PLANES, num_rows, blocks), np.int32),
-        )
-
-    def describe(self) -> list[int]:
-        """Its eight entries of the table."""
-        floats, quants, planes = self.floats, self.quants, self.planes
-        return [
-            *(floats.ctypes.data, floats.strides[0], quants.ctypes.data, quants.strides[0]),
-            *(planes.ctypes.data, planes.strides[1], planes.strides[0], int(quants.shape[1] > 0)),
-        ]
-
-    @property
-    def size_bytes(self) -> int:
-        return self.floats.nbytes + self.quants.nbytes + self.planes.nbytes
-
-
-_ATTENTION = frozenset({"scores", "mixed", "facts"})
-
-
-@dataclass(frozen=True, slots=True)
-class Scratch:
-    """All buffers of a session; f32, rows padded to the largest tile."""
-
-    stream: NDArray[np.float32]
-    """[rows, dim]: the residual stream."""
-    query: NDArray[np.float32]
-    key: NDArray[np.float32]
-    value: NDArray[np.float32]
-    up: NDArray[np.float32]
-    """[rows, ffn_dim], and at least dim: what an adapter makes of the stream."""
-    rotated: NDArray[np.uint8]
-    """[kv_heads, rows * group / 12, bytes]: queries, rotated and scaled."""
-    cosines: NDArray[np.float32]
-    sines: NDArray[np.float32]
-    scores: NDArray[np.float32]
-    """[threads, 14, width]."""
-    mixed: NDArray[np.float32]
-    """[regions of rows, spans, head_pad]: a span of a row comes to (int32 if scaled)."""
-    facts: NDArray[np.float32]
-    """[regions of rows, 3, spans to 16]: maximum, sum and step of these."""
-    logits: NDArray[np.float32]
-    maxima: NDArray[np.float32]
-    """[rows, tiles]: of each tile of logits."""
-    normed: Rows
-    attended: Rows
-    gated: Rows
-
-    @classmethod
-    def allocate(
-        cls,
+    def __init__(
+        self,
         spec: ModelSpec,
-        context_length: int,
-        max_nodes: int,
-        prefill_chunk: int,
-        threads: int,
-        kv_type: str,
-        sequences: int = 1,
-    ) -> Scratch:
-        """Buffers for passes of up to max(max_nodes, prefill_chunk) nodes of so many texts."""
-        num_rows = tile.padded(max(max_nodes, prefill_chunk))
-        q_dim, kv_dim = spec.num_heads * spec.head_dim, spec.kv_dim
-        group = spec.num_heads // spec.num_kv_heads
-        head_pad = round_up(spec.head_dim, 16)
-        spans = -(-context_length // SPAN)
-        rows = split_rows(spec, max_nodes, sequences)
-        angles = max(each.rope.dim for each in spec.attentions if each.rope) // 2
-        regions = max(spec.num_kv_heads * rows, threads * ROWS_PER_ITEM)
-
-        def floats(*shape: int) -> NDArray[np.float32]:
-            return np.zeros(shape, np.float32)
-
-        return cls(
-            stream=floats(num_rows, spec.dim),
-            query=floats(num_rows, round_up(q_dim, 16)),
-            key=floats(num_rows, round_up(kv_dim, 16)),
-            value=floats(num_rows, round_up(kv_dim, 16)),
-            up=floats(num_rows, round_up(max(spec.ffn_dim, spec.dim), 16)),
-            rotated=np.zeros(
-                (
-                    spec.num_kv_heads,
-                    query_rows(num_rows * group, sequences) // ROW_BLOCK,
-                    query_bytes(spec.head_dim, kv_type),
-                ),
-                np.uint8,
-            ),
-            cosines=floats(num_rows, angles),
-            sines=floats(num_rows, angles),
-            scores=floats(threads, SCORES_ROWS, WIDTH),
-            mixed=floats(regions, spans, head_pad),
-            facts=floats(regions, 3, round_up(spans, 16)),
-            logits=floats(tile.padded(max_nodes), round_up(spec.vocab_size, 16)),
-            maxima=floats(tile.padded(max_nodes), round_up(spec.vocab_size, 16) // 16),
-            normed=Rows.allocate(num_rows, spec.dim),
-            attended=Rows.allocate(num_rows, q_dim),
-            gated=Rows.allocate(num_rows, spec.ffn_dim),
+        weights: Weights,
+        tables: Tables,
+        per_layer: PerLayerInputs | None = None,
+        passes: RecurrentPasses | None = None,
+        experts: Experts | None = None,
+    ) -> None:
+        self._spec, self._weights, self._tables = spec, weights, tables
+        self._per_layer, self._experts = per_layer, experts
+        self._base: int = tables.base.ctypes.data
+        self._isa = isa.chosen()
+        self._recurrent = (
+            None if passes is None else RecurrentStages(spec, weights, passes, tables.base)
         )
+        stages = self._prelude()
+        self.num_prelude = len(stages)
+        self.starts: list[int] = []
+        """Where each layer starts, and the last one ends."""
+        for number, layer in enumerate(spec.layers):
+            self.starts.append(len(stages))
+            if number == 0 and per_layer is not None:
+                stages.append(self._norm(is_normed=1))
+                stages += [self._stage(*own) for own in per_layer.first_stages(weights)]
+            stages += self._layer(number, layer)
+        self.starts.append(len(stages))
+        self.head = len(stages)
+        """Where the stages of the head start: two, the norm and the logits."""
+        stages += self._head(weights.vector(spec.last_norm))
+        self.adapted = len(stages)
+        """Where those of a head behind an adapter start: four."""
+        up, stride = (int(tables.base[entry]) for entry in (table.UP, table.UP_STRIDE))
+        stages += [
+            self._norm(gain=weights.vector("", spec.dim)),
+            self._stage(
+                multiply.multiply,
+                {multiply.INPUT: table.NORMED, multiply.OUTPUT: up, multiply.OUTPUT_STRIDE: stride},
+            ),
+            *self._head(weights.vector(spec.last_norm), source=(up, stride)),
+        ]
+        self.settling = len(stages), len(stages)
+        """Stages in which states take what is pending: the first, and the one after the last."""
+        if self._recurrent is not None:
+            stages += self._recurrent.settle()
+            self.settling = self.settling[0], len(stages)
+        self.words = np.zeros((len(stages), table.STAGE_WORDS), np.int64)
+        for row, stage in zip(self.words, stages, strict=True):
+            for column, value in stage.items():
+                row[column] = value
 
-    @property
-    def activation_bytes(self) -> int:
-        """Bytes of everything but logits with their maxima and what attention keeps."""
-        names = {field.name for field in fields(self)} - {"logits", "maxima", *_ATTENTION}
-        return self._size_bytes(names)
+    def fill(self, c: NDArray[np.int64]) -> None:
+        """Enter the program in the base table."""
+        c[table.PROGRAM], c[table.NUM_PRELUDE] = self.words.ctypes.data, self.num_prelude
 
-    @property
-    def attention_bytes(self) -> int:
-        """Bytes of what attention keeps between spans."""
-        return self._size_bytes(_ATTENTION)
+    def choose_head(self, matrix: int, adapter: int) -> tuple[int, int]:
+        """Let the head multiply by a matrix, behind an adapter's matrix unless that is 0; returns
+        the first stage and the one after the last.
+        """
+        first, last = (self.adapted, self.adapted + 4) if adapter else (self.head, self.head + 2)
+        self.words[last - 1, multiply.MATRIX] = matrix
+        if adapter:
+            self.words[first + 1, multiply.MATRIX] = adapter
+        return first, last
 
-    def _size_bytes(self, names: Iterable[str]) -> int:
-        parts = (getattr(self, name) for name in names)
-        return sum(part.size_bytes if isinstance(part, Rows) else part.nbytes for part in parts)
+    def _stage(self, entry: Entry, operands: dict[int, int], where: int = 0) -> dict[int, int]:
+        """A stage over the table at an address, or the base."""
+        return {table.ENTRY: address_of(entry), table.TABLE: where or self._base, **operands}
 
+    def _prelude(self) -> Stages:
+        return [self._stage(angles.angles, {}, where) for where in self._tables.rotating]
 
-def query_rows(num_rows: int, sequences: int) -> int:
-    """Rows of a key head when each text's begin a block, at most."""
-    return round_up(num_rows + (sequences - 1) * (ROW_BLOCK - 1), ROW_BLOCK)
+    def _layer(self, number: int, layer: LayerSpec) -> Stages:
+        """A layer's stages; a pass may end after them, so that the stream is whole there."""
+        assert layer.ffn is not None
+        if isinstance(layer.mixer, Attention):
+            mixed, joining = self._attention(number, layer.mixer, layer)
+        else:
+            mixed, joining = self._with_state(number, layer.mixer, layer)
+        stages = [self._pre_norm(layer.mixer_norm), *mixed]
+        stages.append(self._pre_norm(layer.ffn_norm, joining))
+        if isinstance(layer.ffn, Moe):
+            fed, joining = self._mixture(number, layer.ffn, layer)
+        else:
+            ending = layer.ffn_post_norm, layer.residual_scale, layer.output_scale
+            fed, joining = self._dense(layer.ffn, *ending)
+        stages += fed
+        if layer.per_layer is not None:
+            joined, joining = self._add_embedding(number, layer.per_layer, joining)
+            stages += joined
+        if joining:
+            factor = self._weights.number(layer.output_scale) if layer.output_scale else 1.0
+            stages.append(self._norm(stream_factor=float_bits(factor), **joining))
+        return stages
 
+    def _pre_norm(self, own: Norm | None, joining: dict[str, int] | None = None) -> dict[int, int]:
+        """The norm before a part; without one, NORMED is the stream as it is."""
+        return self._norm(gain=self._gain(own), is_normed=1, **(joining or {}))
 
-def split_rows(spec: ModelSpec, max_nodes: int, sequences: int) -> int:
-    """Rows of a key head when threads share its spans, in whole blocks."""
-    group, nodes = spec.num_heads // spec.num_kv_heads, min(SPLIT_NODES, max_nodes)
-    return query_rows(nodes * group, min(sequences, nodes))
+    def _norm(self, **operands: int) -> dict[int, int]:
+        columns = {
+            "joining": norm.JOINING,
+            "joining_stride": norm.JOINING_STRIDE,
+            "joining_gain": norm.JOINING_GAIN,
+            "joining_factor": norm.JOINING_FACTOR,
+            "stream_factor": norm.STREAM_FACTOR,
+            "gain": norm.GAIN,
+            "is_normed": norm.IS_NORMED,
+            "source": norm.SOURCE,
+            "source_stride": norm.SOURCE_STRIDE,
+        }
+        row = {norm.STREAM_FACTOR: norm.ONE_BITS}
+        row |= {columns[name]: value for name, value in operands.items()}
+        return self._stage(norm.norm, row)
 
+    def _output(
+        self,
+        matrix: Matrix,
+        rows: int,
+        post: Norm | None,
+        factor: float,
+        scale: str = "",
+        apart: bool = False,
+    ) -> tuple[dict[int, int], dict[str, int]]:
+        """The product at the end of a part: into the stream, or where it must be changed before it
+        joins that or stay apart, into BRANCH; and what the next norm is told of that.
+        """
+        base, operands = self._tables.base, {multiply.MATRIX: self._weights.place(matrix)}
+        operands |= {multiply.INPUT: rows, multiply.BIAS: self._weights.bias(matrix)}
+        plain = post is None and factor == 1.0 and not scale and not apart
+        place = table.STREAM if plain else table.BRANCH
+        where, stride = map(int, base[place : place + 2])
+        operands |= {multiply.OUTPUT: where, multiply.OUTPUT_STRIDE: stride}
+        operands[multiply.ACCUMULATE] = int(plain)
+        stage = self._stage(multiply.multiply, operands)
+        if plain:
+            return stage, {}
+        return stage, {
+            "joining": where,
+            "joining_stride": stride,
+            "joining_gain": self._gain(post),
+            "joining_factor": float_bits(factor),
+        }
 
-def query_bytes(head_dim: int, kv_type: str) -> int:
-    """Bytes of 12 rows' queries: f32, or two int8 digits, a step and a start for each block."""
-    if kv_type == "f16":
-        return ROW_BLOCK * 4 * round_up(head_dim, 16)
-    return ROW_BLOCK * (4 + -(-head_dim // SCALED) * (2 * SCALED + 4))
+    def _attention(
+        self, number: int, own: Attention, layer: LayerSpec
+    ) -> tuple[Stages, dict[str, int]]:
+        weights, (shape, where) = self._weights, self._tables.of(own)
+        place = shape.layers.index(number if own.shares is None else own.shares)
+        norms = {
+            project.QUERY_NORM: own.query_norm,
+            project.KEY_NORM: own.key_norm,
+            project.VALUE_NORM: own.value_norm,
+        }
+        operands = {
+            project.LAYER: place,
+            project.QUERY: weights.place(own.query),
+            project.KEY: weights.place(own.key),
+            project.VALUE: weights.place(own.value),
+            project.GATE: weights.place(own.gate),
+            project.QUERY_BIAS: weights.bias(own.query),
+            project.KEY_BIAS: weights.bias(own.key),
+            project.VALUE_BIAS: weights.bias(own.value),
+            project.GATE_BIAS: weights.bias(own.gate),
+            **{
+                column: weights.vector(each.tensor, each.width)
+                for column, each in norms.items()
+                if each is not None
+            },
+        }
+        sinks = weights.vector(own.sinks) if own.sinks else 0
+        seen = {attend.LAYER: place, attend.SINKS: sinks}
+        gating = {attend.GATING: self._operation("sigmoid_gate") if own.gate else 0}
+        output, joining = self._output(
+            own.output, table.ATTENDED, layer.mixer_post_norm, layer.residual_scale
+        )
+        return [
+            *self._projection(own, operands, where),
+            self._stage(attend.attend, seen, where),
+            self._stage(attend.finish, seen | gating, where),
+            output,
+        ], joining
 
+    def _add_embedding(
+        self, number: int, own: PerLayerInput, joining: dict[str, int]
+    ) -> tuple[Stages, dict[str, int]]:
+        """What the layer's own embedding of the tokens adds, of the stream as it is by then."""
+        assert self._per_layer is not None
+        gelu = self._operation("gelu")
+        gate = self._per_layer.gate_stage(self._weights, own, number, gelu)
+        output, joining_next = self._output(own.projection, table.GATED, own.norm, 1.0)
+        return [self._norm(is_normed=1, **joining), self._stage(*gate), output], joining_next
 
-def fill_shape(c: NDArray[np.int64], spec: ModelSpec, max_nodes: int, sequences: int = 1) -> None:
-    """Enter the architecture's numbers and the row operations."""
-    c[table.SPLIT_NODES] = min(SPLIT_NODES, max_nodes)
-    c[table.SPLIT_ROWS] = split_rows(spec, max_nodes, sequences)
-    c[table.NUM_HEADS] = spec.num_heads
-    c[table.NUM_KV_HEADS] = spec.num_kv_heads
-    c[table.HEAD_DIM] = spec.head_dim
-    c[table.HEAD_PAD] = round_up(spec.head_dim, 16)
-    c[table.DIM] = spec.dim
-    c[table.VOCAB_SIZE] = spec.vocab_size
-    c[table.FFN_DIM] = spec.ffn_dim
-    plain = spec.attentions[0]
-    assert plain.rope is not None
-    interleaved = plain.rope.layout == "interleaved"
-    c[table.ROPE_HALF] = plain.rope.dim // 2
-    c[table.INTERLEAVED] = interleaved
-    c[table.QK_NORM] = plain.query_norm is not None
-    c[table.BIASED] = bool(plain.query.bias)
-    c[table.EPSILON_BITS] = np.float32(spec.norm_epsilon).view(np.int32)
-    c[table.QUERY_SCALE_BITS] = np.float32(1.0 / np.sqrt(spec.head_dim)).view(np.int32)
-    c[table.UNIT_HEADS] = tile.TILE_ROWS // math.gcd(tile.TILE_ROWS, spec.head_dim)
-    c[table.OPS : table.OPS + table.NUM_OPS] = isa.row_addresses(isa.chosen(), interleaved)
+    def _with_state(
+        self, number: int, own: Mixer, layer: LayerSpec
+    ) -> tuple[Stages, dict[str, int]]:
+        assert isinstance(own, Recurrent) and self._recurrent is not None
+        output, joining = self._output(
+            own.output, table.ATTENDED, layer.mixer_post_norm, layer.residual_scale
+        )
+        return [*self._recurrent.layer(number), output], joining
 
+    def _projection(self, own: Attention, operands: dict[int, int], where: int) -> Stages:
+        """Whole heads at a time, or where all heads are normed together, all and then these."""
+        if own.query_norm is None or own.query_norm.width == own.head_dim:
+            return [self._stage(project.project, operands, where)]
+        stages, base = [], self._tables.base
+        parts = ((own.query, table.QUERY), (own.key, table.KEY), (own.value, table.VALUE))
+        for matrix, place in parts:
+            output, stride = map(int, base[place : place + 2])
+            row = {multiply.MATRIX: self._weights.place(matrix), multiply.INPUT: table.NORMED}
+            row |= {multiply.OUTPUT: output, multiply.OUTPUT_STRIDE: stride}
+            row |= {multiply.BIAS: self._weights.bias(matrix)}
+            stages.append(self._stage(multiply.multiply, row))
+        return [*stages, self._stage(project.place, operands, where)]
 
-def fill_arena(c: NDArray[np.int64], arena: KvArena, head_dim: int) -> None:
-    """Enter how the arena's blocks are laid out."""
-    layout, scaled = arena.layout, arena.kv_type != "f16"
-    c[table.BLOCK] = BLOCK
-    c[table.HEAD_BYTES] = layout.head_bytes
-    c[table.KEY_BYTES] = layout.key_bytes
-    c[table.KEY_TILE_BYTES] = layout.key_tile_bytes
-    c[table.KEY_SCALES] = layout.key_scales
-    c[table.VALUE_BYTES] = layout.value_bytes
-    c[table.VALUE_SCALES] = layout.value_scales
-    c[table.KEY_STEPS] = -(-head_dim // (4 if scaled else 2))
-    c[table.KV_SCALED] = scaled
-    c[table.WEIGHT_BYTES] = 2 if scaled else 4
-    addresses = isa.attention_addresses(isa.chosen(), arena.kv_type)
-    c[table.ATTENTION : table.ATTENTION + table.NUM_ATTENTION] = addresses
+    def _dense(
+        self,
+        own: Dense,
+        post: Norm | None,
+        factor: float = 1.0,
+        scale: str = "",
+        apart: bool = False,
+    ) -> tuple[Stages, dict[str, int]]:
+        weights = self._weights
+        operands = {
+            gated.GATE: weights.place(own.gate),
+            gated.UP: weights.place(own.up),
+            gated.GATE_BIAS: weights.bias(own.gate),
+            gated.UP_BIAS: weights.bias(own.up),
+            gated.WIDTH: own.width,
+            gated.ACTIVATION: self._operation(own.activation),
+        }
+        output, joining = self._output(own.down, table.GATED, post, factor, scale, apart)
+        return [self._stage(gated.gated, operands), output], joining
 
+    def _mixture(self, number: int, own: Moe, layer: LayerSpec) -> tuple[Stages, dict[str, int]]:
+        """Experts, of which the router reads NORMED before they do; a dense part beside comes first
+        and is in BRANCH meanwhile.
+        """
+        assert self._experts is not None
+        base, done = self._tables.base, Stages()
+        post, factor, scale = layer.ffn_post_norm, layer.residual_scale, layer.output_scale
+        plain = own.beside is None and post is None and not scale
+        beside: dict[str, int] = {}
+        if own.beside is not None:
+            done, beside = self._dense(own.beside, own.beside_post_norm, apart=True)
+        entry = table.STREAM if plain else table.UP if beside else table.BRANCH
+        where, stride = map(int, base[entry : entry + 2])
+        words = self._experts.words(number, own, (where, stride), plain, factor if plain else 1.0)
+        if own.router_norm is not None:
+            done.append(self._pre_norm(own.router_norm))
+        done.append(self._stage(moe.router, {moe.LAYER: words}))
+        if own.router_norm is not None or own.experts_norm is not None:
+            done.append(self._pre_norm(own.experts_norm or layer.ffn_norm))
+        for stage in (moe.route, moe.gate_up, moe.down):
+            done.append(self._stage(stage, {moe.LAYER: words}))
+        if plain:
+            return done, {}
+        branch, branch_stride = map(int, base[table.BRANCH : table.BRANCH + 2])
+        if beside:
+            operands = {
+                moe.LEFT: branch,
+                moe.LEFT_STRIDE: branch_stride,
+                moe.LEFT_GAIN: beside["joining_gain"],
+                moe.RIGHT: where,
+                moe.RIGHT_STRIDE: stride,
+                moe.RIGHT_GAIN: self._gain(own.experts_post_norm),
+                moe.ADD_SCALED: isa.expert_address(self._isa, "add_scaled"),
+            }
+            done.append(self._stage(moe.join, operands))
+        return done, {
+            "joining": branch,
+            "joining_stride": branch_stride,
+            "joining_gain": self._gain(post),
+            "joining_factor": float_bits(factor),
+        }
 
-def fill_scratch(c: NDArray[np.int64], scratch: Scratch) -> None:
-    """Enter addresses and strides of all buffers."""
-    two = ("stream", "query", "key", "value", "up")
-    for place, name in zip(range(table.STREAM, table.COSINES, 2), two, strict=True):
-        buffer = getattr(scratch, name)
-        c[place : place + 2] = (buffer.ctypes.data, buffer.strides[0])
-    c[table.COSINES], c[table.SINES] = scratch.cosines.ctypes.data, scratch.sines.ctypes.data
-    c[table.ANGLE_STRIDE] = scratch.cosines.strides[0]
-    c[table.ROTATED] = scratch.rotated.ctypes.data
-    c[table.ROTATED_HEAD], c[table.ROTATED_BLOCK] = scratch.rotated.strides[:2]
-    for place, buffer in (
-        (table.SCORES, scratch.scores),
-        (table.MIXED, scratch.mixed),
-        (table.FACTS, scratch.facts),
-    ):
-        c[place : place + 2] = (buffer.ctypes.data, buffer.strides[0])
-    c[table.LOGITS] = scratch.logits.ctypes.data
-    c[table.LOGITS_STRIDE] = scratch.logits.strides[0]
-    c[table.MAXIMA] = scratch.maxima.ctypes.data
-    c[table.MAXIMA_STRIDE] = scratch.maxima.strides[0]
-    for place, rows in zip(
-        (table.NORMED, table.ATTENDED, table.GATED),
-        (scratch.normed, scratch.attended, scratch.gated),
-        strict=True,
-    ):
-        c[place : place + 8] = rows.describe()
+    def _gain(self, own: Norm | None) -> int:
+        """Where a norm's gain is, 0 without a norm."""
+        return 0 if own is None else self._weights.vector(own.tensor, own.width)
+
+    def _operation(self, name: str) -> int:
+        return isa.activation_address(self._isa, name)
+
+    def _head(self, gain: int, source: tuple[int, int] = (0, 0)) -> Stages:
+        spec = self._spec
+        cap = spec.logit_softcap
+        operands: dict[int, Any] = {
+            multiply.INPUT: table.NORMED,
+            multiply.IS_SHAPED: int(cap != 0.0 or spec.logit_scale != 1.0),
+            multiply.FACTOR: float_bits(spec.logit_scale),
+            multiply.CAP: self._operation("softcap") if cap else 0,
+            multiply.CAP_BITS: float_bits(cap),
+        }
+        where, stride = source
+        return [
+            self._norm(gain=gain, source=where, source_stride=stride),
+            self._stage(multiply.logits, operands),
+        ]

@@ -4,46 +4,48 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Part, Target
-from edgespec.backends.native import program
+from edgespec.backends.base import Part
 from edgespec.backends.native.adapters import Adapters
-from edgespec.backends.native.early import EarlyNodes, EarlyStates
+from edgespec.backends.native.early import EarlyStates
+from edgespec.backends.native.early_exits import EarlyExits
+from edgespec.backends.native.experts import Experts
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
-from edgespec.backends.native.kernels.kv import places as kv_places
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
+from edgespec.backends.native.kv_store import KvStore, Snapshot
+from edgespec.backends.native.kv_store import Tables as KvTables
 from edgespec.backends.native.limits import refusal
 from edgespec.backends.native.node_tables import NodeRows, NodeTables
 from edgespec.backends.native.pace import Pace
+from edgespec.backends.native.per_layer import PerLayerInputs
+from edgespec.backends.native.program import Program
+from edgespec.backends.native.recurrent.passes import recurrent_passes
+from edgespec.backends.native.scratch import Scratch
+from edgespec.backends.native.shape_tables import Tables
+from edgespec.backends.native.shapes import shapes_of
 from edgespec.backends.native.team import Team
 from edgespec.backends.native.weights import TYPE_CODES, Weights
 from edgespec.backends.passes import TILE, Capabilities, Logits, Pass, Progress, Rows, TokenTree
 from edgespec.backends.sequence import KvSequence
-from edgespec.errors import BackendError, UnsupportedModelError
-from edgespec.memory.kv.arena import BlockTable, KvArena
+from edgespec.errors import UnsupportedModelError
 from edgespec.memory.plan.footprint import ADAPTER_ITEM
 from edgespec.memory.plan.plan import Plan
-from edgespec.memory.plan.settings import MOST_NODES
+from edgespec.memory.plan.state_layout import CHECKPOINT_EVERY
 from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
 from edgespec.system.disk_cache import code_key
 
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A copy of the committed keys and values."""
-
-    length: int
-    blocks: list[NDArray[np.uint8]]
+_NOTHING = (0, 0)
+"""As a range of stages."""
 
 
-class NativeTarget(Target):
+class NativeTarget(EarlyExits):
     """One open model; see `backends/native/kernels/matmul/tile.py` for how its weights lie in
     memory.
     """
@@ -63,23 +65,18 @@ class NativeTarget(Target):
         why_not = refusal(spec, file.tensors.values())
         if why_not:
             raise UnsupportedModelError(why_not)
-        self.arena = self._arena = KvArena(
-            spec.num_layers,
-            spec.num_kv_heads,
-            spec.head_dim,
-            plan.context_length,
-            plan.kv_type,
-            plan.sequences,
-        )
+        self._shapes = shapes_of(spec, file, plan.context_length)
+        self._recurrent = recurrent_passes(spec, plan)
+        self._kv = KvStore(self._shapes, plan, self._recurrent)
+        self.arena = self._kv.only
+        if spec.per_layer_embedding is not None or self._recurrent is not None:
+            # A pass that goes on would lack its nodes' embeddings, or what they do to states.
+            self.capabilities = replace(self.capabilities, early_exit=False)
         super().__init__(spec, plan.context_length, plan.max_nodes, plan.sequences)
         self._isa = isa.chosen()
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
         self._weights = Weights(file, progress)
-        rope = spec.attentions[0].rope
-        assert rope is not None
-        factors = file.matrix_f32(rope.factors).ravel() if rope.factors else None
-        self._frequencies = program.rope_frequencies(rope, factors)
-        self._scratch = program.Scratch.allocate(
+        self._scratch = Scratch.allocate(
             spec,
             plan.context_length,
             plan.max_nodes,
@@ -88,7 +85,7 @@ class NativeTarget(Target):
             plan.kv_type,
             plan.sequences,
         )
-        self._nodes = NodeTables(self._chunk, plan.max_nodes, plan.sequences)
+        self._nodes = NodeTables(self._chunk, plan.max_nodes, plan.sequences, len(self._shapes))
         self._early = EarlyStates(plan.max_nodes, spec.dim)
         self._adapters = Adapters(spec.dim, adapter)
         self._tiles: dict[int, NDArray[np.int64]] = {}
@@ -97,14 +94,21 @@ class NativeTarget(Target):
         self._head_entered: tuple[int, int | None] | None = None
         """For how many logits, and through which layer's adapter, the table's head is."""
         self._views: dict[tuple[int, int], tuple[Logits, Logits]] = {}
-        self._table = np.zeros(table.NUM_ENTRIES, np.int64)
-        program.fill_shape(self._table, spec, plan.max_nodes, plan.sequences)
-        program.fill_arena(self._table, self._arena, spec.head_dim)
-        program.fill_scratch(self._table, self._scratch)
-        self._weights.fill(self._table)
-        self._table[table.FREQUENCIES] = self._frequencies.ctypes.data
-        self._nodes.fill(self._table)
+        self._shape_tables = Tables(spec, self._shapes, self._kv.arenas, self._scratch, plan)
+        self._tables = self._shape_tables.words
+        self._table = self._shape_tables.base
+        self._nodes.fill(self._tables)
+        extra, rows = spec.per_layer_embedding, len(self._scratch.stream)
+        self._per_layer = None if extra is None else PerLayerInputs(spec, extra, rows)
+        self._experts = Experts.of(spec, self._weights, self._table, rows, plan.threads)
+        parts = self._per_layer, self._recurrent, self._experts
+        self._program = Program(spec, self._weights, self._shape_tables, *parts)
+        self._program.fill(self._table)
+        self._head = (0, 0)
+        """Its first stage and the one after its last."""
         self._team = Team(self._table, plan.threads)
+        if self._recurrent is not None:
+            self._recurrent.walk = self._settle
         self._paces: dict[int, Pace] = {}
         self.limit_threads(None)
         self._num_logits = spec.vocab_size
@@ -122,28 +126,37 @@ class NativeTarget(Target):
 
     @property
     def kv_kind(self) -> str:
-        arena = self._arena
-        return repr((code_key(), self._isa, arena.kv_type, arena.layout, arena.block_bytes))
+        return repr((code_key(), self._isa, self._kv.kind))
 
     def allocated_bytes(self) -> dict[str, int]:
         """What this target has allocated, by the names of the plan's footprint."""
         adapter = self._adapters.size_bytes
+        extra = 0 if self._per_layer is None else self._per_layer.size_bytes
         return {
             "weights": self._weights.size_bytes,
             **({ADAPTER_ITEM: adapter} if adapter else {}),
-            "KV cache": self._arena.size_bytes,
+            "KV cache": self._kv.size_bytes,
             "logits": self._scratch.logits.nbytes + self._scratch.maxima.nbytes,
-            "activations": self._scratch.activation_bytes,
+            "activations": self._scratch.activation_bytes + self._shape_tables.angle_bytes + extra,
             "node scratch": (
-                self._scratch.attention_bytes + self._nodes.size_bytes + self._early.rows.nbytes
+                self._scratch.attention_bytes
+                + self._nodes.size_bytes
+                + self._early.rows.nbytes
+                + (self._experts.scratch.size_bytes if self._experts else 0)
             ),
         }
 
-    def _open_sequence(self) -> BlockTable:
-        return self._arena.table()
+    @property
+    def experts_read(self) -> NDArray[np.int64]:
+        """How many experts the last pass read in each layer, int64 [layers]; 0 where none mix."""
+        none = np.zeros(self.spec.num_layers, np.int64)
+        return none if self._experts is None else self._experts.read
 
-    def _fork(self, sequence: KvSequence, length: int) -> BlockTable:
-        forked: BlockTable = sequence.state.fork(length)
+    def _open_sequence(self) -> KvTables:
+        return self._kv.open()
+
+    def _fork(self, sequence: KvSequence, length: int) -> KvTables:
+        forked: KvTables = sequence.state.fork(length)
         return forked
 
     def _forward(self, parts: Sequence[Part], rows: Rows) -> Pass:
@@ -152,7 +165,13 @@ class NativeTarget(Target):
             return self._go_on(parts, rows)
         texts = [self._whole(sequence, tree) for sequence, tree in parts]
         num_nodes = self._prepare(texts, parts)
-        found = self._run(self.spec.num_layers, 0, num_nodes, rows)
+        if self._recurrent is None:
+            found = self._run(self.spec.num_layers, 0, num_nodes, rows)
+        else:
+            trees = [(sequence.state.states, tree.parents) for sequence, tree in parts]
+            self._recurrent.begin(trees)
+            found = self._run(self.spec.num_layers, 0, num_nodes, rows)
+            self._recurrent.end(trees)
         self._pace.observe(num_nodes, time.perf_counter() - start)
         return found
 
@@ -170,140 +189,38 @@ class NativeTarget(Target):
             count, tokens = len(text.wanted), tree.tokens
             if count < len(tokens):
                 tokens = tokens[text.wanted]
-            self._weights.embedding.unpack_rows(tokens, self._scratch.stream[row:])
+            self._embed(tokens, self._scratch.stream[row:])
+            if self._per_layer is not None:
+                self._per_layer.look_up(self._weights, tokens, row)
             row += count
-        self._nodes.describe(self._table, texts)
+        self._nodes.describe(self._tables, texts)
         return row
 
-    def _go_on(self, parts: Sequence[Part], rows: Rows) -> Pass:
-        """A pass over trees with nodes that have some layers behind them: the others catch up, then
-        all go on together.
-        """
-        layer = next(text.early.layer for text, _ in parts if text.early is not None)
-        texts = [self._placed(sequence, tree, layer) for sequence, tree in parts]
-        seconds_saved = 0.0
-        behind = [place for place, text in enumerate(texts) if len(text.wanted)]
-        if behind:
-            late = [texts[place] for place in behind]
-            self._run(layer, 0, self._prepare(late, [parts[place] for place in behind]), "none")
-        else:
-            seconds_saved = sum(text.early.seconds for text, _ in parts)
-        stream, first, targets = self._scratch.stream, 0, []
-        for text in texts:
-            targets += (first + text.wanted).tolist()
-            first += len(text.parents)
-        for row in range(len(targets) - 1, -1, -1):  # from the last, so that none is overwritten
-            if targets[row] != row:
-                stream[targets[row]] = stream[row]
-        num_nodes, whole = first, []
-        first = 0
-        for text in texts:
-            if text.sequence.early is not None:
-                text.sequence.early.load(text.slots, stream[first:])
-            first += len(text.parents)
-            whole.append(text._replace(wanted=self._nodes.in_order[: len(text.parents)]))
-        self._nodes.describe(self._table, whole)
-        found = self._run(self.spec.num_layers - layer, layer, num_nodes, rows)
-        found.seconds_saved = seconds_saved
-        return found
+    def _embed(self, tokens: NDArray[np.int32], out: NDArray[np.float32]) -> None:
+        """Write these tokens' embeddings [n] to the first rows of f32 [n or more, dim]."""
+        self._weights.embedding.unpack_rows(tokens, out)
+        if self.spec.embedding_scale != 1.0:
+            out[: len(tokens)] *= np.float32(self.spec.embedding_scale)
 
-    def _placed(self, sequence: KvSequence, tree: TokenTree, layer: int) -> NodeRows:
-        """Slots of a tree's nodes, and which of them have not passed these layers."""
-        early: EarlyNodes | None = sequence.early
-        if early is None or early.layer != layer:
-            return self._whole(sequence, tree)
-        slots, wanted = early.match(tree.tokens, tree.parents)
-        end = len(early) + len(wanted)
-        if end > MOST_NODES or sequence.length + end > self.context_length:
-            return self._whole(sequence, tree)
-        sequence.state.reserve(sequence.length, sequence.length + end)
-        early.slots = slots
-        return NodeRows(sequence, tree.parents, slots, wanted)
+    def _prefill(self, sequence: KvSequence, tokens: NDArray[np.int32]) -> None:
+        if self._recurrent is None:
+            super()._prefill(sequence, tokens)
+            return
+        tree = TokenTree.chain(tokens)
+        num_rows = self._prepare([self._whole(sequence, tree)], ((sequence, tree),))
+        self._recurrent.begin_chain(sequence.state.states, tree.parents)
+        self._run(self.spec.num_layers, 0, num_rows, "none")
+        self._recurrent.end([(sequence.state.states, tree.parents)])
+        self._kv.drop(sequence, sequence.length + num_rows)
 
-    def _forward_until(
-        self,
-        sequence: KvSequence,
-        layer: int,
-        tokens: Sequence[int],
-        parents: Sequence[int],
-        vocab: int | None,
-        rows: Rows,
-        adapted: bool,
-    ) -> Pass:
-        start = time.perf_counter()
-        early: EarlyNodes = sequence.early or EarlyNodes(layer, self._early)
-        first, stream = len(early), self._scratch.stream
-        end = first + len(tokens)
-        sequence.state.reserve(sequence.length, sequence.length + end)
-        self._weights.embedding.unpack_rows(np.array(tokens, np.int32), stream)
-        slots = self._nodes.in_order[:end]
-        text = NodeRows(sequence, early.parents([*parents]), slots, slots[first:])
-        self._nodes.describe(self._table, [text])
-        through = layer if adapted else None
-        found = self._run(layer, 0, len(tokens), rows, self._few(vocab), through)
-        for row, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
-            early.add(int(token), int(parent), stream[row])
-        if not first:
-            early.seconds = self._layers_part(layer, time.perf_counter() - start) / len(tokens)
-        sequence.early = early
-        return found
+    def prefill_step(self, length: int) -> int:
+        if self._recurrent is None:
+            return self._chunk
+        return min(self._chunk, CHECKPOINT_EVERY - length % CHECKPOINT_EVERY)
 
-    def _deepen(
-        self, sequence: KvSequence, layer: int, vocab: int | None, rows: Rows, adapted: bool
-    ) -> Pass:
-        start, early = time.perf_counter(), sequence.early
-        slots, parents = self._nodes.in_order[: len(early)], early.parents([])
-        early.load(slots, self._scratch.stream)
-        self._nodes.describe(self._table, [NodeRows(sequence, parents, slots, slots)])
-        more = layer - early.layer
-        through = layer if adapted else None
-        found = self._run(more, early.layer, len(early), rows, self._few(vocab), through)
-        early.store(self._scratch.stream)
-        early.layer = layer
-        early.seconds += self._layers_part(more, time.perf_counter() - start) / len(early)
-        return found
-
-    def has_adapter(self, layer: int) -> bool:
-        return layer in self._adapters
-
-    def adapt(self, layer: int, matrix: NDArray[np.float16]) -> None:
-        self._adapters.put(layer, 0, matrix)
-        self._tiles.clear()
-        self._tiles_entered, self._head_entered = 0, None
-
-    def _trace(
-        self,
-        sequence: KvSequence,
-        tokens: NDArray[np.int32],
-        layers: Sequence[int],
-        out: NDArray[np.float32],
-    ) -> None:
-        tree, done = TokenTree.chain(tokens), 0
-        self._prepare([self._whole(sequence, tree)], ((sequence, tree),))
-        for place, layer in enumerate((*layers, self.spec.num_layers)):
-            self._run(layer - done, done, len(tokens), "none")
-            out[place] = self._scratch.stream[: len(tokens)]
-            done = layer
-        self._commit(sequence, range(len(tokens)))
-
-    def head(self, streams: NDArray[np.float32], adapted: int | None = None) -> Logits:
-        self._check_open()
-        self._scratch.stream[: len(streams)] = streams
-        return self._run(0, 0, len(streams), "all", adapted=adapted).logits
-
-    def _few(self, vocab: int | None) -> int:
-        """How many logits are computed when so many are asked for."""
-        most = self.spec.vocab_size
-        return most if vocab is None else min(-(-vocab // TILE) * TILE, most)
-
-    def _layers_part(self, num_layers: int, seconds: float) -> float:
-        """What the layers of a pass took when the head that was run last took part in it."""
-        layers = self.spec.layers_size(0, num_layers)
-        return seconds * layers / (layers + self._num_logits * self.spec.dim)
-
-    @property
-    def early_room(self) -> int:
-        return len(self._early.free)
+    def _settle(self) -> None:
+        """A pass without rows: states take what is pending."""
+        self._team.run((*self._program.settling, *_NOTHING), 0, 0, self._pace.threads)
 
     def _run(
         self,
@@ -320,16 +237,19 @@ class NativeTarget(Target):
         count = num_rows if rows == "all" else int(rows == "last")
         self._num_logits = num_logits = num_logits or self.spec.vocab_size
         if self._head_entered != (num_logits, adapted):
-            self._table[table.HEAD_MATRIX] = self._weights.head_matrix(num_logits)
-            self._adapters.choose(self._table, adapted)
+            matrix = self._weights.head_place(num_logits)
+            self._head = self._program.choose_head(matrix, self._adapters.place(adapted))
             self._head_entered = num_logits, adapted
         at_once, threads = count == num_rows and num_layers > 0, self._pace.threads
         if num_layers > 0:
+            starts = self._program.starts
+            stages = starts[first_layer], starts[first_layer + num_layers]
             self._choose_tiles(num_rows)
-            self._team.run(num_layers, first_layer, num_rows, at_once, threads)
+            head = self._head if at_once else _NOTHING
+            self._team.run((*stages, *head), num_rows, 0, threads)
         if count and not at_once:
             self._choose_tiles(count)
-            self._team.run(0, num_rows - count, count, True, threads)
+            self._team.run((*_NOTHING, *self._head), count, num_rows - count, threads)
         return self._found(count, num_logits)
 
     def _found(self, count: int, num_logits: int) -> Pass:
@@ -346,7 +266,8 @@ class NativeTarget(Target):
     def _choose_tiles(self, num_nodes: int) -> None:
         """Enter the tile functions for this many nodes in the table."""
         if num_nodes != self._tiles_entered:
-            self._table[table.TILES :] = self._tiles_for(num_nodes)
+            for c in self._tables:
+                c[table.TILES :] = self._tiles_for(num_nodes)
             self._tiles_entered = num_nodes
 
     def _tiles_for(self, num_nodes: int) -> NDArray[np.int64]:
@@ -364,14 +285,10 @@ class NativeTarget(Target):
 
     def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
         slots = path if sequence.early is None else sequence.early.slots[list(path)].tolist()
-        if not slots or slots[-1] == len(slots) - 1:  # ascending, so all are in place
-            return
-        blocks, length = sequence.state.addresses.ctypes.data, sequence.length
-        for place, slot in enumerate(slots):
-            if slot != place:  # ascending, so a source is read before it is overwritten
-                kv_places.move_kv(
-                    self._table, blocks, self.spec.num_layers, length + slot, length + place
-                )
+        self._kv.commit(self._tables, sequence, path, slots)
+
+    def _rewindable(self, sequence: KvSequence, length: int) -> int:
+        return self._kv.rewindable(sequence, length)
 
     def _truncate(self, sequence: KvSequence, length: int) -> None:
         sequence.state.release(length)
@@ -381,6 +298,8 @@ class NativeTarget(Target):
         self.own.state.release(0)
         del (
             self._weights,
+            self._program,
+            self._experts,
             self._scratch,
             self._views,
             self._tiles,
@@ -390,13 +309,7 @@ class NativeTarget(Target):
         )
 
     def _snapshot(self, sequence: KvSequence) -> Snapshot:
-        blocks = [content.copy() for content in sequence.state.contents(sequence.length)]
-        return Snapshot(sequence.length, blocks)
+        return self._kv.snapshot(sequence)
 
     def _restore(self, sequence: KvSequence, snapshot: Any) -> int:
-        if not isinstance(snapshot, Snapshot):
-            raise BackendError(f"a native target cannot restore a {type(snapshot).__name__}")
-        own = sequence.state.own_contents(0, snapshot.length)
-        for content, saved in zip(own, snapshot.blocks, strict=True):
-            content[:] = saved
-        return snapshot.length
+        return self._kv.restore(sequence, snapshot)

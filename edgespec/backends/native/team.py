@@ -38,13 +38,13 @@ class Team:
         self._end = self._gather()
 
     def run(
-        self, num_layers: int, first: int, num_rows: int, with_head: bool, threads: int
+        self, stages: tuple[int, int, int, int], num_rows: int, first_row: int, threads: int
     ) -> None:
         """One pass on the first `threads` of the team; see `forward.run`."""
         if self._process != os.getpid():  # threads do not survive a fork
             self._end.detach()
             self._end = self._gather()
-        forward.run(self._table, num_layers, first, num_rows, with_head, min(threads, self.size))
+        forward.run(self._table, *stages, num_rows, first_row, min(threads, self.size))
 
     def close(self) -> None:
         """End the other threads."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +16,12 @@ from edgespec.backends.native.kernels.matmul.tile import FORMATS, TILE_ROWS, Til
 from edgespec.backends.native.kernels.matmul.unpack import unpack_rows
 from edgespec.backends.passes import Progress
 from edgespec.models.file import ModelFile
-from edgespec.models.spec import ModelSpec, TensorType
+from edgespec.models.layers import Matrix
+from edgespec.models.spec import TensorType
 
 CHUNK_BYTES = 4 << 20
 """Bytes of the file in memory at a time while a matrix is packed."""
 
-_LAYER = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 TYPE_CODES = {kind: code for code, kind in enumerate(FORMATS)}
 """Places of the types in the tables that kernels are handed."""
 
@@ -105,27 +107,46 @@ class PackedMatrix:
         return weights + index * weight_bytes, scales + index * scale_bytes
 
 
-def load_matrix(file: ModelFile, name: str, progress: Progress | None = None) -> PackedMatrix:
-    """Pack one matrix of a file, a few megabytes of rows at a time."""
-    info = file.tensors[name]
-    num_rows, num_columns = info.shape
-    form = FORMATS[info.type]
-    matrix = PackedMatrix.allocate(form, num_rows, num_columns)
+def load_matrix(file: ModelFile, part: Matrix, progress: Progress | None = None) -> PackedMatrix:
+    """Pack one matrix of a file, experts' below each other, a few megabytes of rows at a time."""
+    info = file.tensors[part.tensor]
+    num_rows, num_columns = part.experts * part.rows, part.columns
+    matrix = PackedMatrix.allocate(FORMATS[info.type], num_rows, num_columns)
     step = max(1, CHUNK_BYTES // (TILE_ROWS * info.type.row_bytes(num_columns))) * TILE_ROWS
+    height = math.prod(info.shape[:-1]) // part.experts
     for first in range(0, num_rows, step):
-        raw = file.rows(name, first, min(first + step, num_rows))
+        ranges = list(_ranges(part, first, min(first + step, num_rows), height))
+        pieces = [file.rows(part.tensor, start, stop) for start, stop in ranges]
+        raw = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         matrix.pack_rows(first, raw)
         if progress is not None:
             progress(raw.nbytes, info.size_bytes)
     return matrix
 
 
+def _ranges(part: Matrix, first: int, last: int, height: int) -> Iterator[tuple[int, int]]:
+    """Which rows of the tensor a matrix's rows `first` .. `last` - 1 are, experts' below each
+    other; the tensor has `height` rows for each expert.
+    """
+    if not part.run and part.rows == height:
+        yield first, last
+        return
+    while first < last:
+        expert, row = divmod(first, part.rows)
+        block, within = divmod(row, part.run or part.rows)
+        count = min((part.run or part.rows) - within, part.rows - row, last - first)
+        start = expert * height + part.first + block * part.stride + within
+        yield start, start + count
+        first += count
+
+
 class Weights:
-    """All weights of a model, packed, and the tables of addresses that kernels read."""
+    """All weights of a model, packed, and where they are."""
 
     def __init__(self, file: ModelFile, progress: Progress | None = None) -> None:
         spec = file.spec
-        total = sum(info.size_bytes for info in file.tensors.values())
+        unused = set(spec.unused)
+        total = sum(info.size_bytes for name, info in file.tensors.items() if name not in unused)
         done = 0
 
         def report(part: int, _: int) -> None:
@@ -134,78 +155,85 @@ class Weights:
             if progress is not None:
                 progress(done, total)
 
-        self.embedding = load_matrix(file, "token_embd.weight", report)
+        self._file = file
+        size = (spec.vocab_size, spec.dim)
+        self.embedding = load_matrix(file, Matrix(spec.embedding, *size), report)
         tied = spec.tied_embeddings
-        self.head = self.embedding if tied else load_matrix(file, "output.weight", report)
-        self.layers = [
-            [load_matrix(file, f"blk.{layer}.{name}.weight", report) for name in _LAYER]
-            for layer in range(spec.num_layers)
-        ]
-        self._matrices = np.array([[matrix.describe() for matrix in row] for row in self.layers])
-        self._head_matrix = self.head.describe()
-        self._short_head = self._head_matrix.copy()
-        self._head_place = self._head_matrix.ctypes.data
-        self._norms = _stack(file, spec, "attn_norm.weight", "ffn_norm.weight")
-        self._last_norm = file.matrix_f32("output_norm.weight").ravel()
-        self._head_norms = _head_norms(file, spec)
-        self._biases = _biases(file, spec)
+        self.head = self.embedding if tied else load_matrix(file, Matrix(spec.head, *size), report)
+        self._packed: dict[Matrix, PackedMatrix] = {}
+        extra = spec.per_layer_embedding
+        outer = (extra.table, extra.projection) if extra else ()
+        for matrix in (*outer, *(each for layer in spec.layers for each in layer.matrices)):
+            if matrix not in self._packed:
+                self._packed[matrix] = load_matrix(file, matrix, report)
+        self._rows = {matrix: packed.describe() for matrix, packed in self._packed.items()}
+        self._head_row = self.head.describe()
+        self._short_head = self._head_row.copy()
+        self._vectors: dict[tuple[str, int], NDArray[np.float32]] = {}
 
-    def fill(self, c: NDArray[np.int64]) -> None:
-        """Enter the weights in the kernels' table."""
-        c[table.MATRICES] = self._matrices.ctypes.data
-        c[table.HEAD_MATRIX] = self._head_place
-        c[table.NORMS] = self._norms.ctypes.data
-        c[table.LAST_NORM_WEIGHT] = self._last_norm.ctypes.data
-        c[table.HEAD_NORMS] = self._head_norms.ctypes.data
-        c[table.BIASES] = self._biases.ctypes.data
+    def place(self, matrix: Matrix | None) -> int:
+        """The address of a matrix's description, 0 for none."""
+        place: int = 0 if matrix is None else self._rows[matrix].ctypes.data
+        return place
 
-    def head_matrix(self, num_logits: int) -> int:
-        """The address of the head's row of the table of matrices, for the first so many tokens."""
+    def packed(self, matrix: Matrix) -> PackedMatrix:
+        return self._packed[matrix]
+
+    def bias(self, matrix: Matrix | None) -> int:
+        """The address of its bias, f32 cut like its rows and padded to whole tiles; 0 for none."""
+        if matrix is None or not matrix.bias:
+            return 0
+        key = (matrix.bias, matrix.first)
+        if key not in self._vectors:
+            whole = self._file.matrix_f32(matrix.bias).ravel()
+            num_rows, height = matrix.experts * matrix.rows, len(whole) // matrix.experts
+            ranges = _ranges(matrix, 0, num_rows, height)
+            self._keep(key, np.concatenate([whole[start:stop] for start, stop in ranges]))
+        return self._address(key)
+
+    def vector(self, name: str, width: int = 0) -> int:
+        """The address of a vector, f32 padded to whole tiles; ones [width] where it has no name."""
+        key = (name, -1 if name else width)
+        if key not in self._vectors:
+            self._keep(key, self._file.matrix_f32(name).ravel() if name else np.ones(width))
+        return self._address(key)
+
+    def values(self, name: str) -> NDArray[np.float32]:
+        """A tensor as f32, not held here."""
+        return self._file.matrix_f32(name)
+
+    def number(self, name: str) -> float:
+        """The one number of a tensor."""
+        return float(self._file.matrix_f32(name).ravel()[0])
+
+    def _keep(self, key: tuple[str, int], values: NDArray[Any]) -> None:
+        padded = np.zeros(-(-len(values) // TILE_ROWS) * TILE_ROWS, np.float32)
+        padded[: len(values)] = values
+        self._vectors[key] = padded
+
+    def _address(self, key: tuple[str, int]) -> int:
+        address: int = self._vectors[key].ctypes.data
+        return address
+
+    def head_place(self, num_logits: int) -> int:
+        """The address of the head's description, for the first so many tokens."""
         if num_logits == self.head.num_rows:
-            return self._head_place
+            place: int = self._head_row.ctypes.data
+            return place
         self._short_head[table.NUM_TILES] = -(-num_logits // TILE_ROWS)
-        return self._short_head.ctypes.data
+        short: int = self._short_head.ctypes.data
+        return short
 
     @property
     def kinds(self) -> frozenset[TensorType]:
         """Types of all matrices that are multiplied."""
-        layers = (matrix.format.type for row in self.layers for matrix in row)
+        layers = (matrix.format.type for matrix in self._packed.values())
         return frozenset({self.head.format.type, *layers})
 
     @property
     def size_bytes(self) -> int:
-        matrices = [self.embedding, *(matrix for row in self.layers for matrix in row)]
+        matrices = [self.embedding, *self._packed.values()]
         if self.head is not self.embedding:
             matrices.append(self.head)
-        small = (self._norms, self._last_norm, self._head_norms, self._biases)
-        return sum(matrix.size_bytes for matrix in matrices) + sum(array.nbytes for array in small)
-
-
-def _stack(file: ModelFile, spec: ModelSpec, *names: str) -> NDArray[np.float32]:
-    """Vectors of all layers, f32 [layers, names, length]."""
-    return np.array(
-        [
-            [file.matrix_f32(f"blk.{layer}.{name}").ravel() for name in names]
-            for layer in range(spec.num_layers)
-        ],
-        dtype=np.float32,
-    )
-
-
-def _head_norms(file: ModelFile, spec: ModelSpec) -> NDArray[np.float32]:
-    if spec.attentions[0].query_norm is None:
-        return np.zeros((spec.num_layers, 2, 0), dtype=np.float32)
-    return _stack(file, spec, "attn_q_norm.weight", "attn_k_norm.weight")
-
-
-def _biases(file: ModelFile, spec: ModelSpec) -> NDArray[np.float32]:
-    if not spec.attentions[0].query.bias:
-        return np.zeros((spec.num_layers, 0), dtype=np.float32)
-    names = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
-    return np.array(
-        [
-            np.concatenate([file.matrix_f32(f"blk.{layer}.{name}").ravel() for name in names])
-            for layer in range(spec.num_layers)
-        ],
-        dtype=np.float32,
-    )
+        small = sum(vector.nbytes for vector in self._vectors.values())
+        return sum(matrix.size_bytes for matrix in matrices) + small

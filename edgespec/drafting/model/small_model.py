@@ -137,8 +137,7 @@ class DraftModelDrafter(ModelDrafter):
 
     def _catch_up(self, most_nodes: int = MOST_NODES) -> list[int]:
         """Forget what the text did not become, and prefill but for the last few; these."""
-        same = self._num_read()
-        self._small.truncate(same)
+        same = self._small.truncate(self._num_read())
         del self._fed[same:]
         rest = self._text[same:]
         if len(rest) > most_nodes:

@@ -101,13 +101,16 @@ class KvArena:
         max_positions: int,
         kv_type: str = "f16",
         num_texts: int = 1,
+        reach: int = 0,
     ) -> None:
+        """`reach` is how many positions a sequence keeps at a time, 0 for all."""
         self.kv_type = kv_type
         self.layout = KvLayout.of(kv_type, head_dim)
         self.block_bytes = num_layers * num_kv_heads * self.layout.head_bytes
         self.max_blocks = -(-max_positions // BLOCK)
         """Of one text."""
-        self.most_blocks = num_texts * self.max_blocks
+        kept = min(self.max_blocks, -(-reach // BLOCK)) if reach else self.max_blocks
+        self.most_blocks = num_texts * kept
         self.num_blocks = 0
         """Allocated now; one that is shared counts once."""
         self.make_room: Callable[[], bool] = lambda: False
@@ -188,17 +191,25 @@ class BlockTable:
     def __init__(self, arena: KvArena) -> None:
         self._arena = arena
         self._blocks: list[Block] = []
+        self._num_dropped = 0
+        """The first so many are gone: no position that is to come sees them."""
         self.addresses = np.zeros(arena.max_blocks, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._blocks)
+
+    @property
+    def tables(self) -> tuple[BlockTable, ...]:
+        """One for each shape of attention: here the only one (see `sequence_tables.py`)."""
+        return (self,)
 
     def reserve(self, first: int, last: int) -> None:
         """Make positions `first` .. `last - 1` this table's own to write.
 
         Blocks that are missing are allocated, shared ones copied; the rest stay where they are.
         """
-        for index in range(first // BLOCK, min(-(-last // BLOCK), len(self._blocks))):
+        begin = max(first // BLOCK, self._num_dropped)
+        for index in range(begin, min(-(-last // BLOCK), len(self._blocks))):
             own = self._blocks[index] = self._arena.owned(self._blocks[index])
             self.addresses[index] = own.address
         while len(self._blocks) * BLOCK < last:
@@ -215,25 +226,49 @@ class BlockTable:
     def release(self, positions: int) -> int:
         """Give back whole blocks past this many positions; returns how many bytes were freed."""
         keep = -(-positions // BLOCK)
-        dropped = self._blocks[keep:]
+        dropped = self._blocks[max(keep, self._num_dropped) :]
         del self._blocks[keep:]
         self.addresses[keep:] = 0
+        self._num_dropped = min(self._num_dropped, keep)
         return sum(map(self._arena.free, dropped))
+
+    def drop(self, positions: int) -> None:
+        """Give back whole blocks before this position, for good."""
+        last = min(positions // BLOCK, len(self._blocks))
+        for index in range(self._num_dropped, last):
+            self._arena.free(self._blocks[index])
+            self.addresses[index] = 0
+        self._num_dropped = max(self._num_dropped, last)
+
+    def begin_at(self, position: int) -> None:
+        """Forget everything, and be as if whole blocks before this position had been dropped."""
+        self.release(0)
+        gone = Block(np.zeros(ALIGNMENT, np.uint8), 0)
+        self._num_dropped = position // BLOCK
+        self._blocks = [gone] * self._num_dropped
+
+    @property
+    def first_position(self) -> int:
+        """The first position that is not dropped."""
+        return self._num_dropped * BLOCK
 
     def fork(self, positions: int) -> BlockTable:
         """Another table that shares the blocks of the first `positions` positions."""
         other = BlockTable(self._arena)
+        other._num_dropped = self._num_dropped
         for index, block in enumerate(self._blocks[: -(-positions // BLOCK)]):
-            block.num_owners += 1
             other._blocks.append(block)
-            other.addresses[index] = block.address
+            if index >= self._num_dropped:
+                block.num_owners += 1
+                other.addresses[index] = block.address
         return other
 
     def contents(self, positions: int) -> list[NDArray[np.uint8]]:
-        """The blocks that hold the first `positions` positions, in place."""
-        return [block.content for block in self._blocks[: -(-positions // BLOCK)]]
+        """The blocks that hold the first `positions` positions, but for those dropped, in place."""
+        kept = self._blocks[self._num_dropped : -(-positions // BLOCK)]
+        return [block.content for block in kept]
 
     def own_contents(self, first: int, last: int) -> list[NDArray[np.uint8]]:
         """The blocks that hold positions `first` .. `last - 1`, in place and this table's own."""
         self.reserve(first, last)
-        return self.contents(last)[first // BLOCK :]
+        return self.contents(last)[max(first // BLOCK - self._num_dropped, 0) :]

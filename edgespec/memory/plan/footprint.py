@@ -20,8 +20,8 @@ from edgespec.memory.plan.native_sizes import (
     kv_bytes,
     loading_bytes,
     logits_bytes,
+    model_bytes,
     scratch_bytes,
-    weights_bytes,
 )
 from edgespec.memory.plan.plan import Footprint, FootprintItem
 from edgespec.memory.plan.settings import Settings
@@ -65,12 +65,12 @@ def native_footprint(
         FootprintItem("libraries", runtime.libraries_bytes(), "NumPy, Numba and LLVM, measured"),
         FootprintItem("compiled kernels", _kernels_bytes(runtime, drafters), "measured"),
         FootprintItem("tokenizer", tokenizer_bytes(spec.vocab_size), f"{spec.vocab_size} tokens"),
-        FootprintItem("weights", weights_bytes(tensors), "repacked", exact=True),
+        FootprintItem("weights", model_bytes(spec, tensors), "repacked", exact=True),
     ]
     running = [
         FootprintItem(
             "KV cache",
-            sequences * kv_bytes(spec, context, kv_type),
+            sequences * kv_bytes(spec, context, kv_type, rows),
             f"{times}{-(-context // KV_BLOCK)} x {KV_BLOCK} positions, {kv_type}",
             exact=True,
         ),

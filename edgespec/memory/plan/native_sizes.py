@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from edgespec.errors import UnsupportedModelError
+from edgespec.memory.plan.state_layout import recurrent_scratch_bytes, state_layout
+from edgespec.models.layers import Attention, Matrix, Moe
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 
 KV_BLOCK = 256
@@ -25,6 +28,8 @@ ATTENTION_ROWS, THREAD_ROWS, SPLIT_NODES = 12, 48, 16
 """Query rows that are kept together, rows a thread takes on, nodes whose spans threads share."""
 SPAN = 512
 """Positions whose softmax is computed at once."""
+KEPT_BEHIND = 256
+"""Positions that a window is kept longer than it is seen, so that a sequence can return to them."""
 SCORE_FLOATS = 14 * (SPAN + 256 + 80)
 """Scores a thread keeps: of 12 rows, and the values' scales twice; of a span and all nodes."""
 BLOCK, NUM_PLANES, ROW_GAP = 32, 7, 64
@@ -47,21 +52,47 @@ PACKED: dict[TensorType, tuple[int, int]] = {
     TensorType.Q4_K: (256, 148),
     TensorType.Q5_K: (256, 180),
     TensorType.Q6_K: (256, 210),
+    TensorType.IQ4_XS: (256, 138),
+    TensorType.MXFP4: (32, 17),
+    TensorType.NVFP4: (64, 36),
+    TensorType.Q3_K: (256, 114),
+    TensorType.Q2_K: (256, 84),
+    TensorType.IQ3_S: (256, 138),
+    TensorType.IQ3_XXS: (256, 138),
+    TensorType.IQ2_S: (256, 114),
+    TensorType.IQ2_XS: (256, 114),
+    TensorType.IQ2_XXS: (256, 106),
+    TensorType.IQ1_M: (256, 114),
+    TensorType.IQ1_S: (256, 106),
+    TensorType.TQ2_0: (256, 66),
+    TensorType.TQ1_0: (256, 66),
 }
-"""(elements, bytes) of a group once repacked; 6-bit scales and minima become bytes."""
+"""(elements, bytes) of a group once repacked: 6-bit scales and minima become bytes, weights of grid
+types 4 bits (IQ3) or 3 (IQ2, IQ1), those of TQ1_0 2.
+"""
 
-_NOT_HELD = frozenset({"rope_freqs.weight"})
+_NOT_HELD = (
+    "rope_freqs.weight",
+    "rope_factors_long.weight",
+    "rope_factors_short.weight",
+    "layer_output_scale.weight",
+)
+"""Ends of the names of tensors that are read once, and not kept as they are."""
+_ONE_ROW = "ffn_gate_inp_shexp.weight"
+"""The end of the name of matrices with a single row, which files hold as vectors."""
 
 
 def packed_bytes(tensor: TensorInfo) -> int:
     """Bytes of one tensor in memory.
 
-    A vector is f32: 4 x elements. A matrix is 16-row tiles: (rows rounded up to 16) x (columns /
-    group) x bytes of a packed group. Raises UnsupportedModelError for a type that is never packed.
+    A vector or a bias is f32: 4 x (elements rounded up to 16). A matrix is 16-row tiles: (rows
+    rounded up to 16) x (columns / group) x bytes of a packed group. Raises UnsupportedModelError
+    for a type that is never packed.
     """
     *leading, columns = tensor.shape
-    if not leading:
-        return 4 * columns
+    is_row = tensor.name.endswith(_ONE_ROW)
+    if tensor.name.endswith(".bias") or not (leading or is_row):
+        return 4 * round_up(math.prod(tensor.shape), TILE_ROWS)
     if tensor.type not in PACKED:
         raise UnsupportedModelError(
             f"tensor {tensor.name} has type {tensor.type.name}; the native backend computes "
@@ -73,7 +104,22 @@ def packed_bytes(tensor: TensorInfo) -> int:
 
 def weights_bytes(tensors: Iterable[TensorInfo]) -> int:
     """Bytes of all tensors packed; tied embeddings are one tensor in the file and counted once."""
-    return sum(packed_bytes(tensor) for tensor in tensors if tensor.name not in _NOT_HELD)
+    return sum(packed_bytes(tensor) for tensor in tensors if not tensor.name.endswith(_NOT_HELD))
+
+
+def model_bytes(spec: ModelSpec, tensors: Iterable[TensorInfo]) -> int:
+    """Bytes of all tensors that are used, and of ones in the place of gains: f32, as many as the
+    model is wide, and as each other width of norms without a gain.
+    """
+    norms = (
+        norm
+        for own in spec.attentions
+        for norm in (own.query_norm, own.key_norm, own.value_norm)
+        if norm is not None and not norm.tensor
+    )
+    widths = {spec.dim, *(norm.width for norm in norms)}
+    ones = 4 * sum(round_up(width, TILE_ROWS) for width in widths)
+    return weights_bytes(each for each in tensors if each.name not in spec.unused) + ones
 
 
 def adapter_bytes(tensors: Iterable[TensorInfo]) -> int:
@@ -82,24 +128,79 @@ def adapter_bytes(tensors: Iterable[TensorInfo]) -> int:
     return weights_bytes(tensors) + (4 * tensors[0].shape[-1] if tensors else 0)
 
 
-def kv_bytes(spec: ModelSpec, positions: int, kv_type: str = "f16") -> int:
+def kv_bytes(spec: ModelSpec, positions: int, kv_type: str = "f16", rows: int = 0) -> int:
     """KV arena: blocks x (layers x kv_heads x 256 x bytes of a key and a value + 64).
 
     In f16 these are 2 x head_dim to 16 x 2 bytes. In int8 the key has head_dim to 4 bytes and an
     f16 scale for each 32, the value head_dim to 16 and one scale. In q4 both have half of head_dim
     to 32, and the same scales. Nodes that may be rejected yet lie in it too, past the committed
-    positions.
+    positions. Layers that see a window only keep that, and what passes of up to `rows` rows add.
     """
-    head_dim = round_up(spec.head_dim, 16)
+    return sum(
+        -(-kept_positions(shape, positions, rows) // KV_BLOCK)
+        * (count * _head_block_bytes(shape, kv_type) + ALIGNMENT)
+        for shape, count in kv_shapes(spec).items()
+    )
+
+
+def kept_positions(shape: Attention, context_length: int, rows: int) -> int:
+    """Positions whose keys and values a sequence keeps at a time: all, or those in a window, in
+    whole spans, with those of a pass of so many rows and some to return to.
+    """
+    if not shape.reach:
+        return context_length
+    return min(context_length, shape.reach + KEPT_BEHIND + SPAN + rows + KV_BLOCK)
+
+
+def kv_shapes(spec: ModelSpec) -> dict[Attention, int]:
+    """Shapes of attention that have an arena, and how many heads of keys each has in all layers."""
+    found: dict[Attention, int] = {}
+    for own in spec.attentions:
+        shape = shape_of(own)
+        found[shape] = found.get(shape, 0) + (own.kv_heads if own.shares is None else 0)
+    return found
+
+
+def _head_block_bytes(shape: Attention, kv_type: str) -> int:
+    """A block of one head."""
+    head_dim = round_up(shape.head_dim, 16)
     if kv_type == "f16":
-        pair_bytes = 2 * head_dim * 2
-    else:
-        key_bytes, value_bytes = round_up(spec.head_dim, 4), head_dim
-        if kv_type == "q4":
-            key_bytes = value_bytes = round_up(spec.head_dim, BLOCK) // 2
-        pair_bytes = key_bytes + 2 * -(-spec.head_dim // BLOCK) + value_bytes + 2
-    block_bytes = spec.num_layers * spec.num_kv_heads * KV_BLOCK * pair_bytes
-    return -(-positions // KV_BLOCK) * (block_bytes + ALIGNMENT)
+        return KV_BLOCK * 2 * head_dim * 2
+    key_bytes, value_bytes = round_up(shape.head_dim, 4), head_dim
+    if kv_type == "q4":
+        key_bytes = value_bytes = round_up(shape.head_dim, BLOCK) // 2
+    return KV_BLOCK * (key_bytes + 2 * -(-shape.head_dim // BLOCK) + value_bytes + 2)
+
+
+def shape_of(attention: Attention) -> Attention:
+    """What layers of one shape share: the attention without its weights."""
+    none = Matrix("", 0, 0)
+    return replace(
+        attention, query=none, key=none, value=none, output=none, query_norm=None, key_norm=None,
+        value_norm=None, sinks="", gate=None, shares=None,
+    )  # fmt: skip
+
+
+def num_spans(spec: ModelSpec, context_length: int) -> int:
+    """Spans that a row may see, one more where there are sinks."""
+    return -(-context_length // SPAN) + any(each.sinks for each in spec.attentions)
+
+
+def has_branches(spec: ModelSpec) -> bool:
+    """Whether some part's output is changed before it joins the residual stream."""
+    return any(
+        layer.mixer_post_norm or layer.ffn_post_norm or layer.residual_scale != 1.0
+        or layer.output_scale or layer.per_layer
+        or (isinstance(layer.ffn, Moe) and layer.ffn.beside)
+        for layer in spec.layers
+    )  # fmt: skip
+
+
+def dense_dim(spec: ModelSpec) -> int:
+    """Width of the widest dense feed-forward part, other than those that are shared experts."""
+    parts = (layer.ffn for layer in spec.layers)
+    dense = (part.beside if isinstance(part, Moe) else part for part in parts)
+    return max((part.width for part in dense if part), default=0)
 
 
 def logits_bytes(spec: ModelSpec, max_nodes: int) -> int:
@@ -137,13 +238,39 @@ def scratch_bytes(
     """What attention keeps between spans, and the tables that describe trees.
 
     Tables are five 4-byte numbers for each node, max_nodes squared, and five 8-byte numbers for
-    each text, with one more of each; and a 4-byte number for each node. Nodes that leave a pass
-    early keep their streams: max_nodes x dim x 4 bytes.
+    each text (and shape of attention), with one more of each; and a 4-byte number for each node.
+    Nodes that leave a pass early keep their streams: max_nodes x dim x 4 bytes.
     """
     rows = max(max_nodes, prefill_chunk)
-    tables = 20 * (rows + 1) + 4 * max_nodes**2 + 40 * (sequences + 1) + 4 * rows
+    kept = _attention_bytes(spec, context_length, max_nodes, threads, sequences)
+    kept += _experts_bytes(spec, _padded_rows(rows), threads)
+    shapes = max(1, len(kv_shapes(spec)))
+    tables = 20 * (rows + 1) + 4 * max_nodes**2 + 40 * (sequences + 1) * shapes + 4 * rows
     early = 4 * max_nodes * spec.dim
-    return _attention_bytes(spec, context_length, max_nodes, threads, sequences) + tables + early
+    padded = _padded_rows(rows)
+    kept += recurrent_scratch_bytes(spec, padded, max_nodes, threads, sequences)
+    return kept + tables + early
+
+
+def _experts_bytes(spec: ModelSpec, rows: int, threads: int) -> int:
+    """What mixtures of experts keep in a pass.
+
+    A slot is a row and one of its experts: three 8-byte numbers, a 4-byte weight, and a matmul
+    input as wide as an expert, with 8 more of these. A row has a logit for each expert to 16 and 16
+    more, and a matmul input as wide as the shared expert. A thread has inputs of all rows, and 256
+    bytes for each slot, each row and 9 more, or 24 for each expert if that is more.
+    """
+    mixtures = [layer.ffn for layer in spec.layers if isinstance(layer.ffn, Moe)]
+    if not mixtures:
+        return 0
+    slots, experts = rows * max(own.active for own in mixtures), spec.num_experts
+    width = max(own.width for own in mixtures)
+    shared = max(own.shared.width if own.shared else 0 for own in mixtures)
+    to_16 = round_up(experts, 16)
+    lists = 4 * rows * (to_16 + 16) + 28 * slots + 4 * rows + 16 * (experts + 1) + 128
+    inner = (slots + 8) * _input_bytes(width) + rows * _input_bytes(shared)
+    room = max(256 * (slots + 8 + rows + 1), 24 * to_16)
+    return lists + inner + threads * (rows * _input_bytes(spec.dim) + 64 + room)
 
 
 def _block_rows(num_rows: int, sequences: int) -> int:
@@ -158,43 +285,58 @@ def _attention_bytes(
 
     Query rows are those of all key heads for up to 16 nodes, or 48 for each thread if that is more.
     """
-    spans = -(-context_length // SPAN)
-    group = spec.num_heads // spec.num_kv_heads
+    spans = num_spans(spec, context_length)
     nodes = min(SPLIT_NODES, max_nodes)
-    head_rows = _block_rows(nodes * group, min(sequences, nodes))
-    rows = max(spec.num_kv_heads * head_rows, threads * THREAD_ROWS)
-    results = rows * (spans * round_up(spec.head_dim, 16) + 3 * round_up(spans, 16))
+
+    def rows(own: Attention) -> int:
+        head_rows = _block_rows(nodes * (own.heads // own.kv_heads), min(sequences, nodes))
+        return max(own.kv_heads * head_rows, threads * THREAD_ROWS)
+
+    most = max(map(rows, spec.attentions), default=0)
+    results = most * (spans * round_up(spec.head_dim, 16) + 3 * round_up(spans, 16))
     return 4 * (threads * SCORE_FLOATS + results)
 
 
 def _query_bytes(spec: ModelSpec, rows: int, kv_type: str, sequences: int) -> int:
     """Rotated queries of all nodes, 12 rows of a key head together: f32 in head_dim to 16, or with
-    int8 and q4 KV two bytes for each dimension to 32, a step and a start for each 32.
+    int8 and q4 KV two bytes for each dimension to 32, a step and a start for each 32. Of the shape
+    that takes most.
     """
-    query_rows = _block_rows(rows * (spec.num_heads // spec.num_kv_heads), sequences)
-    if kv_type == "f16":
-        row_bytes = 4 * round_up(spec.head_dim, 16)
-    else:
-        row_bytes = 4 + -(-spec.head_dim // BLOCK) * (2 * BLOCK + 4)
-    return spec.num_kv_heads * query_rows * row_bytes
+
+    def size(own: Attention) -> int:
+        query_rows = _block_rows(rows * (own.heads // own.kv_heads), sequences)
+        row_bytes = 4 * round_up(own.head_dim, 16)
+        if kv_type != "f16":
+            row_bytes = 4 + -(-own.head_dim // BLOCK) * (2 * BLOCK + 4)
+        return own.kv_heads * query_rows * row_bytes
+
+    return max(map(size, spec.attentions), default=0)
 
 
 def _row_bytes(spec: ModelSpec) -> int:
-    """One node's f32 stream, q, k, v, up and angles, and its three matmul inputs.
+    """One node's f32 stream, branch, q, k, v, up, gates and angles, and its three matmul inputs.
 
     A matmul input is kept as f32 and, when it has whole blocks of 32, as int8 in 64 bytes more than
     it needs, with seven 4-byte values per block.
     """
-    q_dim = spec.num_heads * spec.head_dim
-    widths = (q_dim, spec.kv_dim, spec.kv_dim, max(spec.ffn_dim, spec.dim))
+    q_dim = max((each.heads * each.head_dim for each in spec.attentions), default=0)
+    gates = max((each.heads * each.head_dim for each in spec.attentions if each.gate), default=0)
+    widths = (q_dim, spec.kv_dim, spec.kv_dim, max(dense_dim(spec), spec.dim), gates)
     floats = spec.dim + sum(round_up(width, 16) for width in widths)
-    floats += max(each.rope.dim for each in spec.attentions if each.rope) // 2 * 2
-    inputs = 0
-    for width in (spec.dim, q_dim, spec.ffn_dim):
-        blocks = width // BLOCK if width % BLOCK == 0 else 0
-        inputs += 4 * round_up(width, 16) + blocks * (BLOCK + 4 * NUM_PLANES)
-        inputs += ROW_GAP if blocks else 0
+    floats += spec.dim if has_branches(spec) else 0
+    if spec.per_layer_embedding is not None:
+        floats += 2 * spec.per_layer_embedding.table.columns
+    floats += sum(shape.rope.dim // 2 * 2 for shape in kv_shapes(spec) if shape.rope)
+    fed = (spec.dim, max(q_dim, state_layout(spec).values), dense_dim(spec))
+    inputs = sum(map(_input_bytes, fed))
     return 4 * floats + inputs
+
+
+def _input_bytes(width: int) -> int:
+    """A row of a matmul's input."""
+    blocks = width // BLOCK if width % BLOCK == 0 else 0
+    quants = blocks * (BLOCK + 4 * NUM_PLANES) + (ROW_GAP if blocks else 0)
+    return 4 * round_up(width, 16) + quants
 
 
 def loading_bytes(tensors: Iterable[TensorInfo]) -> int:

@@ -44,7 +44,8 @@ def make_plan(
     if backend not in BACKENDS or (backend in _EXTERNAL) != (sizing.ask is not None):
         known = ", ".join(BACKENDS)
         raise OptionError(f"cannot plan for backend {backend!r}; choose one of {known}")
-    if spec.recurrent:
+    rolls_back = not (spec.recurrent and backend in _EXTERNAL)
+    if not rolls_back:
         if sequences > 1:
             raise OptionError(
                 f"cannot write {sequences} replies at once: {spec.name} has a recurrent state and "
@@ -76,7 +77,7 @@ def make_plan(
         gpu_layers=sum(part.units for part in devices),
         budget_bytes=budget.size_bytes,
         footprint=sizing.footprint(chosen),
-        reasons=(budget.describe(), *reasons(spec, limits, chosen, hardware)),
+        reasons=(budget.describe(), *reasons(spec, limits, chosen, hardware, rolls_back)),
         alternatives=alternatives(sizing, chosen),
         drafter_bytes=chosen.drafter_bytes,
         sequences=chosen.sequences,

@@ -10,8 +10,12 @@ from edgespec.system.size import format_size
 _RECURRENT = "1 node per pass, no drafting: the model's recurrent state cannot be rolled back"
 
 
-def reasons(spec: ModelSpec, limits: Limits, chosen: Settings, hardware: Hardware) -> list[str]:
-    """The sentences, the settings that people know best first."""
+def reasons(
+    spec: ModelSpec, limits: Limits, chosen: Settings, hardware: Hardware, rolls_back: bool = True
+) -> list[str]:
+    """The sentences, the settings that people know best first; `rolls_back` is whether the backend
+    can take tokens back.
+    """
     found = [_context(spec, limits, chosen)]
     if chosen.sequences > 1:
         each = f"each has a context of {chosen.context} tokens"
@@ -19,7 +23,7 @@ def reasons(spec: ModelSpec, limits: Limits, chosen: Settings, hardware: Hardwar
     if chosen.kv_type != "f16":
         found.append(_kv_type(limits, chosen))
     fewer = chosen.prefill_chunk < limits.wished.prefill_chunk
-    found.append(_RECURRENT if spec.recurrent else _nodes(limits, chosen))
+    found.append(_nodes(limits, chosen) if rolls_back else _RECURRENT)
     found.append(f"prefill: {chosen.prefill_chunk} tokens per pass{', fewer to fit' * fewer}")
     found.append(_threads(limits, chosen, hardware))
     return found

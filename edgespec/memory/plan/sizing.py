@@ -23,8 +23,8 @@ from edgespec.memory.plan.native_sizes import (
     activation_bytes,
     kv_bytes,
     logits_bytes,
+    model_bytes,
     scratch_bytes,
-    weights_bytes,
 )
 from edgespec.memory.plan.placement import DevicePart
 from edgespec.memory.plan.plan import Footprint
@@ -84,7 +84,7 @@ class DraftModelSizes:
             library = 0 if self.shares_library else engine.library
             return held + library + sum(engine_bytes(spec, self.tensors, own, engine))
         held += 0 if self.shares_library else NATIVE_PAGES
-        held += weights_bytes(self.tensors) + sequences * kv_bytes(spec, own.context)
+        held += model_bytes(spec, self.tensors) + sequences * kv_bytes(spec, own.context)
         held += logits_bytes(spec, nodes)
         held += activation_bytes(spec, own.prefill_chunk, "f16", sequences)
         return held + scratch_bytes(spec, own.context, nodes, own.prefill_chunk, threads, sequences)

@@ -9,14 +9,16 @@ Source: "Language Models are Unsupervised Multitask Learners", section 2.2.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from edgespec.errors import ModelFileError, UnsupportedModelError
 from edgespec.models.gguf.keys import Keys
 from edgespec.models.gguf.strings import StringArray
 from edgespec.models.tokenizers.pair_merging import merge
-from edgespec.models.tokenizers.pretokenizers import PRE_TOKENIZERS, PreTokenizer
+from edgespec.models.tokenizers.pretokenizers import PRE_TOKENIZERS, PreTokenizer, in_threes
 from edgespec.models.tokenizers.tokenizer import Tokenizer
 from edgespec.models.tokenizers.vocabulary import TokenKind, Vocabulary
 
@@ -42,14 +44,13 @@ class BpeTokenizer(Tokenizer):
         pre = pre_tokenizer(keys)
         vocabulary = Vocabulary(keys, default_bos=None, default_eos=None)
         super().__init__(vocabulary, add_bos=pre.add_bos)
-        self._whole_words = pre.ignore_merges
-        self._words = _splitter(pre)
+        self._pre = pre
         self._ids = {text: token_id for token_id, text in enumerate(vocabulary.texts())}
         hidden = vocabulary.ids_of(TokenKind.CONTROL, TokenKind.UNKNOWN)
         self._hidden = frozenset(map(vocabulary.text, hidden))
         for text in self._hidden:
             self._ids.pop(text, None)
-        self._ranks = _ranks(keys)
+        self._learn(_merges(keys))
         self._cache: dict[str, list[int]] = {}
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -65,26 +66,69 @@ class BpeTokenizer(Tokenizer):
     def _encode_text(self, text: str, after_special: bool) -> list[int]:
         ids: list[int] = []
         cache = self._cache
-        for piece in _pieces(text):
-            for word, _ in self._words.pre_tokenize_str(piece):
-                known = cache.get(word)
-                if known is None:
-                    known = self._encode_word(word)
-                    if len(cache) >= _MAX_CACHED_WORDS:
-                        cache.clear()
-                    if len(word) <= _MAX_CACHED_LENGTH:
-                        cache[word] = known
-                ids += known
+        for word in self._words(text):
+            known = cache.get(word)
+            if known is None:
+                known = self._encode_word(word)
+                if len(cache) >= _MAX_CACHED_WORDS:
+                    cache.clear()
+                if len(word) <= _MAX_CACHED_LENGTH:
+                    cache[word] = known
+            ids += known
         return ids
 
+    def _words(self, text: str) -> Iterator[str]:
+        """The pieces of a text that are merged by themselves, in GPT-2's printable stand-ins."""
+        for piece in [text] if self._pre.spans_words else _pieces(text):
+            for part in self._in_threes(piece) if self._pre.thousands else (piece,):
+                for word, _ in self._splitter.pre_tokenize_str(part):
+                    yield word
+
+    def _in_threes(self, piece: str) -> Iterator[str]:
+        """A piece cut within its numbers; as in llama.cpp, "numbers" leaves what lies before a
+        number with its first digits.
+        """
+        before = ""
+        for _, (begin, end) in self._numbers.pre_tokenize_str(piece):
+            run = piece[begin:end]
+            if unicodedata.category(run[0])[0] == "N":
+                first, *others = in_threes(run, self._pre.thousands)
+                yield before + first
+                yield from others
+                before = ""
+            elif self._pre.thousands == "numbers":
+                before = run
+            else:
+                yield run
+        if before:
+            yield before
+
+    @cached_property
+    def _splitter(self) -> pre_tokenizers.PreTokenizer:
+        return _splitter(self._pre.patterns)
+
+    @cached_property
+    def _numbers(self) -> pre_tokenizers.PreTokenizer:
+        return _splitter((r"\p{N}+",))
+
     def _encode_word(self, word: str) -> list[int]:
-        if self._whole_words:
+        if self._pre.ignore_merges or (self._pre.whole_newlines and not word.strip("\n")):
             token_id = self._ids.get(word.encode())
             if token_id is not None:
                 return [token_id]
         parts = merge([character.encode() for character in word], self._rank)
-        found = map(self._ids.get, parts)
-        return [token_id for token_id in found if token_id is not None]
+        return [token_id for part in parts for token_id in self._ids_of(part)]
+
+    def _ids_of(self, part: bytes) -> tuple[int, ...]:
+        token_id = self._ids.get(part)
+        return () if token_id is None else (token_id,)
+
+    def _learn(self, merges: list[bytes]) -> None:
+        """Keep ranks by `left right`, the file's own spelling; of a merge stated twice the first
+        counts.
+        """
+        merges.reverse()
+        self._ranks = dict(zip(merges, range(len(merges) - 1, -1, -1), strict=True))
 
     def _rank(self, left: bytes, right: bytes) -> int | None:
         found = self._ranks.get(left + b" " + right)
@@ -92,12 +136,16 @@ class BpeTokenizer(Tokenizer):
 
 
 def pre_tokenizer(keys: Keys) -> PreTokenizer:
-    """What a file says of its words; raises UnsupportedModelError for an unknown name."""
-    name = keys.text("tokenizer.ggml.pre", "")
+    """What a file says of its words; raises UnsupportedModelError for an unknown name.
+
+    A file that names none is cut as llama.cpp cuts it, which suits GPT-NeoX and its kin.
+    """
+    if keys.text("tokenizer.ggml.model", "") == "gemma4":
+        return PRE_TOKENIZERS["gemma4"]
+    name = keys.text("tokenizer.ggml.pre", "") or "default"
     if name not in PRE_TOKENIZERS:
-        found = f"its pre-tokenizer is {name!r}" if name else "it names no pre-tokenizer"
         raise UnsupportedModelError(
-            f"cannot read the tokenizer of {keys.path}: {found}; known are "
+            f"cannot read the tokenizer of {keys.path}: its pre-tokenizer is {name!r}; known are "
             f"{', '.join(PRE_TOKENIZERS)}, so choose such a model, or convert it again"
         )
     return PRE_TOKENIZERS[name]
@@ -115,16 +163,15 @@ def _pieces(text: str) -> Iterator[str]:
     yield text[begin:]
 
 
-def _splitter(pre: PreTokenizer) -> pre_tokenizers.PreTokenizer:
+def _splitter(patterns: Sequence[str]) -> pre_tokenizers.PreTokenizer:
     from tokenizers import Regex, pre_tokenizers
 
-    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in pre.patterns]
+    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     return pre_tokenizers.Sequence([*splits, byte_level])
 
 
-def _ranks(keys: Keys) -> dict[bytes, int]:
-    """Ranks by `left right`, the file's own spelling; of a merge stated twice the first counts."""
+def _merges(keys: Keys) -> list[bytes]:
     merges = keys.values.get("tokenizer.ggml.merges")
     if not isinstance(merges, StringArray):
         raise ModelFileError(
@@ -138,8 +185,7 @@ def _ranks(keys: Keys) -> dict[bytes, int]:
                 f"cannot read the tokenizer of {keys.path}: merge {index} is {text[:40]!r}, not "
                 "two tokens; convert the model again"
             )
-    texts.reverse()
-    return dict(zip(texts, range(len(texts) - 1, -1, -1), strict=True))
+    return texts
 
 
 def _byte_table() -> dict[str, bytes]:

@@ -19,9 +19,17 @@ END_TEXTS = frozenset(
     for text in (
         "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>",
         "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]",
-        "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<｜end▁of▁sentence｜>",
+        "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<｜end▁of▁sentence｜>", "<turn|>",
+        "<|tool_response>", "<|flush|>", "<|calls|>", "[e~[",
     )
 )  # fmt: skip
+# What ends a reply in most vocabularies and not in those that have the others: there messages end
+# within a reply, and `</s>` is HTML.
+_NO_ENDS = {
+    b"<|end|>": ((b"<|return|>", b"<|call|>"), (b"<|call|>", b"<|flush|>"),
+                 (b"<|return|>", b"<|calls|>"), (b"<|calls|>", b"<|flush|>")),
+    b"</s>": ((b"<|tool_response>",), (b"<|plamo:eos|>",)),
+}  # fmt: skip
 # Fill-in-the-middle tokens that end a reply: one of each row, named by key or found by text.
 _FILL_ENDS = {
     "fim_pad_token_id": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
@@ -136,4 +144,9 @@ class Vocabulary:
         for key, row in _FILL_ENDS.items():
             found = [by_text[text.encode()] for text in row if by_text[text.encode()] >= 0]
             stated.append(self._id(key, found[0] if found else None))
-        return frozenset(ends | {token_id for token_id in stated if token_id is not None})
+        ends |= {token_id for token_id in stated if token_id is not None}
+        there = {texts[token_id] for token_id in ends}
+        not_here = {
+            text for text, rows in _NO_ENDS.items() if any(there.issuperset(row) for row in rows)
+        }
+        return frozenset(token_id for token_id in ends if texts[token_id] not in not_here)

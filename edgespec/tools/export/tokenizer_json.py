@@ -6,12 +6,13 @@ merges as Hugging Face's converter makes them, the likeliest piece first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from edgespec.models.file import ModelFile
+from edgespec.models.gguf.keys import Keys
 from edgespec.models.gguf.strings import StringArray
 from edgespec.models.tokenizers.bpe import pre_tokenizer
 from edgespec.models.tokenizers.build_tokenizer import check_kind
@@ -26,7 +27,7 @@ def tokenizer_json(file: ModelFile) -> dict[str, Any]:
     texts = [text.decode("utf-8", "replace") for text in vocabulary.texts()]
     kinds = vocabulary.kinds.tolist()
     bos = file.tokenizer.bos_id if file.tokenizer.add_bos else None
-    parts = _sentencepiece if check_kind(vocabulary.keys) == "llama" else _byte_level
+    parts = _parts(vocabulary)
     return {
         "version": "1.0",
         "truncation": None,
@@ -35,6 +36,12 @@ def tokenizer_json(file: ModelFile) -> dict[str, Any]:
         "post_processor": None if bos is None else _begins_with(texts[bos], bos),
         **parts(vocabulary, texts, kinds),
     }
+
+
+def _parts(vocabulary: Vocabulary) -> Callable[[Vocabulary, list[str], list[int]], dict[str, Any]]:
+    if check_kind(vocabulary.keys) == "llama":
+        return _sentencepiece
+    return _lines if pre_tokenizer(vocabulary.keys).whole_lines else _byte_level
 
 
 def _added(texts: list[str], kinds: list[int]) -> Iterator[dict[str, Any]]:
@@ -66,24 +73,52 @@ def _begins_with(text: str, token: int) -> dict[str, Any]:
 def _byte_level(vocabulary: Vocabulary, texts: list[str], kinds: list[int]) -> dict[str, Any]:
     keys = vocabulary.keys
     pre, ids = pre_tokenizer(keys), _ids(texts)
-    merges = keys.values.get("tokenizer.ggml.merges")
-    pairs = [text.split(" ", 1) for text in merges] if isinstance(merges, StringArray) else []
-    hidden = {text for text, kind in zip(texts, kinds, strict=True) if kind == TokenKind.CONTROL}
-    splits: list[dict[str, Any]] = [
-        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-        for pattern in pre.patterns
-    ]
+    in_threes = {
+        "numbers": (r"\P{N}*\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",),
+        "digits": (r"\p{N}+", "[0-9]{3}(?=(?:[0-9]{3})*(?![0-9]))"),
+    }
+    splits = [_split(pattern) for pattern in (*in_threes.get(pre.thousands, ()), *pre.patterns)]
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     splits.append({**level, "use_regex": False})
     return {
         "normalizer": None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": splits},
         "decoder": {**level, "use_regex": True},
-        "model": _bpe(
-            ids,
-            [f"{a} {b}" for a, b in pairs if {a, b, a + b} <= ids.keys() and a + b not in hidden],
-            ignore_merges=pre.ignore_merges,
-        ),
+        "model": _bpe(ids, _merges(keys, ids, texts, kinds), ignore_merges=pre.ignore_merges),
+    }
+
+
+def _split(pattern: str) -> dict[str, Any]:
+    return {
+        "type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False,
+    }  # fmt: skip
+
+
+def _merges(keys: Keys, ids: Mapping[str, int], texts: list[str], kinds: list[int]) -> list[str]:
+    """The file's own, of tokens that text may become."""
+    merges = keys.values.get("tokenizer.ggml.merges")
+    pairs = [text.split(" ", 1) for text in merges] if isinstance(merges, StringArray) else []
+    hidden = {text for text, kind in zip(texts, kinds, strict=True) if kind == TokenKind.CONTROL}
+    return [f"{a} {b}" for a, b in pairs if {a, b, a + b} <= ids.keys() and a + b not in hidden]
+
+
+def _lines(vocabulary: Vocabulary, texts: list[str], kinds: list[int]) -> dict[str, Any]:
+    """SentencePiece's spelling with the file's own merges."""
+    ids = _ids(texts)
+    merges = _merges(vocabulary.keys, ids, texts, kinds)
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
+    return {
+        "normalizer": replace,
+        "pre_tokenizer": _split(r"\n+"),
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+            ],
+        },
+        "model": _bpe(ids, merges, byte_fallback=True, fuse_unk=True),
     }
 
 

@@ -116,6 +116,8 @@ VOCABULARIES: dict[str, Callable[[], dict[str, Any]]] = {
     "qwen2": lambda: bpe_vocabulary("qwen2"),
     "smollm": lambda: bpe_vocabulary("smollm"),
     "deepseek-llm": lambda: bpe_vocabulary("deepseek-llm"),
+    "tiny_aya": lambda: bpe_vocabulary("tiny_aya"),
+    "superbpe": lambda: bpe_vocabulary("superbpe"),
 }
 
 

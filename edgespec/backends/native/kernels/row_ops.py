@@ -24,10 +24,9 @@ from edgespec.backends.native.kernels.codegen.emit import (
 )
 from edgespec.backends.native.kernels.codegen.machine_code import Processor, compile_named
 from edgespec.backends.native.kernels.codegen.vectors import (
-    exp,
-    floats,
     max_lanes,
     nearest,
+    one_plus_exp,
     sum_lanes,
 )
 from edgespec.backends.native.kernels.matmul import tile
@@ -107,10 +106,7 @@ def gate() -> Function:
     with emitter.loop(count) as index:
         value = emitter.load(emitter.address(left, (index, 64)), V16F32, 4)
         up = emitter.load(emitter.address(right, (index, 64)), V16F32, 4)
-        negative = builder.fneg(value)
-        beyond = builder.fcmp_ordered(">", negative, floats(88.0))
-        power = exp(emitter, builder.select(beyond, floats(88.0), negative))
-        bottom = builder.select(beyond, floats(float("inf")), builder.fadd(power, floats(1.0)))
+        bottom = one_plus_exp(emitter, builder.fneg(value))
         place = emitter.address(target, (index, 64))
         emitter.store(builder.fmul(builder.fdiv(value, bottom), up), place)
     return emitter.done()

@@ -25,6 +25,9 @@ from edgespec.backends.native.kernels.codegen.intrinsics import (
 from edgespec.backends.native.kernels.kv.places import key_address, node_entry, part_entry
 from edgespec.system.jit import inner_kernel
 
+_HIDDEN = np.float32(-1e30)
+"""A score that weighs nothing beside any other, and leaves a span of such scores finite."""
+
 
 @inner_kernel
 def _fill(row, first, last, value):
@@ -42,6 +45,16 @@ def _gather(extra, low, run, places, row):
 
 
 @inner_kernel
+def first_seen(c, position):
+    """The first position that one sees, which windows and chunks limit."""
+    if c[t.WINDOW] != 0:
+        return max(position - c[t.WINDOW] + 1, 0)
+    if c[t.CHUNK] != 0:
+        return position // c[t.CHUNK] * c[t.CHUNK]
+    return np.int64(0)
+
+
+@inner_kernel
 def _softmax(c, node, row, low, width, scales, facts):
     """Scores of `width` slots from `low` on become softmax weights of what the node sees among the
     places of the span, zero for all other slots; the span's maximum and sum go to its facts.
@@ -49,6 +62,8 @@ def _softmax(c, node, row, low, width, scales, facts):
     With scaled values the weights are multiplied by the values' scales.
     """
     own = node_entry(c, node, t.RUN)
+    if c[t.SOFTCAP] != 0:
+        call_row(c[t.SOFTCAP], (row, row, width >> 4, c[t.SOFTCAP_BITS]))
     places = min(node_entry(c, node, t.POSITION) + 1 - low, SPAN)
     if places <= 0:
         return
@@ -61,6 +76,8 @@ def _softmax(c, node, row, low, width, scales, facts):
                 store_float(scales + SCORES_STRIDE + 4 * place, load_float(scales + 4 * place))
             scales += SCORES_STRIDE
             _gather(extra, low, run, places, scales)
+    hidden = first_seen(c, node_entry(c, node, t.POSITION)) - low
+    _fill(row, 0, min(hidden, places), _HIDDEN)
     padded = (places + 15) & ~15
     _fill(row, places, padded, np.float32(-np.inf))
     part, vectors = c[t.FACTS_STRIDE] // 3, padded >> 4

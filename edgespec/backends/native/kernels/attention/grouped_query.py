@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgespec.backends.native.kernels import table as t
-from edgespec.backends.native.kernels.attention.attend_span import attend_span
+from edgespec.backends.native.kernels.attention.attend_span import attend_span, first_seen
 from edgespec.backends.native.kernels.attention.spans import ROW_BLOCK, ROWS_PER_ITEM, SPAN
 from edgespec.backends.native.kernels.codegen.intrinsics import call_row, load_float, store_float
 from edgespec.backends.native.kernels.kv.places import node_entry, part_entry, turn_head
@@ -101,22 +101,45 @@ def put_query(c, head, row, query):
 
 
 @inner_kernel
-def _combine(c, head, node, member, num_rows, region_row):
+def _add_sinks(c, sinks, num_rows, mixed, facts):
+    """One more span for each row, whose score is its head's sink and whose values are zero; all are
+    f32 at addresses, `sinks` [rows].
+    """
+    part = c[t.FACTS_STRIDE] // 3
+    for row in range(num_rows):
+        place = facts + row * c[t.FACTS_STRIDE]
+        store_float(place, load_float(sinks + 4 * row))
+        store_float(place + part, np.float32(1.0))
+        store_float(place + 2 * part, np.float32(0.0))
+        for i in range(c[t.HEAD_PAD]):
+            store_float(mixed + row * c[t.MIXED_STRIDE] + 4 * i, np.float32(0.0))
+
+
+@inner_kernel
+def _combine(c, head, node, member, num_rows, region_row, sinks):
     """Put the spans of rows together that belong to one node, from one of its group's members on,
     into ATTENDED.
     """
     group = c[t.NUM_HEADS] // c[t.NUM_KV_HEADS]
     output = c[t.ATTENDED + t.FLOATS] + node * c[t.ATTENDED + t.FLOATS_STRIDE]
     output += 4 * (head * group + member) * c[t.HEAD_DIM]
-    seen = node_entry(c, node, t.POSITION) + 1
+    position = node_entry(c, node, t.POSITION)
+    begin = first_seen(c, position) // SPAN
+    spans = (position + SPAN) // SPAN - begin
+    mixed = c[t.MIXED] + region_row * c[t.MIXED_STRIDE] + 4 * c[t.HEAD_PAD] * begin
+    facts = c[t.FACTS] + region_row * c[t.FACTS_STRIDE] + 4 * begin
+    if sinks != 0:
+        own = sinks + 4 * (head * group + member)
+        _add_sinks(c, own, num_rows, mixed + 4 * c[t.HEAD_PAD] * spans, facts + 4 * spans)
+        spans += 1
     call_row(
         c[t.ATTENTION + t.COMBINE],
         (
-            c[t.MIXED] + region_row * c[t.MIXED_STRIDE],
+            mixed,
             c[t.MIXED_STRIDE],
-            c[t.FACTS] + region_row * c[t.FACTS_STRIDE],
+            facts,
             c[t.FACTS_STRIDE],
-            (seen + SPAN - 1) // SPAN,
+            spans,
             output,
             c[t.HEAD_DIM],
             num_rows,
@@ -127,13 +150,13 @@ def _combine(c, head, node, member, num_rows, region_row):
 
 
 @inner_kernel
-def finish_node(c, node, num_nodes):
+def finish_node(c, node, num_nodes, sinks):
     """Fill the node's row of ATTENDED, when threads shared spans."""
     if num_nodes > c[t.SPLIT_NODES]:
         return
     group, row = c[t.NUM_HEADS] // c[t.NUM_KV_HEADS], first_query(c, node)
     for head in range(c[t.NUM_KV_HEADS]):
-        _combine(c, head, node, np.int64(0), group, head * c[t.SPLIT_ROWS] + row)
+        _combine(c, head, node, np.int64(0), group, head * c[t.SPLIT_ROWS] + row, sinks)
 
 
 @inner_kernel
@@ -142,8 +165,14 @@ def _part_nodes(c, part):
 
 
 @inner_kernel
+def _first_span(c, part):
+    """The first span that a node of the part sees: those before are out of every window."""
+    return first_seen(c, part_entry(c, part, t.LENGTH)) // SPAN
+
+
+@inner_kernel
 def _num_spans(c, part):
-    return (part_entry(c, part, t.END) + SPAN - 1) // SPAN
+    return (part_entry(c, part, t.END) + SPAN - 1) // SPAN - _first_span(c, part)
 
 
 @inner_kernel
@@ -156,7 +185,7 @@ def _num_units(c, part, by_span):
 
 
 @inner_kernel
-def attend_share(c, thread, layer, num_nodes):
+def attend_share(c, thread, layer, sinks, num_nodes):
     """This thread's share of attention: spans of all rows when nodes are few, else rows."""
     by_span, count, spans = num_nodes <= c[t.SPLIT_NODES], 0, 0
     for part in range(c[t.NUM_PARTS]):
@@ -174,7 +203,7 @@ def attend_share(c, thread, layer, num_nodes):
         if by_span:
             _attend_span(c, thread, layer, part, own)
         else:
-            _attend_rows(c, thread, layer, part, own)
+            _attend_rows(c, thread, layer, sinks, part, own)
         unit = next_unit(c, thread, unit, count, num_bytes)
 
 
@@ -183,10 +212,12 @@ def _attend_span(c, thread, layer, part, unit):
     """One span of all rows of a key head, the unit being their number; the next is prepared."""
     num_rows = _part_nodes(c, part) * (c[t.NUM_HEADS] // c[t.NUM_KV_HEADS])
     spans, turns = _num_spans(c, part), (num_rows + ROW_BLOCK - 1) // ROW_BLOCK
-    head, span = unit // spans, unit % spans
-    after = (part, (unit + 1) // spans, (unit + 1) % spans)
+    begin = _first_span(c, part)
+    head, span = unit // spans, begin + unit % spans
+    after = (part, (unit + 1) // spans, begin + (unit + 1) % spans)
     if unit + 1 == c[t.NUM_KV_HEADS] * spans:
-        after = ((part + 1) % c[t.NUM_PARTS], 0, 0)
+        other = (part + 1) % c[t.NUM_PARTS]
+        after = (other, 0, _first_span(c, other))
     region = head * c[t.SPLIT_ROWS] + part_entry(c, part, t.FIRST_QUERY)
     for turn in range(turns):
         first = turn * ROW_BLOCK
@@ -195,7 +226,7 @@ def _attend_span(c, thread, layer, part, unit):
 
 
 @inner_kernel
-def _attend_rows(c, thread, layer, part, unit):
+def _attend_rows(c, thread, layer, sinks, part, unit):
     """All spans of some rows of a key head, in the thread's own region, and what they come to."""
     group, region = c[t.NUM_HEADS] // c[t.NUM_KV_HEADS], thread * ROWS_PER_ITEM
     all_rows = _part_nodes(c, part) * group
@@ -203,7 +234,8 @@ def _attend_rows(c, thread, layer, part, unit):
     head, begin = unit // per_head, unit % per_head * ROWS_PER_ITEM
     num_rows = min(ROWS_PER_ITEM, all_rows - begin)
     turns = (num_rows + ROW_BLOCK - 1) // ROW_BLOCK
-    for span in range(_num_spans(c, part)):
+    begin_span = _first_span(c, part)
+    for span in range(begin_span, begin_span + _num_spans(c, part)):
         for turn in range(turns):
             done = turn * ROW_BLOCK
             rows = (part, begin + done, min(ROW_BLOCK, num_rows - done), region + done)
@@ -213,5 +245,5 @@ def _attend_rows(c, thread, layer, part, unit):
         node, member = (begin + done) // group, (begin + done) % group
         same = min(group - member, num_rows - done)
         node += part_entry(c, part, t.FIRST_NODE)
-        _combine(c, head, node, member, same, region + done)
+        _combine(c, head, node, member, same, region + done, sinks)
         done += same

@@ -12,7 +12,7 @@ import platform
 from dataclasses import dataclass
 from functools import cache, partial
 
-from edgespec.backends.native.kernels import row_ops
+from edgespec.backends.native.kernels import activations, row_ops
 from edgespec.backends.native.kernels.attention import inner_loops
 from edgespec.backends.native.kernels.codegen import arm, x86
 from edgespec.backends.native.kernels.codegen.emit import Function
@@ -25,6 +25,7 @@ from edgespec.backends.native.kernels.codegen.machine_code import (
 from edgespec.backends.native.kernels.codegen.portable import PORTABLE
 from edgespec.backends.native.kernels.matmul import float_tile, integer_tile, plain, tile
 from edgespec.backends.native.kernels.matmul.integer_tile import Operations
+from edgespec.backends.native.kernels.moe import row_functions
 from edgespec.errors import BackendError, OptionError
 from edgespec.models.spec import TensorType
 
@@ -97,6 +98,16 @@ def operations(isa: str) -> Operations:
 def row_addresses(isa: str, interleaved: bool) -> tuple[int, ...]:
     """Where the row operations are, in the order of the kernels' table; RoPE is of two kinds."""
     return row_ops.table(interleaved, processor(isa))
+
+
+def activation_address(isa: str, name: str) -> int:
+    """Where one of `activations.FUNCTIONS` is; compiled on first use."""
+    return activations.address(name, processor(isa))
+
+
+def expert_address(isa: str, name: str) -> int:
+    """Where one of `row_functions.FUNCTIONS` is; compiled on first use."""
+    return row_functions.address(name, processor(isa))
 
 
 def emit_tile(isa: str, kind: TensorType, num_tokens: int) -> Function:

@@ -96,6 +96,14 @@ def exp(emitter: Emitter, x: Value) -> Value:
     return builder.select(low, emitter.zero(), scaled)
 
 
+def one_plus_exp(emitter: Emitter, x: Value) -> Value:
+    """1 + e**x for any x, infinity far above zero: what a sigmoid divides by."""
+    builder = emitter.builder
+    beyond = builder.fcmp_ordered(">", x, floats(88.0))
+    power = exp(emitter, builder.select(beyond, floats(88.0), x))
+    return builder.select(beyond, floats(float("inf")), builder.fadd(power, floats(1.0)))
+
+
 def larger(emitter: Emitter, left: Value, right: Value) -> Value:
     """Lane by lane the larger; `right` where either is no number."""
     return emitter.builder.select(emitter.builder.fcmp_ordered(">", left, right), left, right)

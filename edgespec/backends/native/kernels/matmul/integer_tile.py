@@ -20,9 +20,8 @@ from edgespec.backends.native.kernels.codegen.emit import (
     Value,
 )
 from edgespec.backends.native.kernels.matmul import tile
-from edgespec.models.spec import IQ4_NL_VALUES, TensorType
-
-QUADS = tile.BLOCK // 4
+from edgespec.backends.native.kernels.matmul.block import Block, Rows, unpack_block
+from edgespec.models.spec import TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,52 +47,6 @@ class Operations:
     """Most tokens `dot` takes at once in a loop; straight code hands it `TOGETHER`."""
     signed: bool = False
     """Weights that may exceed 127 count as 128 less in `dot`, so START_128 is left out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Some of a tile's rows, `lanes` from row `first` on, and how their weights are loaded."""
-
-    emitter: Emitter
-    operations: Operations
-    first: int
-
-    def quad(self, base: Value, index: int) -> Value:
-        """Quad `index` of those that start at `base`."""
-        return self.emitter.load(
-            self.emitter.address(base, 4 * (tile.TILE_ROWS * index + self.first)), self.emitter.i32
-        )
-
-    def halves(self, base: Value) -> Value:
-        """f32 from the tile's 16 f16 at `base`."""
-        return self.emitter.half_vector(self.emitter.address(base, 2 * self.first))
-
-    def octets(self, base: Value) -> Value:
-        """int8 from the tile's 16 bytes at `base`."""
-        return self.emitter.load(self.emitter.address(base, self.first), self.emitter.i8)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A run of quads that share one scale: where its integer sum starts and what it is multiplied
-    by.
-    """
-
-    quads: list[Value]
-    largest: int
-    """The largest weight a quad can hold."""
-    start_plane: int | None
-    scale: Value
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One block of 32 columns of 16 rows, unpacked: its parts and, for types that have one, the
-    minimum.
-    """
-
-    parts: list[Part]
-    minimum: Value | None = None
 
 
 TOGETHER = 4
@@ -137,7 +90,8 @@ def emit_tile(kind: TensorType, num_tokens: int, operations: Operations) -> Func
             ahead = emitter.address(weights, (index, block_bytes), distance)
             emitter.prefetch(ahead, block_bytes, level)
         for part, first in enumerate(parts):
-            block = _unpack(Rows(emitter, operations, first), layout, weights, scales, index)
+            rows = Rows(emitter, operations.lookup, first)
+            block = unpack_block(rows, layout, weights, scales, index)
             for group in tokens(max(TOGETHER, operations.tokens), operations.tokens):
                 places = [emitter.address(part, (token, len(parts))) for token in group]
                 slots = [emitter.slot(sums, place) for place in places]
@@ -193,26 +147,44 @@ def _add_block(
             for meta in metas
         ]
 
-    totals = [builder.load(slot) for slot in slots]
+    totals = before = [builder.load(slot) for slot in slots]
     factors = of_plane(tile.SCALE, F32)
+    own_minima = block.parts[0].minimum is not None
+    if own_minima:  # the block is added up first, then multiplied by the factor
+        totals = [emitter.zero() for _ in tokens]
     done = 0
     for part in block.parts:
-        plane = part.start_plane
-        if plane is None or (operations.signed and plane == tile.START_128):
+        start = part.start
+        if start is None or (operations.signed and start.plane == tile.START_128):
             starts = [emitter.constant(0) for _ in tokens]
         else:
-            starts = of_plane(plane, I32)
+            starts = [start.shifted(emitter, value) for value in of_plane(start.plane, I32)]
         own = [emitter.address(row, 4 * done) for row in rows]
         sums = operations.dot(emitter, starts, part.quads, own, part.largest)
         done += len(part.quads)
         totals = [
-            emitter.fma(builder.sitofp(acc, emitter.f32), builder.fmul(part.scale, factor), total)
+            emitter.fma(
+                builder.sitofp(acc, emitter.f32),
+                part.scale if own_minima else builder.fmul(part.scale, factor),
+                total,
+            )
             for acc, factor, total in zip(sums, factors, totals, strict=True)
         ]
     if block.minimum is not None:
         totals = [
             emitter.fma(block.minimum, block_sum, total)
             for block_sum, total in zip(of_plane(tile.SUM, F32), totals, strict=True)
+        ]
+    if own_minima:
+        for plane, part in zip(tile.HALF_STARTS, block.parts, strict=True):
+            half_sums = [builder.sitofp(value, emitter.f32) for value in of_plane(plane, I32)]
+            totals = [
+                emitter.fma(part.minimum, half_sum, total)
+                for half_sum, total in zip(half_sums, totals, strict=True)
+            ]
+        totals = [
+            emitter.fma(total, factor, running)
+            for total, factor, running in zip(totals, factors, before, strict=True)
         ]
     for total, slot in zip(totals, slots, strict=True):
         builder.store(total, slot)
@@ -227,83 +199,3 @@ def finish(emitter: Emitter, slot: Value, place: Value, accumulate: Value) -> No
             emitter.store(builder.fadd(emitter.load(place, emitter.f32, 4), result), place)
         with otherwise:
             emitter.store(result, place)
-
-
-def _unpack(rows: Rows, layout: tile.Layout, weights: Value, scales: Value, index: Value) -> Block:
-    """The block at an index: its quads as unsigned bytes, its scales and minimum as floats."""
-    emitter, builder = rows.emitter, rows.emitter.builder
-    base = emitter.address(weights, (index, 64 * layout.bits))
-    if layout.bits == 8:
-        quads = [rows.quad(base, i) for i in range(QUADS)]
-    else:
-        quads = _with_high_bits(rows, layout.bits - 4, _nibbles(rows, base), base)
-    largest = (1 << layout.bits) - 1
-    if layout.codebook:
-        table = bytes(value + layout.offset for value in IQ4_NL_VALUES)
-        quads = [rows.operations.lookup(emitter, table, quad) for quad in quads]
-        largest = max(table)
-
-    # f16 first; in super-blocks, they are multiplied by bytes of each part or block
-    group = builder.udiv(index, emitter.integer(layout.blocks))
-    sub = builder.urem(index, emitter.integer(layout.blocks))
-    base = emitter.address(scales, (group, layout.scale_bytes))
-    factors = emitter.address(base, 64 if layout.minimum else 32)
-
-    def multiplied(half: Value, place: Value) -> Value:
-        if layout.blocks == 1:
-            return half
-        convert = builder.uitofp if layout.minimum else builder.sitofp
-        return builder.fmul(half, convert(rows.octets(place), emitter.f32))
-
-    step = rows.halves(base)
-    planes = _START_PLANES[layout.offset, layout.parts]
-    width = QUADS // layout.parts
-    parts = []
-    for part, plane in enumerate(planes):
-        place = emitter.address(factors, (sub, 16 * layout.parts), 16 * part)
-        some = quads[width * part : width * (part + 1)]
-        parts.append(Part(some, largest, plane, multiplied(step, place)))
-    if not layout.minimum:
-        return Block(parts)
-    place = emitter.address(factors, 16 * layout.blocks, (sub, 16))
-    minimum = multiplied(rows.halves(emitter.address(base, 32)), place)
-    return Block(parts, builder.fneg(minimum))
-
-
-_START_PLANES: dict[tuple[int, int], tuple[int | None, ...]] = {
-    (0, 1): (None,),
-    (8, 1): (tile.START_8,),
-    (16, 1): (tile.START_16,),
-    (128, 1): (tile.START_128,),
-    (32, 2): (tile.START_32_LOW, tile.START_32_HIGH),
-}
-"""Where the integer sums of a block's parts start, by the weights' offset and number of parts."""
-
-
-def _nibbles(rows: Rows, base: Value) -> list[Value]:
-    """8 quads from 4 loads: low nibbles are quads 0..3, high nibbles quads 4..7."""
-    emitter, builder = rows.emitter, rows.emitter.builder
-    raw = [rows.quad(base, i) for i in range(QUADS // 2)]
-    mask, four = emitter.constant(0x0F0F0F0F), emitter.constant(4)
-    low = [builder.and_(value, mask) for value in raw]
-    return low + [builder.and_(builder.lshr(value, four), mask) for value in raw]
-
-
-def _with_high_bits(rows: Rows, num_bits: int, quads: list[Value], base: Value) -> list[Value]:
-    """Quads with the bits above their nibbles, which lie `num_bits` for a quad in a byte."""
-    if num_bits == 0:
-        return quads
-    emitter, builder = rows.emitter, rows.emitter.builder
-    in_word = 8 // num_bits
-    above = emitter.address(base, 256)
-    words = [rows.quad(above, i) for i in range(QUADS // in_word)]
-    mask = emitter.constant(((1 << num_bits) - 1) * 0x10101010)
-    found = []
-    for index, quad in enumerate(quads):
-        bits, up = words[index // in_word], 4 - num_bits * (index % in_word)
-        if up > 0:
-            bits = builder.shl(bits, emitter.constant(up))
-        elif up < 0:
-            bits = builder.lshr(bits, emitter.constant(-up))
-        found.append(builder.or_(quad, builder.and_(bits, mask)))
-    return found

@@ -16,6 +16,7 @@ from edgespec.backends.native.kernels.codegen.intrinsics import (
     fma,
     load_byte,
     load_float,
+    load_int,
     store_float,
 )
 from edgespec.backends.native.kernels.matmul import tile
@@ -24,6 +25,7 @@ from edgespec.models.spec import TensorType
 from edgespec.system.jit import callback, inlined_kernel
 
 _ROWS, _BLOCK = tile.TILE_ROWS, tile.BLOCK
+_THIRTY_SECOND = np.float32(1 / 32)
 
 
 @inlined_kernel
@@ -34,7 +36,7 @@ def _store(place, value, accumulate):
 def plain_tile(kind: TensorType) -> Callable[..., None]:
     """The tile function of a type, uncompiled."""
     layout = tile.FORMATS[kind].layout
-    width = _BLOCK // layout.parts
+    width, own_minima = _BLOCK // layout.parts, layout.minimum and layout.parts > 1
 
     # fmt: off
     def integer_tile(weights, scales, quants, planes, output, num_blocks, quants_stride, row_stride,
@@ -45,17 +47,27 @@ def plain_tile(kind: TensorType) -> Callable[..., None]:
             for row in range(_ROWS):
                 total = np.float32(0.0)
                 for block in range(num_blocks):
-                    factor = load_float(meta + 4 * block)
+                    factor = weigh = load_float(meta + 4 * block)
+                    before = total
+                    if own_minima:  # the block is added up first, then multiplied by the factor
+                        total, weigh = np.float32(0.0), np.float32(1.0)
                     for part in range(layout.parts):
                         acc = 0
                         for column in range(part * width, part * width + width):
                             value = (load_byte(quant + block * _BLOCK + column) ^ 128) - 128
                             acc += weight_at(layout, weights, block, row, column) * value
-                        scale = scale_at(layout, scales, block, part, row) * factor
+                        scale = scale_at(layout, scales, block, part, row) * weigh
                         total = fma(np.float32(acc), scale, total)
-                    if layout.minimum:
+                    if layout.minimum and not own_minima:
                         block_sum = load_float(meta + tile.SUM * plane_stride + 4 * block)
-                        total = fma(-minimum_at(layout, scales, block, row), block_sum, total)
+                        total = fma(-minimum_at(layout, scales, block, 0, row), block_sum, total)
+                    if own_minima:
+                        for part in range(layout.parts):
+                            place = meta + (tile.START_32_LOW + part) * plane_stride + 4 * block
+                            minimum = minimum_at(layout, scales, block, part, row)
+                            half_sum = np.float32(load_int(place))
+                            total = fma(minimum * _THIRTY_SECOND, half_sum, total)
+                        total = fma(total, factor, before)
                 _store(output + token * output_stride + 4 * row, total, accumulate)
 
     # fmt: off

@@ -36,10 +36,16 @@ A block of quantised weights, 32 columns of 16 rows, lies like this; each word i
     4, 5, 6 bits        4 words: quad i in the low halves of the bytes, quad i + 4 in the high ones
     then, of 5 bits     1 word: bit i of a byte is the fifth bit of the byte's weight in quad i
     then, of 6 bits     2 words of four quads each: bits 2 i and 2 i + 1 likewise
+    2, 3 bits           2 words of four quads each: bits 2 i and 2 i + 1 of a byte are quad i's
+    then, of 3 bits     1 word: bit i of a byte is the third bit of the byte's weight in quad i
 
 Its scales are 16 f16 and, for types that have one, 16 f16 minima. In super-blocks of 256 columns
 these are followed by bytes that multiply them: 16 for each part of a block that has its own scale,
-part after part, then 16 for each block's minimum.
+part after part, then 16 for each block's minimum; in Q2_K scale and minimum of a part share a byte.
+Scales of MXFP4 and NVFP4 are floats of 8 bits, 16 for each part.
+
+Weights of table-lookup types are places in a table of 16, found by one permutation of bytes. Those
+of grid types are unpacked to such places, which need no gathering: 3 or 4 bits a weight.
 
 A tile function, the same for all types and instruction sets, takes twelve 64-bit integers:
 
@@ -60,6 +66,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from edgespec.models.gguf import codebooks
 from edgespec.models.spec import TensorType
 
 TILE_ROWS = 16
@@ -73,14 +80,15 @@ START_128 = 1
 START_8 = 2
 """i32: -8 times the block's integer sum (Q4_0)."""
 START_32_LOW = 3
-"""i32: -32 times the sum of the block's first half (Q6_K)."""
+"""i32: -32 times the sum of the block's first half (Q6_K; others shift it)."""
 START_32_HIGH = 4
-"""i32: -32 times the sum of the block's second half (Q6_K)."""
+"""i32: -32 times the sum of the block's second half (Q6_K; others shift it)."""
 SUM = 5
 """f32: the scale times the block's integer sum (types with a minimum)."""
 START_16 = 6
-"""i32: -16 times the block's integer sum (Q5_0)."""
+"""i32: -16 times the block's integer sum (Q5_0; others shift it)."""
 NUM_PLANES = 7
+HALF_STARTS = (START_32_LOW, START_32_HIGH)
 
 INTEGER_SIZES = (1, 2, 3, 4, 6, 8, 48)
 """Numbers of tokens a tile function is made for; other n are padded up to the next.
@@ -102,10 +110,17 @@ def padded(num_tokens: int) -> int:
     )
 
 
+HALF, E8M0, E4M3 = range(3)
+"""What a type's steps are: f16; the exponent of half a power of two; halves of unsigned floats with
+4 bits of exponent and 3 of mantissa.
+"""
+
+
 class Layout(NamedTuple):
     """How weights of one type are packed, in numbers that kernels can be handed.
 
-    A weight is `step * (quant - offset) - minimum`; with a codebook, the quant is looked up first.
+    A weight is `step * (quant - offset) - minimum`; with a codebook, the quant is looked up, and
+    the offset is what the looked-up values have on top while they are multiplied.
     """
 
     bits: int
@@ -113,17 +128,26 @@ class Layout(NamedTuple):
     scale_bytes: int = 0
     """Of 16 rows of one block or super-block."""
     blocks: int = 1
-    """Blocks of 32 columns that share f16 scales: 8 in super-blocks."""
+    """Blocks of 32 columns whose scales lie together: 8 in super-blocks, which share f16 ones."""
     parts: int = 1
     """Parts of a block with a scale of their own."""
     offset: int = 0
     """What was added to make weights unsigned."""
     minimum: bool = False
     """Whether blocks have a minimum; factors are unsigned in types that do, signed in others."""
-    codebook: bool = False
-    """Whether quants are places in the table of IQ4_NL."""
+    codebook: int = codebooks.NO_CODEBOOK
+    """The table in `codebooks.py` that quants are places in."""
     upper_half: bool = False
     """Whether a float of 16 bits is the upper half of an f32 (BF16)."""
+    factors: int = 0
+    """Bits of what multiplies f16 scales in each part: 8, or 4 below the 4 of the part's minimum.
+    """
+    step: int = HALF
+    """What scales are; those that are not f16 are bytes of their own in each part."""
+    unit: float = 1.0
+    """A power of two that steps are multiplied by."""
+    raised: int = 0
+    """Bits by which quants are shifted left when they are taken out of a word, for the offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +192,12 @@ class TileFormat:
         return -(-num_rows // TILE_ROWS) * sum(self.tile_bytes(num_columns))
 
 
+def _super(bits: int, parts: int, offset: int, codebook: int = 0, unit: float = 1.0) -> Layout:
+    """Super-blocks without minima: an f16, and a factor for each part of their 8 blocks."""
+    scale_bytes = 32 + 8 * parts * TILE_ROWS
+    return Layout(bits, scale_bytes, 8, parts, offset, codebook=codebook, factors=8, unit=unit)
+
+
 FORMATS: dict[TensorType, TileFormat] = {
     kind: TileFormat(kind, layout)
     for kind, layout in {
@@ -179,10 +209,24 @@ FORMATS: dict[TensorType, TileFormat] = {
         TensorType.Q4_1: Layout(4, 64, minimum=True),
         TensorType.Q5_0: Layout(5, 32, offset=16),
         TensorType.Q5_1: Layout(5, 64, minimum=True),
-        TensorType.IQ4_NL: Layout(4, 32, offset=128, codebook=True),
-        TensorType.Q4_K: Layout(4, 64 + 256, blocks=8, minimum=True),
-        TensorType.Q5_K: Layout(5, 64 + 256, blocks=8, minimum=True),
-        TensorType.Q6_K: Layout(6, 32 + 256, blocks=8, parts=2, offset=32),
+        TensorType.IQ4_NL: Layout(4, 32, offset=128, codebook=codebooks.IQ4_NL),
+        TensorType.Q4_K: Layout(4, 64 + 256, blocks=8, minimum=True, factors=8),
+        TensorType.Q5_K: Layout(5, 64 + 256, blocks=8, minimum=True, factors=8),
+        TensorType.Q6_K: Layout(6, 32 + 256, blocks=8, parts=2, offset=32, factors=8),
+        TensorType.IQ4_XS: _super(4, 1, 128, codebooks.IQ4_NL),
+        TensorType.MXFP4: Layout(4, 16, offset=16, codebook=codebooks.FP4, step=E8M0),
+        TensorType.NVFP4: Layout(4, 64, 2, 2, offset=32, codebook=codebooks.FP4, step=E4M3),
+        TensorType.Q3_K: _super(3, 2, 32, unit=1 / 8)._replace(raised=3),
+        TensorType.Q2_K: Layout(2, 64 + 256, blocks=8, parts=2, minimum=True, factors=4),
+        TensorType.IQ3_S: _super(4, 1, 16, codebooks.IQ3_S),
+        TensorType.IQ3_XXS: _super(4, 1, 64, codebooks.IQ3_XXS, 1 / 4),
+        TensorType.IQ2_S: _super(3, 2, 64, codebooks.IQ2, 1 / 8),
+        TensorType.IQ2_XS: _super(3, 2, 64, codebooks.IQ2, 1 / 8),
+        TensorType.IQ2_XXS: _super(3, 1, 64, codebooks.IQ2, 1 / 8),
+        TensorType.IQ1_M: _super(3, 2, 32, codebooks.IQ1, 1 / 8),
+        TensorType.IQ1_S: _super(3, 1, 16, codebooks.IQ1, 1 / 8),
+        TensorType.TQ2_0: Layout(2, 32, blocks=8, offset=8, codebook=codebooks.TERNARY),
+        TensorType.TQ1_0: Layout(2, 32, blocks=8, offset=8, codebook=codebooks.TERNARY),
     }.items()
 }
 

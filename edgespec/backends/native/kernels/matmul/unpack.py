@@ -15,11 +15,11 @@ from edgespec.backends.native.kernels.codegen.intrinsics import (
     load_short,
 )
 from edgespec.backends.native.kernels.matmul import tile
-from edgespec.models.spec import IQ4_NL_VALUES
+from edgespec.models.gguf import codebooks
 from edgespec.system.jit import inlined_kernel, inner_kernel, kernel
 
 _ROWS = tile.TILE_ROWS
-_CODEBOOK = np.array(IQ4_NL_VALUES)
+_CODEBOOKS = np.array(codebooks.CODEBOOKS)
 
 
 @inlined_kernel
@@ -40,37 +40,59 @@ def weight_at(layout, weights, block, row, column):
     place = weights + block * (64 * layout.bits) + 4 * row + (column & 3)
     if layout.bits == 8:
         return load_byte(place + 64 * quad) - layout.offset
-    weight = load_byte(place + 64 * (quad & 3)) >> (quad & 4) & 15
-    if layout.codebook:
-        return _CODEBOOK[weight]
-    if layout.bits == 5:
+    if layout.bits >= 4:
+        weight = load_byte(place + 64 * (quad & 3)) >> (quad & 4) & 15
+    else:
+        weight = load_byte(place + 64 * (quad >> 2)) >> 2 * (quad & 3) & 3
+    if layout.bits == 3:
+        weight |= (load_byte(place + 128) >> quad & 1) << 2
+    elif layout.bits == 5:
         weight |= (load_byte(place + 256) >> quad & 1) << 4
     elif layout.bits == 6:
         weight |= (load_byte(place + 256 + 64 * (quad >> 2)) >> 2 * (quad & 3) & 3) << 4
-    return weight - layout.offset
+    if layout.codebook:
+        return _CODEBOOKS[layout.codebook, weight]
+    return (weight << layout.raised) - layout.offset
 
 
 @inlined_kernel
 def scale_at(layout, scales, block, part, row):
     """What the integers of a part of a block are multiplied by, f32."""
     place = scales + block // layout.blocks * layout.scale_bytes
-    step = half_to_float(load_short(place + 2 * row))
-    if layout.blocks == 1:
+    index = (block % layout.blocks * layout.parts + part) * _ROWS + row
+    if layout.step != tile.HALF:
+        return _small_float(layout, load_byte(place + index))
+    step = half_to_float(load_short(place + 2 * row)) * np.float32(layout.unit)
+    if layout.factors == 0:
         return step
-    place += 64 if layout.minimum else 32
-    factor = load_byte(place + (block % layout.blocks * layout.parts + part) * _ROWS + row)
+    factor = load_byte(place + (64 if layout.minimum else 32) + index)
+    if layout.factors == 4:
+        factor &= 15
     return step * np.float32(factor if layout.minimum else (factor ^ 128) - 128)
 
 
 @inlined_kernel
-def minimum_at(layout, scales, block, row):
-    """What is taken off each weight of a block, f32; only for types that have minima."""
+def _small_float(layout, byte):
+    """The f32 that a scale of 8 bits stands for."""
+    if layout.step == tile.E8M0:
+        return bits_to_float(np.int32((byte - 1) << 23 if byte > 1 else 0x00200000 << byte))
+    if byte == 127:  # not a number, which ggml takes for zero
+        return np.float32(0.0)
+    return half_to_float(np.uint16((byte & 127) << 7)) * np.float32(128.0)
+
+
+@inlined_kernel
+def minimum_at(layout, scales, block, part, row):
+    """What is taken off each weight of a part of a block, f32; only for types that have minima."""
     place = scales + block // layout.blocks * layout.scale_bytes
     step = half_to_float(load_short(place + 2 * _ROWS + 2 * row))
-    if layout.blocks == 1:
+    if layout.factors == 0:
         return step
-    place += 64 + (layout.blocks + block % layout.blocks) * _ROWS
-    return step * np.float32(load_byte(place + row))
+    inside = block % layout.blocks
+    if layout.factors == 4:
+        byte = load_byte(place + 64 + (inside * layout.parts + part) * _ROWS + row)
+        return step * np.float32(byte >> 4)
+    return step * np.float32(load_byte(place + 64 + (layout.blocks + inside) * _ROWS + row))
 
 
 @kernel
@@ -98,9 +120,10 @@ def _unpack_row(layout, weights, scales, row, out):
         return
     width = tile.BLOCK // layout.parts
     for block in range(columns // tile.BLOCK):
-        minimum = minimum_at(layout, scales, block, row) if layout.minimum else np.float32(0.0)
         for part in range(layout.parts):
-            scale = scale_at(layout, scales, block, part, row)
+            scale, minimum = scale_at(layout, scales, block, part, row), np.float32(0.0)
+            if layout.minimum:
+                minimum = minimum_at(layout, scales, block, part, row)
             for column in range(part * width, part * width + width):
                 weight = weight_at(layout, weights, block, row, column)
                 out[block * tile.BLOCK + column] = np.float32(weight) * scale - minimum

@@ -1,0 +1,131 @@
+"""Keys and values of all sequences of a native target: an arena for each shape of attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.backends.native.kernels.kv import places as kv_places
+from edgespec.backends.native.recurrent.passes import RecurrentPasses
+from edgespec.backends.native.recurrent.tables import HybridTables
+from edgespec.backends.native.shapes import Shape
+from edgespec.backends.sequence import KvSequence
+from edgespec.errors import BackendError
+from edgespec.memory.kv.arena import BlockTable, KvArena
+from edgespec.memory.kv.sequence_tables import SequenceTables
+from edgespec.memory.plan.native_sizes import KEPT_BEHIND
+from edgespec.memory.plan.plan import Plan
+
+Tables = BlockTable | SequenceTables
+"""What is kept of a sequence: in one arena, or in several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A copy of the committed keys and values."""
+
+    length: int
+    firsts: list[int]
+    """The first position that each shape's blocks hold."""
+    blocks: list[NDArray[np.uint8]]
+    state: tuple[NDArray[np.uint8], int] | None = None
+    """Of recurrent layers, and its parity."""
+
+
+class KvStore:
+    """The arenas, and what happens to a sequence's blocks in them, and to its recurrent states."""
+
+    def __init__(
+        self, shapes: list[Shape], plan: Plan, recurrent: RecurrentPasses | None = None
+    ) -> None:
+        rows = max(plan.prefill_chunk, plan.max_nodes)
+        size = (plan.context_length, plan.kv_type, plan.sequences, rows)
+        self._shapes, self._recurrent = shapes, recurrent
+        self.arenas = [shape.arena(*size) for shape in shapes]
+        self.only: KvArena | None = self.arenas[0] if len(shapes) == 1 else None
+        """The arena of a model that has one and keeps all positions in it."""
+        if recurrent is not None or any(shape.attention.reach for shape in shapes):
+            self.only = None
+
+    def open(self) -> Tables:
+        """The tables of an empty sequence."""
+        if self.only is not None:
+            return self.only.table()
+        tables = [arena.table() for arena in self.arenas]
+        if self._recurrent is None:
+            return SequenceTables(tables)
+        return HybridTables(tables, self._recurrent, self._recurrent.sequence())
+
+    def commit(
+        self,
+        tables: Sequence[NDArray[np.int64]],
+        sequence: KvSequence,
+        path: Sequence[int],
+        slots: Sequence[int],
+    ) -> None:
+        """Keep a path of nodes of the last pass: move what lies in slots past the committed
+        positions, ascending, to where these end. `tables` are the kernels', one for each shape.
+        """
+        if self._recurrent is not None:
+            sequence.state.states.commit(path)
+        length = sequence.length
+        is_placed = not slots or slots[-1] == len(slots) - 1
+        for shape, c, own in zip(self._shapes, tables, sequence.state.tables, strict=True):
+            blocks, layers = own.addresses.ctypes.data, len(shape.layers)
+            for place, slot in () if is_placed else enumerate(slots):
+                if slot != place:  # ascending, so a source is read before it is overwritten
+                    kv_places.move_kv(c, blocks, layers, length + slot, length + place)
+        self.drop(sequence, length + len(slots))
+
+    def drop(self, sequence: KvSequence, length: int) -> None:
+        """Give back what no window sees any more of a sequence that has become so long."""
+        for shape, own in zip(self._shapes, sequence.state.tables, strict=True):
+            if shape.attention.reach:
+                own.drop(shape.first_needed(max(length - KEPT_BEHIND, 0)))
+
+    def rewindable(self, sequence: KvSequence, length: int) -> int:
+        """`KvSequence.rewindable`: to where states are known, and nowhere but to the start once a
+        window has moved on too far.
+        """
+        if self._recurrent is not None:
+            length = sequence.state.states.rewindable(length)
+        for shape, table in zip(self._shapes, sequence.state.tables, strict=True):
+            if table.first_position > shape.first_needed(length):
+                return 0
+        return length
+
+    def snapshot(self, sequence: KvSequence) -> Snapshot:
+        blocks = [content.copy() for content in sequence.state.contents(sequence.length)]
+        firsts = [table.first_position for table in sequence.state.tables]
+        state = None
+        if self._recurrent is not None:
+            self._recurrent.settle(sequence.state.states)
+            state = sequence.state.states.copy()
+        return Snapshot(sequence.length, firsts, blocks, state)
+
+    def restore(self, sequence: KvSequence, snapshot: Any) -> int:
+        """Fill a sequence with a snapshot; returns its length."""
+        if not isinstance(snapshot, Snapshot):
+            raise BackendError(f"a native target cannot restore a {type(snapshot).__name__}")
+        for table, first in zip(sequence.state.tables, snapshot.firsts, strict=True):
+            if table.first_position != first:
+                table.begin_at(first)
+        own = sequence.state.own_contents(0, snapshot.length)
+        for content, saved in zip(own, snapshot.blocks, strict=True):
+            content[:] = saved
+        if self._recurrent is not None:
+            sequence.state.states.replace(snapshot.state, snapshot.length)
+        return snapshot.length
+
+    @property
+    def kind(self) -> str:
+        """What makes blocks of one store worth nothing to another."""
+        return repr([(each.kv_type, each.layout, each.block_bytes) for each in self.arenas])
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(arena.size_bytes for arena in self.arenas)

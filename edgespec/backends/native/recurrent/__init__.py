@@ -1,0 +1,1 @@
+"""Sequences of models with recurrent layers: their states, and what waits to go into them."""
