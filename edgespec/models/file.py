@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from edgespec.models.template import ChatTemplate
     from edgespec.models.tokenizers.tokenizer import Tokenizer
 
-_LAST_NORM = "output_norm.weight"
-
 
 class ModelFile:
     """A validated model file; tensors are read on demand into memory of the caller's own."""
@@ -56,8 +54,8 @@ class ModelFile:
         two trained models hardly share.
         """
         digest = hashlib.blake2b(repr((self.spec, self.size_bytes)).encode(), digest_size=16)
-        if _LAST_NORM in self.tensors:
-            digest.update(self.rows(_LAST_NORM).tobytes())
+        if self.spec.last_norm in self.tensors:
+            digest.update(self.rows(self.spec.last_norm).tobytes())
         return digest.digest()
 
     def content_fingerprint(self) -> bytes:
