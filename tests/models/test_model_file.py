@@ -126,7 +126,6 @@ UNSUPPORTED = {
         r"2 tensors of type Q3_K \(first 'blk.0.ffn_up.weight'\); supported are F32, F16, BF16, "
         r"Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q4_K, Q5_K, Q6_K.*llama-quantize",
     ),
-    "split": (bad(metadata={"split.count": 3, "split.no": 1}), "part 2 of 3; merge"),
     "experts": (bad(metadata={"llama.expert_count": 8}), "mixes 8 experts"),
     "yarn": (bad(metadata={"llama.rope.scaling.type": "yarn"}), "scaling is 'yarn'"),
     "attention factor": (bad(metadata={"llama.rope.scaling.attn_factor": 1.5}), "attn_factor"),
