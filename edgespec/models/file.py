@@ -16,6 +16,7 @@ from edgespec.models.gguf.dequantise import dequantise
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import GgufHeader, MetadataValue
 from edgespec.models.gguf.keys import Keys
+from edgespec.models.gguf.parts import JoinedSource
 from edgespec.models.spec import ModelSpec, TensorInfo
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ class ModelFile:
 
     format = "gguf"
 
-    def __init__(self, source: FileSource, header: GgufHeader, spec: ModelSpec) -> None:
+    def __init__(
+        self, source: FileSource | JoinedSource, header: GgufHeader, spec: ModelSpec
+    ) -> None:
         self._source = source
         self._tokenizer: Tokenizer | None = None
         self._template: ChatTemplate | None = None

@@ -135,7 +135,6 @@ UNSUPPORTED = {
         r"2 tensors of type Q8_K \(first 'blk.0.ffn_up.weight'\); supported are F32, F16, BF16, "
         r"Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q4_K, Q5_K, Q6_K, IQ4_XS.*llama-quantize",
     ),
-    "split": (bad(metadata={"split.count": 3, "split.no": 1}), "part 2 of 3; merge"),
     "rope scaling": (bad(metadata={"llama.rope.scaling.type": "ntk"}), "scaling is 'ntk'"),
     "not causal": (bad(metadata={"llama.attention.causal": False}), "not causal"),
     "narrow values": (bad(metadata={"llama.attention.value_length": 8}), "16 wide and values 8"),

@@ -21,6 +21,7 @@ from edgespec.memory.plan.native_sizes import (
     loading_bytes,
     logits_bytes,
     scratch_bytes,
+    weights_bytes,
 )
 from edgespec.memory.plan.plan import Footprint, FootprintItem
 from edgespec.memory.plan.settings import Settings

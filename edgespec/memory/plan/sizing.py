@@ -24,6 +24,7 @@ from edgespec.memory.plan.native_sizes import (
     kv_bytes,
     logits_bytes,
     scratch_bytes,
+    weights_bytes,
 )
 from edgespec.memory.plan.placement import DevicePart
 from edgespec.memory.plan.plan import Footprint
