@@ -106,8 +106,7 @@ def adapt(
                 f"{_LEAST_TOKENS}; raise --max-tokens"
             )
         budget = Budget.parse(memory, snapshot())
-        matrices_of = (info.type for info in file.tensors.values() if len(info.shape) > 1)
-        kinds = {*matrices_of, TensorType.F16}
+        kinds = backends.compiled_for("native", file) | {TensorType.F16}
         chosen, at_once = _plan(file, budget, len(layers), threads, kinds)
         warm_up("native", kinds, budget.size_bytes - chosen.planned_bytes)
         from edgespec.tools.adapt.fitting import Fitting
