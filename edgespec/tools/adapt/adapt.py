@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.backends import registry as backends
+from edgespec.backends.native.code_parts import Compiled
 from edgespec.errors import AdaptError, BudgetError, OptionError, UnsupportedModelError
 from edgespec.loading import model_drafters
 from edgespec.memory.plan.budget import Budget
@@ -172,7 +173,7 @@ def _plan(
     budget: Budget,
     num_layers: int,
     threads: int | None,
-    kinds: Collection[TensorType],
+    kinds: Collection[Compiled],
 ) -> tuple[Plan, int]:
     """How the model is loaded, and how many exits are fitted at a time, as many as there is room
     for; BudgetError when there is none for one.
