@@ -322,3 +322,13 @@ def test_nodes_without_room_are_one_sentence() -> None:
     _same(_forward(others[1], tree), expected)
     for sequence in others:
         sequence.close()
+
+
+def test_passes_are_not_interrupted() -> None:
+    """Early exits, and what fits adapters for them, are refused."""
+    target, streams = _shared("lfm2"), np.zeros((3, 4, 256), np.float32)
+    target.own.truncate(0)
+    with pytest.raises(BackendError, match="cannot leave a pass of this model early"):
+        target.own.forward_until(2, [5], [-1])
+    with pytest.raises(BackendError, match="cannot be interrupted there"):
+        target.own.trace(_tokens(4), (1, 2), streams)
