@@ -16,9 +16,10 @@ from tokenizers import Tokenizer
 from training import data
 from training.evaluate import evaluate
 from training.export import export, load_model
-from training.model import SHAPES, Shape
 from training.sample import as_chat, sample
-from training.train import Settings, run
+from training.shape import SHAPES, Shape
+from training.start import load_tokenizer
+from training.train import Settings, run, start_cooling
 
 SMOKE_SHAPE = Shape(
     width=256,
@@ -38,10 +39,18 @@ def token_folder(options: argparse.Namespace) -> Path:
 
 
 def run_folder(options: argparse.Namespace) -> Path:
-    return Path(options.out) / ("run" if options.shape == "tiny" else f"run-{options.shape}")
+    default = "run" if options.shape == "tiny" else f"run-{options.shape}"
+    return Path(options.out) / (options.run or default)
 
 
-def changed_settings(changes: list[str]) -> Settings:
+def smoke_shape(name: str) -> Shape:
+    """Return the smallest shape of the same architecture; a hybrid needs both kinds of layer."""
+    architecture = SHAPES[name].architecture
+    layers = SMOKE_SHAPE.attention_interval if architecture == "qwen35" else 2
+    return dataclasses.replace(SMOKE_SHAPE, architecture=architecture, num_layers=layers)
+
+
+def changed_settings(changes: list[str], settings: Settings) -> Settings:
     """Return the settings with `name=value` changes, each value a JSON number."""
     names = {field.name for field in dataclasses.fields(Settings)}
     values: dict[str, Any] = {}
@@ -52,24 +61,39 @@ def changed_settings(changes: list[str]) -> Settings:
                 f"no setting is called {name!r}; there are: {', '.join(sorted(names))}"
             )
         values[name] = json.loads(value)
-    return dataclasses.replace(Settings(), **values)
+    return dataclasses.replace(settings, **values)
 
 
 def do_prepare(options: argparse.Namespace) -> None:
-    """Train the tokenizer and write the token streams."""
+    """Train the tokenizer, or take that of a file, and write the token streams."""
     shape, limit = (SMOKE_SHAPE, SMOKE_RECORDS) if options.smoke else (SHAPES["tiny"], None)
-    data.prepare(options.data, token_folder(options), shape.vocab_size, limit)
+    tokenizer = None if options.start is None else load_tokenizer(options.start)
+    data.prepare(options.data, token_folder(options), shape.vocab_size, limit, tokenizer)
 
 
 def do_run(options: argparse.Namespace) -> None:
     """Train, or go on training, up to the last step."""
     if options.smoke:
-        smoke = (SMOKE_SHAPE, SMOKE_SETTINGS, False, options.start)
-        run(token_folder(options), run_folder(options), *smoke)
-        return
-    shape = SHAPES[options.shape]
-    settings = changed_settings(options.set)
-    run(token_folder(options), run_folder(options), shape, settings, start=options.start)
+        shape, settings = smoke_shape(options.shape), SMOKE_SETTINGS
+    else:
+        shape, settings = SHAPES[options.shape], Settings()
+    settings = changed_settings(options.set, settings)
+    compiled = not (options.eager or options.smoke)
+    run(token_folder(options), run_folder(options), shape, settings, compiled, options.start)
+
+
+def do_cool(options: argparse.Namespace) -> None:
+    """Let the rate of a copy of the run fall to zero, so that the run itself can go on."""
+    source = run_folder(options)
+    out = source.with_name(f"{source.name}-cool")
+    checkpoint = out / "checkpoint.pt"
+    if not checkpoint.exists():
+        start_cooling(source / "checkpoint.pt", checkpoint, 5 if options.smoke else options.steps)
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    settings = Settings(**state["settings"])
+    settings = changed_settings(options.set, settings)
+    compiled = not (options.eager or options.smoke)
+    run(token_folder(options), out, Shape(**state["shape"]), settings, compiled)
 
 
 def do_evaluate(options: argparse.Namespace) -> None:
@@ -107,6 +131,7 @@ def do_sample(options: argparse.Namespace) -> None:
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "prepare": do_prepare,
     "run": do_run,
+    "cool": do_cool,
     "evaluate": do_evaluate,
     "export": do_export,
     "plot": do_plot,
@@ -124,9 +149,18 @@ def main(arguments: list[str] | None = None) -> None:
         "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting (run)"
     )
     parser.add_argument(
-        "--from", dest="start", type=Path, metavar="FILE", help="GGUF file to start from (run)"
+        "--from",
+        dest="start",
+        type=Path,
+        metavar="FILE",
+        help="GGUF file to start from (prepare: its tokenizer; run: its weights)",
     )
     parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
+    parser.add_argument("--run", help="folder of the run, under --out (cool, export, sample, ...)")
+    parser.add_argument("--steps", type=int, default=500, help="how long the rate falls (cool)")
+    parser.add_argument(
+        "--eager", action="store_true", help="don't compile: slower steps, no wait before the first"
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--smoke", action="store_true", help="a tiny model, 20 steps, 40 records")
     parser.add_argument("--file", type=Path, help="file to write (export, plot)")

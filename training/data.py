@@ -14,7 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from training.mix import IDENTITY, SOURCES, SYSTEM_PROMPTS, SYSTEM_SHARE, Source, Stage
+from training.asks import story_prompt
+from training.mix import (
+    SOURCES,
+    STORY_SOURCES,
+    SYSTEM_PROMPTS,
+    SYSTEM_SHARE,
+    TOLD_SHARE,
+    WRITTEN_HERE,
+    Source,
+    Stage,
+)
 
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIAL_TOKENS = [END_OF_TEXT, TURN_START, TURN_END]
@@ -46,15 +56,15 @@ def record_key(record: Record) -> str:
 
 def is_held_out(source: Source, record: Record) -> bool:
     """Return whether a record is never trained on."""
-    if source.name == "identity":
+    if source.name in WRITTEN_HERE:
         return False
     return share_of(record_key(record), "split") < HELD_OUT_SHARE
 
 
 def read_source(source: Source, folder: Path) -> Iterator[Record]:
-    """Yield the records of one corpus file; `identity` is written in the recipe itself."""
-    if source.name == "identity":
-        for prompt, response in IDENTITY:
+    """Yield the records of one corpus file, or those that the recipe holds itself."""
+    if source.name in WRITTEN_HERE:
+        for prompt, response in WRITTEN_HERE[source.name]:
             yield {"prompt": prompt, "response": response}
         return
     path = folder / f"{source.name}.jsonl.gz"
@@ -79,13 +89,17 @@ def render(record: Record) -> Document:
     """Return a record's segments: plain text as it is, everything else in the chat template."""
     prompt, response = record.get("prompt") or "", record.get("response") or ""
     text = record.get("text") or ""
+    key = record_key(record)
+    if record.get("source") in STORY_SOURCES and not prompt:
+        asked = story_prompt(text, share_of(key, "ask"))
+        if asked is not None and share_of(key, "told") < TOLD_SHARE:
+            prompt, response = asked, text
     if prompt:
         turns = [*split_turns(prompt), ("assistant", response)]
     elif SPEAKER.match(text):
         turns = split_turns(text)
     else:
         return [(text + END_OF_TEXT, True)]
-    key = record_key(record)
     if share_of(key, "system") < SYSTEM_SHARE:
         chosen = int(share_of(key, "which system") * len(SYSTEM_PROMPTS))
         turns = [("system", SYSTEM_PROMPTS[chosen]), *turns]
@@ -98,11 +112,17 @@ def render(record: Record) -> Document:
     return segments
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Train a byte-level BPE with GPT-2's pre-tokenizer; the special tokens get ids 0, 1, 2."""
-    tokenizer = Tokenizer(models.BPE())
+def byte_level(model: models.BPE) -> Tokenizer:
+    """Return a tokenizer of `model` on bytes, with GPT-2's pre-tokenizer."""
+    tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Train a byte-level BPE with GPT-2's pre-tokenizer; the special tokens get ids 0, 1, 2."""
+    tokenizer = byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=SPECIAL_TOKENS,
@@ -152,16 +172,26 @@ def encode(
     return np.concatenate(ids), np.concatenate(asked)
 
 
-def prepare(folder: Path, out: Path, vocab_size: int, limit: int | None = None) -> None:
-    """Write `tokenizer.json` and the streams `books`, `tasks` and `held_out.<source>` to `out`."""
+def prepare(
+    folder: Path,
+    out: Path,
+    vocab_size: int,
+    limit: int | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> None:
+    """Write `tokenizer.json` and the streams `books`, `tasks` and `held_out.<source>` to `out`.
+
+    Without a `tokenizer`, one of `vocab_size` tokens is trained on the documents.
+    """
     out.mkdir(parents=True, exist_ok=True)
     training, held_out = gather(folder, limit)
     rng = np.random.default_rng(0)
-    everything = [document for stage in training.values() for document in stage]
-    sample = rng.permutation(len(everything))[:40_000]
-    # Special tokens are taken out first: their letters should not earn merges.
-    texts = (MARKS.sub("", "".join(text for text, _ in everything[i])) for i in sample)
-    tokenizer = train_tokenizer(texts, vocab_size)
+    if tokenizer is None:
+        everything = [document for stage in training.values() for document in stage]
+        sample = rng.permutation(len(everything))[:40_000]
+        # Special tokens are taken out first: their letters should not earn merges.
+        texts = (MARKS.sub("", "".join(text for text, _ in everything[i])) for i in sample)
+        tokenizer = train_tokenizer(texts, vocab_size)
     tokenizer.save(str(out / "tokenizer.json"))
     held_out_streams = {f"held_out.{name}": documents for name, documents in held_out.items()}
     for name, documents in (*training.items(), *held_out_streams.items()):

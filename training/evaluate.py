@@ -62,7 +62,7 @@ def score(model: TinyLlama, ids_path: Path) -> Score:
         targets = torch.from_numpy(np.stack([ids[s + 1 : s + window + 1] for s in starts]))
         wanted = torch.from_numpy(np.stack([asked[s + 1 : s + window + 1] for s in starts]))
         with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
-            *early, last = model.hidden(inputs)
+            *early, last = model.hidden(inputs)[0]
             losses = model.token_losses(last, targets)
             favourites = model.logits(last).argmax(-1)
             exit_losses = [model.token_losses(state, targets).sum().item() for state in early]

@@ -12,7 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from training.data import CHAT_TEMPLATE, SPECIAL_TOKENS
-from training.model import Shape, TinyLlama
+from training.model import TinyLlama
+from training.shape import Shape
+from training.siblings import gguf_name, to_gguf
 
 EXIT_LAYER_KEY = "edgespec.early_exit.layer"
 
@@ -27,7 +29,7 @@ def load_model(checkpoint: Path) -> TinyLlama:
 
 
 def add_architecture(writer: gguf.GGUFWriter, shape: Shape) -> None:
-    """Write the hyper-parameters that a `llama` file needs."""
+    """Write the hyper-parameters that a file of the architecture needs."""
     writer.add_block_count(shape.num_layers)
     writer.add_context_length(shape.context_tokens)
     writer.add_embedding_length(shape.width)
@@ -35,10 +37,28 @@ def add_architecture(writer: gguf.GGUFWriter, shape: Shape) -> None:
     writer.add_head_count(shape.num_heads)
     writer.add_head_count_kv(shape.num_kv_heads)
     writer.add_layer_norm_rms_eps(shape.norm_epsilon)
-    writer.add_rope_dimension_count(shape.head_width)
+    writer.add_key_length(shape.head_width)
+    writer.add_value_length(shape.head_width)
+    writer.add_rope_dimension_count(shape.rope_width)
     writer.add_rope_freq_base(shape.rope_base)
     writer.add_vocab_size(shape.vocab_size)
     writer.add_uint32(EXIT_LAYER_KEY, shape.exit_layer)
+    if shape.architecture == "qwen35":
+        # Pairs that turn with each of three positions, which are one and the same for text. A
+        # fourth position is 0 there, so the sections must hold all pairs.
+        pairs = shape.rope_width // 2
+        thirds = [(pairs + 2 - part) // 3 for part in range(3)]
+        writer.add_rope_dimension_sections([*thirds, 0])
+        writer.add_full_attention_interval(shape.attention_interval)
+        writer.add_ssm_conv_kernel(shape.conv_tokens)
+        writer.add_ssm_state_size(shape.state_width)
+        writer.add_ssm_group_count(shape.num_key_heads)
+        writer.add_ssm_time_step_rank(shape.num_value_heads)
+        writer.add_ssm_inner_size(shape.num_value_heads * shape.state_width)
+    if shape.architecture == "qwen3moe":
+        writer.add_expert_count(shape.num_experts)
+        writer.add_expert_used_count(shape.num_experts_used)
+        writer.add_expert_feed_forward_length(shape.ffn_width)
 
 
 def add_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:
@@ -63,8 +83,8 @@ def add_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:
 
 
 def add_matrix(writer: gguf.GGUFWriter, name: str, values: NDArray[np.float32]) -> None:
-    """Write a matrix [rows, columns] as Q8_0, a vector as F32."""
-    if values.ndim == 1:
+    """Write matrices [..., rows, columns] as Q8_0; vectors, short rows and routers as F32."""
+    if values.ndim == 1 or "ssm_conv1d" in name or "ffn_gate_inp" in name:
         writer.add_tensor(name, values)
         return
     kind = gguf.GGMLQuantizationType.Q8_0
@@ -74,18 +94,19 @@ def add_matrix(writer: gguf.GGUFWriter, name: str, values: NDArray[np.float32]) 
 def export(checkpoint: Path, tokenizer: Path, path: Path) -> str:
     """Write the GGUF file and return its SHA-256 in hexadecimal."""
     model = load_model(checkpoint)
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, model.shape.architecture)
     writer.add_name(path.stem.removesuffix("-q8_0"))
     writer.add_license("Apache-2.0")
     writer.add_description(
-        f"A small Llama for trying EdgeSpec; early-exit loss at layer {model.shape.exit_layer}"
+        f"A small model for trying EdgeSpec; early-exit loss at layer {model.shape.exit_layer}"
     )
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     add_architecture(writer, model.shape)
     add_tokenizer(writer, tokenizer)
     for name, parameter in model.state_dict().items():
-        add_matrix(writer, name, parameter.float().numpy())
+        values = to_gguf(name, parameter.float(), model.shape)
+        add_matrix(writer, gguf_name(name), values.numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

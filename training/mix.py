@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from training.asks import short_asks
+
 Stage = Literal["books", "tasks"]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One corpus file: its stage, and how often a record enters one pass (0.5: every other one)."""
+    """One corpus file, or one of `WRITTEN_HERE`: its stage, and how often a record enters one pass
+    (0.5: every other one).
+    """
 
     name: str
     stage: Stage
@@ -22,23 +26,24 @@ class Source:
 # GPTeacher (its writer's terms) and ECQA/ComVE (share-alike) are left out on purpose.
 SOURCES: tuple[Source, ...] = (
     Source("books_children", "books", 1.0),
-    Source("books_easy", "books", 0.35),
+    Source("books_easy", "books", 1.0),
     Source("sa_tinystories", "tasks", 3.0),
     Source("african_storybook", "tasks", 2.0),
     Source("fables_and_tales", "tasks", 1.5),
-    Source("fairytaleqa", "tasks", 0.3),
-    Source("persona_chat", "tasks", 1.0),
+    Source("fairytaleqa", "tasks", 0.5),
+    Source("persona_chat", "tasks", 1.5),
     Source("chatterbot_corpus", "tasks", 6.0),
     Source("synthetic_tasks", "tasks", 0.6),
     Source("snips_json", "tasks", 0.5),
-    Source("seed_and_p3", "tasks", 0.35),
-    Source("gsm8k_train", "tasks", 0.6),
-    Source("flan_cot", "tasks", 0.4),
+    Source("seed_and_p3", "tasks", 0.5),
+    Source("gsm8k_train", "tasks", 1.0),
+    Source("flan_cot", "tasks", 0.6),
     Source("wordnet", "tasks", 0.3),
     Source("tldr_commands", "tasks", 0.2),
     Source("taskmaster", "tasks", 0.4),
-    Source("python_functions", "tasks", 0.5),
+    Source("python_functions", "tasks", 1.0),
     Source("identity", "tasks", 40.0),
+    Source("short_asks", "tasks", 12.0),
 )
 
 # A few lines of the project's own, so that the model knows what it is when asked.
@@ -70,6 +75,16 @@ IDENTITY: tuple[tuple[str, str], ...] = (
     ("Tell me a joke.", "Why did the chicken cross the road? To get to the other side!"),
     ("Do you have feelings?", "No, I am a computer program, so I do not have feelings."),
 )
+
+# Records of the recipe's own; they are made or chosen to be known by heart, so none is held out.
+WRITTEN_HERE: dict[str, tuple[tuple[str, str], ...]] = {
+    "identity": IDENTITY,
+    "short_asks": tuple(short_asks()),
+}
+
+# Some stories without a prompt get one: the first thing a newcomer asks for is a story.
+STORY_SOURCES = frozenset({"tinystories", "african-storybook"})
+TOLD_SHARE = 0.7
 
 # Given to some conversations, so that a system message is not a surprise.
 SYSTEM_PROMPTS: tuple[str, ...] = (

@@ -1,4 +1,4 @@
-"""The bundled model in torch: a Llama whose early layers learn to predict, too.
+"""The bundled model and its siblings in torch, whose early layers learn to predict, too.
 
 "LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding", sections 4.1 and 4.2: a
 later layer is left out more often than an earlier one, and every step adds the loss of one exit.
@@ -7,38 +7,13 @@ later layer is left out more often than an earlier one, and every step adds the 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Hyper-parameters as GGUF names them; widths are multiples of 256 for llama.cpp's K-quants."""
-
-    width: int = 512
-    num_layers: int = 5
-    num_heads: int = 8
-    num_kv_heads: int = 2
-    ffn_width: int = 1024
-    vocab_size: int = 6144
-    context_tokens: int = 1024
-    exit_layer: int = 2
-    rope_base: float = 10_000.0
-    norm_epsilon: float = 1e-5
-
-    @property
-    def head_width(self) -> int:
-        return self.width // self.num_heads
-
-
-SHAPES = {
-    "tiny": Shape(),
-    # A fifth of the parameters with the same vocabulary: it drafts for the other.
-    "draft": Shape(width=256, num_layers=2, num_heads=4, ffn_width=768, exit_layer=1),
-}
+from training.shape import Shape
+from training.siblings import QwenBlock
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -79,11 +54,12 @@ class Block(nn.Module):  # type: ignore[misc]  # torch is untyped here
         joined: Tensor = self.attn_output(mixed.transpose(1, 2).reshape(batch, tokens, width))
         return joined
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the layer's output [batch, tokens, width], and no penalty."""
         x = x + self.attend(self.attn_norm(x), cos, sin)
         y = self.ffn_norm(x)
-        out: Tensor = x + self.ffn_down(F.silu(self.ffn_gate(y)) * self.ffn_up(y))
-        return out
+        out = x + self.ffn_down(F.silu(self.ffn_gate(y)) * self.ffn_up(y))
+        return out, x.new_zeros(())
 
 
 class TinyLlama(nn.Module):  # type: ignore[misc]
@@ -96,9 +72,12 @@ class TinyLlama(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.shape = shape
         self.token_embd = nn.Embedding(shape.vocab_size, shape.width)
-        self.blk = nn.ModuleList(Block(shape) for _ in range(shape.num_layers))
+        self.blk = nn.ModuleList(
+            Block(shape) if shape.architecture == "llama" else QwenBlock(shape, layer)
+            for layer in range(shape.num_layers)
+        )
         self.output_norm = nn.RMSNorm(shape.width, eps=shape.norm_epsilon)
-        half = torch.arange(0, shape.head_width, 2).float() / shape.head_width
+        half = torch.arange(0, shape.rope_width, 2).float() / shape.rope_width
         angles = torch.outer(torch.arange(shape.context_tokens).float(), shape.rope_base**-half)
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
@@ -107,25 +86,28 @@ class TinyLlama(nn.Module):  # type: ignore[misc]
     def reset(self) -> None:
         """Draw the weights; what writes into the residual stream starts smaller (GPT-2, 2.3)."""
         for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:
-                residual = name.endswith(("attn_output.weight", "ffn_down.weight"))
+            if "ssm_conv1d" in name:
+                nn.init.uniform_(parameter, -0.5, 0.5)
+            elif parameter.dim() == 2:
+                residual = any(part in name for part in ("attn_output", "ffn_down", "ssm_out"))
                 scale = 0.02 / math.sqrt(2 * self.shape.num_layers) if residual else 0.02
                 nn.init.normal_(parameter, 0.0, scale)
 
-    def hidden(self, ids: Tensor, kept: Tensor | None = None) -> list[Tensor]:
-        """Return the states after every layer, [batch, tokens, width] each.
+    def hidden(self, ids: Tensor, kept: Tensor | None = None) -> tuple[list[Tensor], Tensor]:
+        """Return the states after every layer, [batch, tokens, width] each, and the mean penalty.
 
         kept f32 [batch, layers]: 0 where a row of the batch leaves a layer out, else 1.
         """
         tokens = ids.shape[1]
         cos, sin = self.cos[:tokens], self.sin[:tokens]
         x: Tensor = self.token_embd(ids)
-        states = []
+        states, penalty = [], x.new_zeros(())
         for index, block in enumerate(self.blk):
-            y = block(x, cos, sin)
+            y, part = block(x, cos, sin)
+            penalty = penalty + part / self.shape.num_layers
             x = y if kept is None else x + kept[:, index, None, None].to(x.dtype) * (y - x)
             states.append(x)
-        return states
+        return states, penalty
 
     def logits(self, state: Tensor) -> Tensor:
         """Return [..., vocab] f32; every exit shares the final norm and the head."""
@@ -140,14 +122,15 @@ class TinyLlama(nn.Module):  # type: ignore[misc]
 
     def forward(
         self, ids: Tensor, targets: Tensor, weights: Tensor, kept: Tensor, exit_at: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return the weighted mean losses at the end and, on the first rows only, at an exit.
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the weighted mean losses at the end and, on the first rows only, at an exit; and
+        the penalty of experts that are used unevenly, 0 without experts.
 
         ids, targets, weights are [batch, tokens]; kept is as in `hidden`; exit_at f32 [rows,
         layers] is 1 at the exit of each of these rows and 0 elsewhere. A few rows are enough for
         an exit: its head is the model's own, so the loss only has to keep the layer readable.
         """
-        states = self.hidden(ids, kept)
+        states, penalty = self.hidden(ids, kept)
         final = (self.token_losses(states[-1], targets) * weights).sum() / weights.sum()
         rows = len(exit_at)
         early = sum(
@@ -156,4 +139,4 @@ class TinyLlama(nn.Module):  # type: ignore[misc]
         )
         part = weights[:rows]
         exit_losses = self.token_losses(early, targets[:rows])
-        return final, (exit_losses * part).sum() / part.sum()
+        return final, (exit_losses * part).sum() / part.sum(), penalty

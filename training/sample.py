@@ -30,7 +30,7 @@ def sample(
     room = min(max_tokens, model.shape.context_tokens - start)
     for _ in range(room):
         with torch.inference_mode():
-            last = model.hidden(torch.tensor([ids]))[-1]
+            last = model.hidden(torch.tensor([ids]))[0][-1]
             logits = model.logits(last[0, -1])
         if temperature > 0:
             shares = torch.softmax(logits / temperature, -1)

@@ -1,4 +1,4 @@
-"""Weights to start from: those of an exported file, where no checkpoint is left to go on from."""
+"""What to start from: the weights and the tokenizer of an exported file."""
 
 from __future__ import annotations
 
@@ -8,8 +8,22 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
+from tokenizers import Tokenizer, models
 
+from training.data import SPECIAL_TOKENS, byte_level
 from training.model import TinyLlama
+from training.siblings import from_gguf, gguf_name
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Return the tokenizer of a GGUF file that `export` wrote: weights fit one vocabulary only."""
+    fields = gguf.GGUFReader(path).fields
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    merges = [tuple(pair.split(" ")) for pair in fields["tokenizer.ggml.merges"].contents()]
+    vocab = {token: index for index, token in enumerate(tokens)}
+    tokenizer = byte_level(models.BPE(vocab=vocab, merges=merges))
+    tokenizer.add_special_tokens(SPECIAL_TOKENS)
+    return tokenizer
 
 
 def load_weights(model: TinyLlama, path: Path, tokenizer: Path) -> None:
@@ -23,13 +37,16 @@ def load_weights(model: TinyLlama, path: Path, tokenizer: Path) -> None:
     tokens = reader.fields["tokenizer.ggml.tokens"].contents()
     if tokens != sorted(vocab, key=vocab.__getitem__):
         raise SystemExit(f"{path} has another vocabulary than {tokenizer}: run prepare again")
-    state = {
+    stored = {
         tensor.name: torch.from_numpy(
             gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
         )
         for tensor in reader.tensors
     }
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.state_dict().items()}
-    if {name: tuple(values.shape) for name, values in state.items()} != shapes:
+    names = {gguf_name(name): name for name in model.state_dict()}
+    if names.keys() != stored.keys():
+        raise SystemExit(f"{path} holds another model than the one to be trained")
+    state = {names[name]: from_gguf(names[name], values) for name, values in stored.items()}
+    if any(state[name].shape != values.shape for name, values in model.state_dict().items()):
         raise SystemExit(f"{path} holds a model of another shape than the one to be trained")
     model.load_state_dict(state)

@@ -16,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from training.model import Shape, TinyLlama
+from training.model import TinyLlama
+from training.shape import Shape
 from training.start import load_weights
 
 LOG_STEPS = 20
@@ -38,6 +39,7 @@ class Settings:
     read_weight: float = 0.25  # loss weight of tokens the model only reads (prompts)
     layer_dropout: float = 0.1  # of the last layer; earlier ones less, the first never
     exit_weight: float = 0.3
+    balance_weight: float = 0.01  # of experts that are used unevenly
     exit_share: float = 0.25  # of the rows of a batch, each at an exit of its own
     books_first: float = 0.6  # share of book text at the first step, falling linearly ...
     books_last: float = 0.0  # ... to this at the last
@@ -72,6 +74,27 @@ def learning_rate(step: int, settings: Settings) -> float:
     return min(1.0, (step + 1) / settings.warmup_steps, max(0.01, left))
 
 
+def start_cooling(source: Path, target: Path, steps: int) -> None:
+    """Write a checkpoint from which `steps` more steps bring the rate down to almost zero.
+
+    A run at a constant rate can go on for ever; what is exported is a copy of it, cooled: its loss
+    is much lower ("MiniCPM: Unveiling the Potential of Small Language Models with Scalable
+    Training Strategies", section 4). The last third runs at the model's full context.
+    """
+    state = torch.load(source, map_location="cpu", weights_only=True)
+    last = state["step"] + steps
+    share = steps / last
+    state["settings"] |= {"steps": last, "decay_share": share, "long_share": share / 3}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(state, target)
+
+
+def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
+    """Return whether a parameter turns hidden states into hidden states."""
+    gates = ("token_embd", "ssm_conv1d", "ssm_alpha", "ssm_beta", "ffn_gate_inp")
+    return parameter.dim() == 2 and not any(part in name for part in gates)
+
+
 class Trainer:
     """A model, its two optimizers and its place in the data."""
 
@@ -84,8 +107,8 @@ class Trainer:
         # Muon (Jordan et al.: orthogonalised momentum) learns faster per token than AdamW and
         # suits hidden matrices only; the embedding and the norms stay with AdamW.
         named = list(self.model.named_parameters())
-        matrices = [p for name, p in named if p.dim() == 2 and "token_embd" not in name]
-        others = [p for name, p in named if p.dim() != 2 or "token_embd" in name]
+        matrices = [p for name, p in named if is_hidden_matrix(name, p)]
+        others = [p for name, p in named if not is_hidden_matrix(name, p)]
         self.optimizers: list[tuple[torch.optim.Optimizer, float]] = [
             (
                 torch.optim.Muon(
@@ -156,14 +179,17 @@ class Trainer:
             torch.from_numpy(np.eye(layers, dtype=np.float32)[exits]),
         )
 
-    def train_step(self, forward: Callable[..., tuple[Tensor, Tensor]]) -> tuple[float, float]:
+    def train_step(
+        self, forward: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    ) -> tuple[float, float]:
         """Do one step; return the loss at the end and at the exits, in nats per token."""
         settings = self.settings
         ids, targets, weights = self.batch()
         kept, exit_at = self.draw_layers(len(ids))
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss, exit_loss = forward(ids, targets, weights, kept, exit_at)
-        (loss + settings.exit_weight * exit_loss).backward()
+            loss, exit_loss, penalty = forward(ids, targets, weights, kept, exit_at)
+        extra = settings.exit_weight * exit_loss + settings.balance_weight * penalty
+        (loss + extra).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         factor = learning_rate(self.step, settings)
         for optimizer, peak in self.optimizers:
@@ -230,7 +256,7 @@ def run(
         trainer.load()
     elif start is not None:
         load_weights(trainer.model, start, tokens / "tokenizer.json")
-    forward: Callable[..., tuple[Tensor, Tensor]] = trainer.model
+    forward: Callable[..., tuple[Tensor, Tensor, Tensor]] = trainer.model
     if compile_model:
         forward = torch.compile(trainer.model, dynamic=False)
     stop = threading.Event()

@@ -16,6 +16,7 @@ from edgespec.models.gguf.dequantise import dequantise
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import GgufHeader, MetadataValue
 from edgespec.models.gguf.keys import Keys
+from edgespec.models.gguf.parts import JoinedSource
 from edgespec.models.spec import ModelSpec, TensorInfo
 
 if TYPE_CHECKING:
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
     from edgespec.models.template import ChatTemplate
     from edgespec.models.tokenizers.tokenizer import Tokenizer
 
-_LAST_NORM = "output_norm.weight"
-
 
 class ModelFile:
     """A validated model file; tensors are read on demand into memory of the caller's own."""
 
     format = "gguf"
 
-    def __init__(self, source: FileSource, header: GgufHeader, spec: ModelSpec) -> None:
+    def __init__(
+        self, source: FileSource | JoinedSource, header: GgufHeader, spec: ModelSpec
+    ) -> None:
         self._source = source
         self._tokenizer: Tokenizer | None = None
         self._template: ChatTemplate | None = None
@@ -56,8 +57,8 @@ class ModelFile:
         two trained models hardly share.
         """
         digest = hashlib.blake2b(repr((self.spec, self.size_bytes)).encode(), digest_size=16)
-        if _LAST_NORM in self.tensors:
-            digest.update(self.rows(_LAST_NORM).tobytes())
+        if self.spec.last_norm in self.tensors:
+            digest.update(self.rows(self.spec.last_norm).tobytes())
         return digest.digest()
 
     def content_fingerprint(self) -> bytes:

@@ -8,15 +8,16 @@ from pathlib import Path
 from edgespec.errors import UnsupportedModelError
 from edgespec.models.architectures.registry import build_spec
 from edgespec.models.file import ModelFile
-from edgespec.models.gguf.file_source import FileSource
-from edgespec.models.gguf.header import GgufHeader, read_header
+from edgespec.models.gguf.header import GgufHeader
+from edgespec.models.gguf.parts import open_gguf
 from edgespec.models.spec import ModelSpec
 
 
 def open_model(path: str | os.PathLike[str], *, any_engine: bool = False) -> ModelFile:
     """Open and validate a model file; the caller closes it, or uses it as a context manager.
 
-    GGUF, of an architecture that our own engine supports. With `any_engine` also what only an
+    GGUF, of an architecture that our own engine supports; of a model in several files, any of them
+    stands for all. With `any_engine` also what only an
     external engine may run: other GGUF files, whose `spec.refusal` says why ours does not, and ONNX
     decoders, by their file or folder.
     Raises ModelFileError for a missing or damaged file, UnsupportedModelError for a sound one that
@@ -27,9 +28,8 @@ def open_model(path: str | os.PathLike[str], *, any_engine: bool = False) -> Mod
         from edgespec.models.onnx.folder import open_onnx
 
         return open_onnx(path)
-    source = FileSource(path)
+    source, header = open_gguf(path)
     try:
-        header = read_header(source)
         spec = _spec(source.path, header, any_engine)
     except BaseException:
         source.close()

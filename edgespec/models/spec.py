@@ -78,7 +78,7 @@ class TensorInfo:
     shape: tuple[int, ...]
     type: TensorType
     offset: int
-    """Bytes from the start of the file."""
+    """Bytes from the start of the file; of a model in several files, from the first one's."""
     size_bytes: int
 
 

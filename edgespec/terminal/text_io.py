@@ -105,9 +105,9 @@ def write_pieces(pieces: Iterator[Piece]) -> None:
             if piece.reasoning != dim:
                 dim = piece.reasoning
                 sys.stdout.write(_DIM if dim else _PLAIN + "\n\n")
+            last = piece  # before it is written, where Ctrl-C may come
             sys.stdout.write(clean(piece))
             sys.stdout.flush()
-            last = piece
     finally:
         if dim:
             sys.stdout.write(_PLAIN)

@@ -138,7 +138,11 @@ EDITS = {
         {"row operation"},
     ),
     "how weights are packed": (
-        ("backends/native/kernels/matmul/pack.py", "constant(0x80808080)", "constant(0x80808081)"),
+        (
+            "backends/native/kernels/matmul/pack_blocks.py",
+            "constant(0x80808080)",
+            "constant(0x80808081)",
+        ),
         {"packed weights", "quantised tile"},
     ),
 }

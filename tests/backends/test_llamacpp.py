@@ -174,7 +174,7 @@ def test_a_file_that_makes_llamacpp_abort(tmp_path: Path) -> None:
     [
         ({"metadata": {"gemma.attention.layer_norm_rms_epsilon": None}}, "key not found in model"),
         ({"shapes": {"blk.0.attn_q.weight": (32, 64)}}, "blk.0.attn_q.weight' has wrong shape"),
-        ({"metadata": {"split.count": 2}}, "part 1 of 2"),
+        ({"metadata": {"split.count": 2}}, "part 1 of 2, and is not called"),
         ({"metadata": {"gemma.attention.causal": False}}, "not causal"),
     ],
     ids=["missing key", "wrong shape", "split", "not causal"],

@@ -43,7 +43,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def engine(prepared: Path) -> Iterator[Engine]:
-    with edgespec.load(prepared, drafters=EARLY, threads=1, context=512) as opened:
+    with edgespec.load(
+        prepared, backend="llamacpp", drafters=EARLY, threads=1, context=512
+    ) as opened:
         yield opened
 
 
@@ -65,7 +67,9 @@ def test_the_plan_says_so(engine: Engine, prepared: Path) -> None:
     with open_model(prepared, any_engine=True) as file:
         whole = sum(info.size_bytes for info in file.tensors.values())
     assert plan.footprint["weights"] == whole
-    plain = edgespec.plan(prepared, drafters="suffix-automaton,trigram", threads=1, context=512)
+    plain = edgespec.plan(
+        prepared, backend="llamacpp", drafters="suffix-automaton,trigram", threads=1, context=512
+    )
     assert not plain.mapped
     assert 0 < plan.footprint["draft model"] < 12 << 20
 
@@ -103,7 +107,9 @@ def maps(path: Path) -> list[dict[str, int]]:
 def test_nothing_is_taken_off_once_it_is_closed(tmp_path: Path) -> None:
     path = split_model(resolve(), 2, tmp_path / "bundled")[0]
     for _ in range(2):
-        with edgespec.load(path, drafters=EARLY, threads=1, context=256) as opened:
+        with edgespec.load(
+            path, backend="llamacpp", drafters=EARLY, threads=1, context=256
+        ) as opened:
             opened.generate("Once upon a time", max_tokens=4)
             assert resident_memory._shared_pages.files[path] > 0
         assert path not in resident_memory._shared_pages.files
@@ -115,14 +121,14 @@ def test_they_join_where_mapped_weights_cost_nothing(
 ) -> None:
     whole = write_gguf(tmp_path / "m.gguf", layers=3, type=kind, dim=256, ffn=512, vocab=300)
     path = split_model(whole, 1, tmp_path / "m")[0]
-    plan = edgespec.plan(path, threads=1)
+    plan = edgespec.plan(path, backend="llamacpp", threads=1)
     repacked = any("repacks" in reason for reason in plan.reasons)
     assert plan.mapped != repacked
     if joins or repacked:  # a build without repacking has nothing to lose with either
         assert plan.mapped == joins
-    assert edgespec.plan(path, threads=1, drafters=EARLY).mapped
-    assert not edgespec.plan(path, threads=1, drafters="none").mapped
-    assert not edgespec.plan(path, threads=1, max_nodes=1).mapped
+    assert edgespec.plan(path, backend="llamacpp", threads=1, drafters=EARLY).mapped
+    assert not edgespec.plan(path, backend="llamacpp", threads=1, drafters="none").mapped
+    assert not edgespec.plan(path, backend="llamacpp", threads=1, max_nodes=1).mapped
 
 
 def test_without_speculation_they_would_not_be_there(engine: Engine) -> None:
@@ -141,10 +147,14 @@ def test_without_speculation_they_would_not_be_there(engine: Engine) -> None:
 
 def test_they_do_not_join_where_there_is_no_room(engine: Engine, prepared: Path) -> None:
     assert engine.plan.mapped  # and all is compiled: a first start needs more than they do
-    plan = edgespec.plan(prepared, threads=1, drafters="suffix-automaton,trigram")
-    tight = edgespec.plan(prepared, threads=1, memory=plan.planned_bytes + (1 << 20))
+    plan = edgespec.plan(
+        prepared, backend="llamacpp", threads=1, drafters="suffix-automaton,trigram"
+    )
+    tight = edgespec.plan(
+        prepared, backend="llamacpp", threads=1, memory=plan.planned_bytes + (1 << 20)
+    )
     assert not tight.mapped and tight.planned_bytes <= tight.budget_bytes
-    assert any("no room for their keys and values" in reason for reason in tight.reasons)
+    assert any("no room for their KV cache" in reason for reason in tight.reasons)
 
 
 def test_a_long_prompt_is_read_when_the_reply_is_as_long(engine: Engine) -> None:
@@ -182,6 +192,7 @@ def test_a_short_prompt_is_read_before_the_reply_if_that_was_of_use(engine: Engi
 
 def test_several_texts(prepared: Path) -> None:
     made: dict[str, Any] = {"threads": 1, "context": 256, "sequences": 2, "drafters": EARLY}
+    made["backend"] = "llamacpp"
     with edgespec.load(prepared, **made) as opened:
         replies = opened.generate_batch(
             ["Once upon a time", "Tell me of a dog."], max_tokens=16, seed=1, ignore_eos=True
@@ -193,8 +204,8 @@ def test_several_texts(prepared: Path) -> None:
 def test_what_cannot_be(tmp_path: Path, prepared: Path) -> None:
     with pytest.raises(OptionError, match="edgespec prepare MODEL.gguf"):
         edgespec.plan(backend="llamacpp", drafters=EARLY)
-    with pytest.raises(OptionError, match="one model drafts there"):
-        edgespec.plan(prepared, drafters=EARLY, draft_model=resolve())
+    with pytest.raises(OptionError, match="only one model can draft there"):
+        edgespec.plan(prepared, backend="llamacpp", drafters=EARLY, draft_model=resolve())
 
 
 def test_only_prepared_files_have_first_layers(tmp_path: Path, prepared: Path) -> None:

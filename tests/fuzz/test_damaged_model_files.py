@@ -14,12 +14,18 @@ from hypothesis import strategies as st
 from edgespec.errors import ModelFileError, TemplateError
 from edgespec.models.open_model import open_model
 from tests.support.gguf_models import CHATML, write_gguf
+from tests.support.vocabularies import line_vocabulary
 
+LINES = line_vocabulary("gemma4", 600)
 MAX_PEAK_BYTES = 16 << 20
 MODELS: dict[str, dict[str, Any]] = {
     "spm": {"type": "Q8_0", "layers": 1},
     "bpe": {"arch": "qwen2", "tokenizer": "gpt2", "pre": "qwen2", "layers": 1},
-}
+    "lines": {
+        "tokenizer": "gpt2", "layers": 1, "metadata": LINES,
+        "vocab": len(LINES["tokenizer.ggml.tokens"]),
+    },
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=MODELS)

@@ -50,7 +50,7 @@ def native(**changes: Any) -> Footprint:
         (TensorType.IQ3_XXS, (16, 256), 16 * 138),
         (TensorType.IQ2_XXS, (16, 256), 16 * 106),
         (TensorType.TQ1_0, (16, 256), 16 * 66),
-        (TensorType.F32, (300,), 1200),
+        (TensorType.F32, (300,), 1216),
     ],
 )
 def test_packed_sizes(kind: TensorType, shape: tuple[int, ...], expected: int) -> None:
@@ -60,7 +60,7 @@ def test_packed_sizes(kind: TensorType, shape: tuple[int, ...], expected: int) -
 def test_a_half_vector_becomes_f32() -> None:
     from edgespec.models.spec import TensorInfo
 
-    assert fp.packed_bytes(TensorInfo("b", (100,), TensorType.F16, 0, 200)) == 400
+    assert fp.packed_bytes(TensorInfo("b", (100,), TensorType.F16, 0, 200)) == 448
 
 
 def test_a_type_that_is_never_packed_is_named() -> None:

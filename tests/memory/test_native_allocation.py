@@ -12,6 +12,7 @@ from edgespec.memory.plan.planner import make_plan
 from edgespec.memory.plan.settings import KV_TYPES
 from edgespec.memory.plan.sizing import Sizing
 from edgespec.models.open_model import open_model
+from tests.support import random_models
 from tests.support.gguf_models import write_gguf
 from tests.support.machines import LAPTOP, READY, cores
 
@@ -53,4 +54,23 @@ def test_exact_items(
         with native.NativeTarget(file, plan) as target:
             for text in (target.own, *(target.open_sequence() for _ in range(sequences - 1))):
                 text.state.reserve(0, plan.context_length)
+            assert target.allocated_bytes() == plan.footprint.exact
+
+
+EXACT = (
+    "qwen3moe", "gpt-oss", "gemma3", "gemma4", "gemma4-moe", "granite", "phi3", "smollm3",
+    "mistral3", "gemma2", "olmo2", "llama4", "glm4moe", "qwen2moe",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("nodes", [1, 20])
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_items_of_architectures(name: str, nodes: int, tmp_path: Path) -> None:
+    native = pytest.importorskip("edgespec.backends.native.target")
+    path = random_models.write(random_models.MODELS[name](), tmp_path / "model.gguf", type="Q8_0")
+    with open_model(path) as file:
+        sizing = Sizing(file.spec, tuple(file.tensors.values()), READY)
+        plan = make_plan(sizing, Budget.parse("1GiB", LAPTOP), cores(2), max_nodes=nodes)
+        with native.NativeTarget(file, plan) as target:
+            target.own.state.reserve(0, plan.context_length)
             assert target.allocated_bytes() == plan.footprint.exact

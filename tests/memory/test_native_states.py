@@ -41,4 +41,3 @@ def test_exact_items(name: str, nodes: int, sequences: int, tmp_path: Path) -> N
             planned, held = plan.footprint.exact, target.allocated_bytes()
             assert held[STATES_ITEM] == planned[STATES_ITEM]
             assert held == planned
-

@@ -135,19 +135,12 @@ UNSUPPORTED = {
         r"2 tensors of type Q8_K \(first 'blk.0.ffn_up.weight'\); supported are F32, F16, BF16, "
         r"Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q4_K, Q5_K, Q6_K, IQ4_XS.*llama-quantize",
     ),
-    "split": (bad(metadata={"split.count": 3, "split.no": 1}), "part 2 of 3; merge"),
-    "experts": (bad(metadata={"llama.expert_count": 8}), "mixes 8 experts"),
-    "yarn": (bad(metadata={"llama.rope.scaling.type": "yarn"}), "scaling is 'yarn'"),
-    "attention factor": (bad(metadata={"llama.rope.scaling.attn_factor": 1.5}), "attn_factor"),
+    "rope scaling": (bad(metadata={"llama.rope.scaling.type": "ntk"}), "scaling is 'ntk'"),
     "not causal": (bad(metadata={"llama.attention.causal": False}), "not causal"),
     "narrow values": (bad(metadata={"llama.attention.value_length": 8}), "16 wide and values 8"),
-    "uneven layers": (
-        bad(metadata={"llama.feed_forward_length": [96, 128]}),
-        "differs between layers",
-    ),
     "unknown tensor": (
-        bad(shapes={"blk.0.attn_output.bias": (64,)}),
-        "'blk.0.attn_output.bias'; choose another model",
+        bad(shapes={"blk.0.attn_extra.weight": (64,)}),
+        "'blk.0.attn_extra.weight'; choose another model",
     ),
     "one layer too many": (bad(metadata={"llama.block_count": 1}), "of 1 layers, first 'blk.1"),
 }
@@ -169,6 +162,15 @@ CONTRADICTORY = {
     ),
     "no layers": (bad(metadata={"llama.block_count": None}), "block_count should be .* nothing"),
     "zero heads": (bad(metadata={"llama.attention.head_count": 0}), "head_count should be"),
+    "uneven layers": (
+        bad(metadata={"llama.feed_forward_length": [96, 128]}),
+        "'blk.1.ffn_gate.weight' is 96 x 64 and the hyper-parameters say 128 x 64",
+    ),
+    "experts of no number": (
+        bad(metadata={"llama.expert_count": 8}),
+        "expert_used_count should be",
+    ),
+    "too many layers": (bad(metadata={"llama.block_count": 3}), "'blk.2.attn_q.weight' is missing"),
     "infinite base": (bad(metadata={"llama.rope.freq_base": float("inf")}), "freq_base should"),
     "epsilon of nan": (
         bad(metadata={"llama.attention.layer_norm_rms_epsilon": float("nan")}),
@@ -192,7 +194,7 @@ CONTRADICTORY = {
     "kv heads": (bad(metadata={"llama.attention.head_count_kv": 3}), "4 heads cannot share 3"),
     "odd rotation": (bad(metadata={"llama.rope.dimension_count": 15}), "15 rotated dimensions"),
     "wide rotation": (bad(metadata={"llama.rope.dimension_count": 32}), "32 rotated dimensions"),
-    "a billion layers": (bad(metadata={"llama.block_count": 1 << 30}), "'blk.2.attn_norm.weight'"),
+    "a billion layers": (bad(metadata={"llama.block_count": 1 << 30}), "cannot be made of 21 t"),
 }
 
 

@@ -23,11 +23,11 @@ TALK = "User: Hello!\nAssistant: Hi! What shall we do?\nUser: Sing.\nAssistant: 
 
 def write_corpus(folder: Path) -> None:
     """Write a corpus of made-up records, a handful for every source the recipe names."""
-    from training.mix import SOURCES
+    from training.mix import SOURCES, WRITTEN_HERE
 
     folder.mkdir()
     for source in SOURCES:
-        if source.name == "identity":
+        if source.name in WRITTEN_HERE:
             continue
         story = f"In {source.name} there was a cat who sat on a mat. The cat saw number"
         records = [{"prompt": "", "text": f"{story} {i} and was glad. " * 5} for i in range(25)]
@@ -63,6 +63,10 @@ def test_whole_recipe(tmp_path: Path) -> None:
     assert json.loads(recipe("evaluate", "--out", out))["all"]["tokens"] > 0
     recipe("sample", "--out", out, "--prompt", "What is 3?")
     assert "sha256" in recipe("export", "--out", out)
+    cooled = [json.loads(line) for line in recipe("cool", "--out", out).splitlines()]
+    assert cooled[-1]["step"] == 25
+    assert cooled[-1]["lr_factor"] < 0.1
+    recipe("export", "--out", out, "--run", "run-cool", "--file", f"{out}/cooled")
     recipe("plot", "--out", out, "--after", f"{out}/run/log.jsonl", "--file", f"{out}/loss.svg")
     assert "</svg>" in Path(out, "loss.svg").read_text(encoding="utf-8")
     # Where there is a file and no checkpoint, training goes on from where the file is.
@@ -76,6 +80,121 @@ def test_whole_recipe(tmp_path: Path) -> None:
     assert kinds["blk.1.attn_norm.weight"] == "F32"
     assert reader.fields["edgespec.early_exit.layer"].contents() == 1
     assert len(reader.fields["tokenizer.ggml.tokens"].contents()) == 512
+
+
+@pytest.mark.parametrize("shape", ["hybrid", "experts"])
+def test_siblings(tmp_path: Path, shape: str) -> None:
+    """A file of other layers holds them under llama.cpp's names, and is read back as it was."""
+    import gguf
+    import torch
+
+    from training.__main__ import smoke_shape
+    from training.export import load_model
+    from training.model import TinyLlama
+    from training.start import load_weights
+
+    write_corpus(tmp_path / "corpus")
+    out = str(tmp_path / "out")
+    recipe("prepare", "--data", str(tmp_path / "corpus"), "--out", out)
+    steps = [json.loads(x) for x in recipe("run", "--out", out, "--shape", shape).splitlines()]
+    assert steps[-1]["loss"] < 6.3
+    recipe("export", "--out", out, "--shape", shape)
+    path = Path(file_of(out))
+    kinds = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}
+    if shape == "hybrid":
+        assert (
+            kinds["blk.0.ssm_a"] == kinds["blk.0.ssm_dt.bias"] == kinds["blk.0.ssm_conv1d.weight"]
+        )
+        assert kinds["blk.0.attn_qkv.weight"] == kinds["blk.2.attn_q.weight"] == "Q8_0"
+    else:
+        assert kinds["blk.1.ffn_gate_inp.weight"] == "F32"
+        assert kinds["blk.1.ffn_down_exps.weight"] == "Q8_0"
+
+    trained = load_model(tmp_path / "out" / f"run-{shape}" / "checkpoint.pt")
+    read = TinyLlama(smoke_shape(shape))
+    load_weights(read, path, tmp_path / "out" / "tokens" / "tokenizer.json")
+    stored = read.state_dict()
+    for name, values in trained.state_dict().items():
+        # A step of Q8_0 is a 127th of the largest value of its block.
+        step = values.abs().max().item() / 127
+        torch.testing.assert_close(stored[name], values, rtol=1e-5, atol=step)
+
+
+def test_the_delta_rule_in_chunks_is_the_rule_token_by_token() -> None:
+    import torch
+
+    from training.siblings import CHUNK_TOKENS, gated_delta_rule
+
+    torch.manual_seed(0)
+    batch, heads, tokens, width = 2, 3, 2 * CHUNK_TOKENS + 9, 16
+    query, key, value = (torch.randn(batch, heads, tokens, width) for _ in range(3))
+    key = key / key.norm(dim=-1, keepdim=True)
+    decay, rate = -torch.rand(batch, heads, tokens), torch.rand(batch, heads, tokens)
+    state = torch.zeros(batch, heads, width, width)
+    reads = []
+    for t in range(tokens):
+        state = state * decay[:, :, t, None, None].exp()
+        stored = (key[:, :, t, None] @ state)[:, :, 0]
+        change = rate[:, :, t, None] * (value[:, :, t] - stored)
+        state = state + key[:, :, t, :, None] * change[:, :, None]
+        reads.append((query[:, :, t, None] @ state)[:, :, 0])
+    torch.testing.assert_close(
+        gated_delta_rule(query, key, value, decay, rate), torch.stack(reads, 2), rtol=0, atol=1e-4
+    )
+
+
+def test_a_token_goes_to_its_two_best_experts() -> None:
+    import torch
+    import torch.nn.functional as F
+
+    from training.shape import Shape
+    from training.siblings import Experts, to_gguf
+
+    torch.manual_seed(0)
+    shape = Shape(architecture="qwen3moe", width=32, ffn_width=16)
+    experts = Experts(shape)
+    x = torch.randn(1, 7, 32)
+    gate, up, down = (
+        to_gguf(f"ffn_{part}_exps", getattr(experts, f"ffn_{part}_exps").weight, shape)
+        for part in ("gate", "up", "down")
+    )
+    shares = experts.ffn_gate_inp(x[0]).softmax(-1)
+    rows = []
+    for token, share in zip(x[0], shares, strict=True):
+        best = share.argsort(descending=True)[:2]
+        parts = [
+            share[e] / share[best].sum() * (down[e] @ (F.silu(gate[e] @ token) * (up[e] @ token)))
+            for e in best
+        ]
+        rows.append(parts[0] + parts[1])
+    torch.testing.assert_close(experts.feed(x)[0][0], torch.stack(rows))
+
+
+def test_short_asks_have_replies() -> None:
+    from training.asks import HAIKU, short_asks
+
+    pairs = list(short_asks())
+    assert all(prompt and reply for prompt, reply in pairs)
+    haiku = [reply for prompt, reply in pairs if "haiku" in prompt]
+    assert len(haiku) == 27 * len(HAIKU)
+    assert {reply.count("\n") for reply in haiku} == {2}
+    assert ("Are you there?", "Yes, I am here. How can I help?") in pairs
+
+
+@pytest.mark.parametrize(
+    ("text", "prompt"),
+    [
+        ("Once upon a time there was a little dog named Spot. He ran.", "about a little dog"),
+        ("One day, there lived an old man in a hut.", "about an old man"),
+        ("Tim ran home. There was a time, long ago.", None),
+        ("Tim and Sam ran home.", None),
+    ],
+)
+def test_a_story_is_told_to_one_who_asks_for_its_hero(text: str, prompt: str | None) -> None:
+    from training.asks import story_prompt
+
+    found = story_prompt(text, 0.0)
+    assert found == (None if prompt is None else f"Tell me a short story {prompt}.")
 
 
 def test_a_talk_becomes_turns() -> None:

@@ -54,17 +54,19 @@ def write_gguf(
     seed: int = 0,
     metadata: Mapping[str, Any] | None = None,
     shapes: Mapping[str, tuple[int, ...] | None] | None = None,
+    part_tensors: int = 0,
 ) -> Path:
     """Write a random `llama`, `qwen2` (biases) or `qwen3` (qk norms) model and return its path.
 
     `type` is that of every matrix (any that is computed, and Q8_K; columns a multiple of its block)
     and `types` overrides it for tensor names by suffix, e.g. `{"ffn_down.weight": "Q6_K"}`.
     `metadata` adds or replaces keys (None removes one), `shapes` replaces the shape of named
-    tensors (None leaves one out), so that damaged models are one argument away.
+    tensors (None leaves one out), so that damaged models are one argument away. `part_tensors`
+    writes several files of so many tensors each and returns the first.
     """
     rng = np.random.default_rng(seed)
     head_dim = dim // heads if head_dim is None else head_dim
-    writer = GGUFWriter(path, arch)
+    writer = GGUFWriter(path, arch, split_max_tensors=part_tensors)
     fields: dict[str, Any] = {
         "general.name": f"random-{arch}",
         f"{arch}.block_count": layers,
@@ -100,7 +102,8 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return Path(path)
+    parts = sorted(Path(path).parent.glob(f"{Path(path).stem}-00001-of-*.gguf"))
+    return parts[0] if part_tensors else Path(path)
 
 
 def tensor_shapes(

@@ -48,7 +48,7 @@ def step(part: Recurrent, weights: Weights, normed: Vector, before: State) -> tu
 def _convolve(kernel: Vector, before: Vector, entry: Vector) -> tuple[Vector, Vector]:
     """Each channel over the last positions and this one; and the inputs that the next one needs."""
     inputs = np.concatenate([before, entry[None]])
-    result: Vector = np.einsum("cw,wc->c", kernel, inputs)
+    result: Vector = np.einsum("cw,wc->c", kernel.reshape(len(entry), -1), inputs)
     return result, inputs[1:]
 
 

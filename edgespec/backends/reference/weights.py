@@ -61,10 +61,10 @@ class Weights:
     def _rows(part: Matrix, tensor: Vector, columns: int = 0) -> Vector:
         """The rows that belong to a matrix, [experts, rows, columns]."""
         all_rows = tensor.reshape(part.experts, -1, columns or part.columns)
-        chosen = np.arange(part.first, part.first + part.rows)
-        if part.stride:
-            runs = np.arange(part.rows) // part.run
-            chosen = part.first + runs * part.stride + np.arange(part.rows) % part.run
+        if not part.stride:
+            return all_rows[:, part.first : part.first + part.rows]
+        runs = np.arange(part.rows) // part.run
+        chosen = part.first + runs * part.stride + np.arange(part.rows) % part.run
         return np.ascontiguousarray(all_rows[:, chosen])
 
     def norm(self, part: Norm | None, values: Vector) -> Vector:

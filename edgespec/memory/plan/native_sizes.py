@@ -71,18 +71,28 @@ PACKED: dict[TensorType, tuple[int, int]] = {
 types 4 bits (IQ3) or 3 (IQ2, IQ1), those of TQ1_0 2.
 """
 
-_NOT_HELD = frozenset({"rope_freqs.weight"})
+_NOT_HELD = (
+    "rope_freqs.weight",
+    "rope_factors_long.weight",
+    "rope_factors_short.weight",
+    "layer_output_scale.weight",
+)
+"""Ends of the names of tensors that are read once, and not kept as they are."""
+_ONE_ROW = "ffn_gate_inp_shexp.weight"
+"""The end of the name of matrices with a single row, which files hold as vectors."""
 
 
 def packed_bytes(tensor: TensorInfo) -> int:
     """Bytes of one tensor in memory.
 
-    A vector is f32: 4 x elements. A matrix is 16-row tiles: (rows rounded up to 16) x (columns /
-    group) x bytes of a packed group. Raises UnsupportedModelError for a type that is never packed.
+    A vector or a bias is f32: 4 x (elements rounded up to 16). A matrix is 16-row tiles: (rows
+    rounded up to 16) x (columns / group) x bytes of a packed group. Raises UnsupportedModelError
+    for a type that is never packed.
     """
     *leading, columns = tensor.shape
-    if not leading:
-        return 4 * columns
+    is_row = tensor.name.endswith(_ONE_ROW)
+    if tensor.name.endswith(".bias") or not (leading or is_row):
+        return 4 * round_up(math.prod(tensor.shape), TILE_ROWS)
     if tensor.type not in PACKED:
         raise UnsupportedModelError(
             f"tensor {tensor.name} has type {tensor.type.name}; the native backend computes "
@@ -99,8 +109,8 @@ def weights_bytes(tensors: Iterable[TensorInfo], spec: ModelSpec | None = None) 
     is f32 whatever its shape: 4 x elements to 16. Norms without a gain are handed ones.
     """
     if spec is None:
-        return sum(packed_bytes(tensor) for tensor in tensors if tensor.name not in _NOT_HELD)
-    multiplied, left_out = multiplied_tensors(spec), _NOT_HELD.union(spec.unused)
+        return sum(packed_bytes(each) for each in tensors if not each.name.endswith(_NOT_HELD))
+    multiplied, unused = multiplied_tensors(spec), set(spec.unused)
     parts = ((each.query_norm, each.key_norm, each.value_norm) for each in spec.attentions)
     bare = {norm.width for three in parts for norm in three if norm and not norm.tensor}
     ones = sum(4 * round_up(width, TILE_ROWS) for width in bare | {spec.dim})
@@ -109,7 +119,7 @@ def weights_bytes(tensors: Iterable[TensorInfo], spec: ModelSpec | None = None) 
         if tensor.name in multiplied
         else 4 * round_up(math.prod(tensor.shape), TILE_ROWS)
         for tensor in tensors
-        if tensor.name not in left_out
+        if tensor.name not in unused and not tensor.name.endswith(_NOT_HELD)
     )
 
 
@@ -237,13 +247,14 @@ def scratch_bytes(
     """What attention keeps between spans, and the tables that describe trees.
 
     Tables are five 4-byte numbers for each node, max_nodes squared, and five 8-byte numbers for
-    each text, with one more of each; and a 4-byte number for each node. Nodes that leave a pass
-    early keep their streams: max_nodes x dim x 4 bytes.
+    each text (and shape of attention), with one more of each; and a 4-byte number for each node.
+    Nodes that leave a pass early keep their streams: max_nodes x dim x 4 bytes.
     """
     rows = max(max_nodes, prefill_chunk)
     kept = _attention_bytes(spec, context_length, max_nodes, threads, sequences)
     kept += _experts_bytes(spec, _padded_rows(rows), threads)
-    tables = 20 * (rows + 1) + 4 * max_nodes**2 + 40 * (sequences + 1) + 4 * rows
+    shapes = max(1, len(kv_shapes(spec)))
+    tables = 20 * (rows + 1) + 4 * max_nodes**2 + 40 * (sequences + 1) * shapes + 4 * rows
     early = 4 * max_nodes * spec.dim
     padded = _padded_rows(rows)
     kept += recurrent_scratch_bytes(spec, padded, max_nodes, threads, sequences)

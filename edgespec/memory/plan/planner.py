@@ -44,7 +44,7 @@ def make_plan(
     if backend not in BACKENDS or (backend in _EXTERNAL) != (sizing.ask is not None):
         known = ", ".join(BACKENDS)
         raise OptionError(f"cannot plan for backend {backend!r}; choose one of {known}")
-    rolls_back = not spec.recurrent or backend not in _EXTERNAL
+    rolls_back = not (spec.recurrent and backend in _EXTERNAL)
     if not rolls_back:
         if sequences > 1:
             raise OptionError(

@@ -11,14 +11,10 @@ _RECURRENT = "1 node per pass, no drafting: the model's recurrent state cannot b
 
 
 def reasons(
-    spec: ModelSpec,
-    limits: Limits,
-    chosen: Settings,
-    hardware: Hardware,
-    rolls_back: bool = True,
+    spec: ModelSpec, limits: Limits, chosen: Settings, hardware: Hardware, rolls_back: bool = True
 ) -> list[str]:
-    """The sentences, the settings that people know best first; an engine that cannot roll back the
-    model's state does not draft.
+    """The sentences, the settings that people know best first; `rolls_back` is whether the backend
+    can take tokens back.
     """
     found = [_context(spec, limits, chosen)]
     if chosen.sequences > 1:

@@ -36,6 +36,7 @@ def check_tensors(path: Path, spec: ModelSpec, tensors: Mapping[str, TensorInfo]
     """Raise ModelFileError where a tensor is missing or has another shape, UnsupportedModelError
     where there are tensors or types too many.
     """
+    _check_parts(path, spec)
     matrices, vectors = named(spec)
     seen = set(spec.unused) | matrices.keys() | vectors.keys()
     for name, parts in matrices.items():
@@ -50,6 +51,31 @@ def check_tensors(path: Path, spec: ModelSpec, tensors: Mapping[str, TensorInfo]
         )
     used = {name: info for name, info in tensors.items() if name not in spec.unused}
     _check_types(path, used, matrices.keys())
+
+
+def _check_parts(path: Path, spec: ModelSpec) -> None:
+    """What parts say of each other must be possible."""
+    for number, layer in enumerate(spec.layers):
+        mixer, ffn = layer.mixer, layer.ffn
+        if isinstance(mixer, Attention) and mixer.shares is not None:
+            source = spec.layers[mixer.shares].mixer if 0 <= mixer.shares < number else None
+            if not isinstance(source, Attention) or source.key is None or (
+                (source.kv_heads, source.head_dim, source.reach)
+                != (mixer.kv_heads, mixer.head_dim, mixer.reach)
+            ):  # fmt: skip
+                raise ModelFileError(
+                    f"cannot open {path}: layer {number} should read the keys of layer "
+                    f"{mixer.shares}, which has none of that kind; convert the model again"
+                )
+        if isinstance(ffn, Moe) and (
+            ffn.experts % ffn.groups
+            or not 1 <= ffn.active_groups <= ffn.groups
+            or ffn.active > ffn.experts // ffn.groups * ffn.active_groups
+        ):
+            raise ModelFileError(
+                f"cannot open {path}: {ffn.active} of {ffn.experts} experts cannot be chosen from "
+                f"{ffn.active_groups} of {ffn.groups} groups; convert the model again"
+            )
 
 
 def named(spec: ModelSpec) -> tuple[dict[str, list[Matrix]], Shapes]:
@@ -78,7 +104,7 @@ def _parts(value: Any) -> Iterator[Any]:
     if isinstance(value, tuple):
         for each in value:
             yield from _parts(each)
-    elif is_dataclass(value):
+    elif value is not None and not isinstance(value, str | int | float) and is_dataclass(value):
         yield value
         for each in fields(value):
             yield from _parts(getattr(value, each.name))

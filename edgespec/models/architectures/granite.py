@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgespec.models.architectures.reader import Reader
+from edgespec.models.architectures.reader import ROPE_FACTORS, Reader
 from edgespec.models.layers import Attention, Ffn, Mamba2, Mixer, Rope
 from edgespec.models.spec import ModelSpec
 
@@ -25,7 +25,7 @@ def describe(read: Reader) -> ModelSpec:
         layers,
         embedding_scale=read.factor("embedding_scale"),
         logit_scale=1.0 / read.factor("logit_scale"),
-        unused=("rope_freqs.weight",) if not turned else (),
+        unused=(ROPE_FACTORS,) if not turned and ROPE_FACTORS in read.tensors else (),
     )
 
 

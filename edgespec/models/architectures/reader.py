@@ -31,6 +31,7 @@ from edgespec.models.layers import (
 )
 from edgespec.models.spec import ModelSpec, TensorInfo
 
+_WIDEST_HEAD = 1 << 16
 ROPE_FACTORS = "rope_freqs.weight"
 
 
@@ -45,10 +46,11 @@ class Reader:
         self.dim = self.count("embedding_length")
         self.num_extra = self.count("nextn_predict_layers", 0, least=0)
         """Blocks at the end that predict further tokens and take no part in an ordinary pass."""
-        self.num_layers = self.count("block_count") - self.num_extra
-        if not 1 <= self.num_layers <= len(self.tensors):
+        blocks = self.count("block_count")
+        self.num_layers = blocks - self.num_extra
+        if blocks > len(self.tensors) or self.num_layers < 1:
             raise self.wrong(
-                f"{self.num_layers} layers, as block_count says, cannot be made of "
+                f"{blocks} blocks, {self.num_extra} of them for further tokens, cannot be made of "
                 f"{len(self.tensors)} tensors"
             )
 
@@ -122,7 +124,10 @@ class Reader:
 
     def heads(self) -> int:
         """Of the layer that has most."""
-        return max(self.counts("attention.head_count", least=0))
+        most = max(self.counts("attention.head_count", least=0))
+        if not most:
+            raise self.wrong("attention.head_count should be above 0 in some layer")
+        return most
 
     def rope(
         self,
@@ -141,8 +146,8 @@ class Reader:
         Not `scaled`: that of layers which the extension of the context leaves out.
         """
         width = self.count("rope.dimension_count", self.head_dim()) if width is None else width
-        if width % 2:
-            raise self.wrong(f"{width} rotated dimensions are not pairs")
+        if width % 2 or width > _WIDEST_HEAD:
+            raise self.wrong(f"{width} rotated dimensions are no pairs of a head")
         base = self.number("rope.freq_base", 10000.0) if base is None else base
         if not scaled:
             return Rope(base, width, layout)
@@ -192,8 +197,10 @@ class Reader:
     def check_sections(self, rope: Rope, *, interleaved: bool) -> None:
         """Refuse sections that leave pairs out; a text has one position for all others."""
         sections = self.keys.values.get(f"{self.architecture}.rope.dimension_sections")
-        if not isinstance(sections, np.ndarray) or not any(int(each) for each in sections[:2]):
+        if not isinstance(sections, np.ndarray) or not sections[:2].any():
             return
+        if sections.dtype.kind not in "iu" or len(sections) < 3:
+            raise self.wrong("rope.dimension_sections should be whole numbers, three or four")
         time, height, width = (int(each) for each in sections[:3])
         pairs = np.arange(rope.dim // 2) % max(1, int(sections.sum()))
         first = time + height + width

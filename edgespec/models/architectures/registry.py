@@ -73,12 +73,6 @@ def build_spec(path: Path, header: GgufHeader) -> ModelSpec:
 def _refuse_external(keys: Keys, arch: str) -> None:
     """Say no to what would load but run wrongly."""
     path = keys.path
-    if keys.count("split.count", 1, least=0) > 1:
-        raise UnsupportedModelError(
-            f"cannot run {path}: it is part {keys.count('split.no', 0, least=0) + 1} of "
-            f"{keys.count('split.count')}; merge the parts with "
-            "`llama-gguf-split --merge FIRST_PART.gguf OUT.gguf`"
-        )
     if not keys.flag(f"{arch}.attention.causal", True):
         raise UnsupportedModelError(
             f"cannot run {path}: its attention is not causal (an embedding model); "

@@ -9,8 +9,7 @@ import numpy as np
 
 from edgespec.errors import ModelFileError, UnsupportedModelError
 from edgespec.models.external_sizes import external_layers
-from edgespec.models.gguf.file_source import FileSource
-from edgespec.models.gguf.header import GgufHeader, read_header
+from edgespec.models.gguf.header import GgufHeader
 from edgespec.models.gguf.keys import Keys
 from edgespec.models.gguf.strings import StringArray
 from edgespec.models.spec import ModelSpec
@@ -22,8 +21,7 @@ _STATE_KEYS = (".ssm.", ".wkv.", ".shortconv.", ".kda.")
 def unsupported_spec(path: Path, header: GgufHeader, refused: UnsupportedModelError) -> ModelSpec:
     """The sizes of a model that the native backend refused, with its reason.
 
-    What does not concern planning (norms, rotation) is left at values that mean nothing. The header
-    of a first part gets the tensors of the parts beside it, for their sizes. Raises
+    What does not concern planning (norms, rotation) is left at values that mean nothing. Raises
     `refused` for a file that no backend can take, ModelFileError for contradictions.
     """
     keys = Keys(path, header.metadata)
@@ -31,9 +29,6 @@ def unsupported_spec(path: Path, header: GgufHeader, refused: UnsupportedModelEr
     tokens = keys.values.get("tokenizer.ggml.tokens")
     if not keys.flag(f"{arch}.attention.causal", True):
         raise refused
-    for part in _other_parts(path, keys, refused):
-        with FileSource(part) as source:
-            header.tensors.update(read_header(source).tensors)
     if not isinstance(tokens, StringArray):
         raise ModelFileError(
             f"cannot open {path}: it has no tokenizer.ggml.tokens; convert the model again, with "
@@ -61,21 +56,6 @@ def unsupported_spec(path: Path, header: GgufHeader, refused: UnsupportedModelEr
         refusal=str(refused),
         recurrent=any(part in key for part in _STATE_KEYS for key in keys.values),
     )
-
-
-def _other_parts(path: Path, keys: Keys, refused: UnsupportedModelError) -> list[Path]:
-    """The files that hold the rest of a model whose first part this is; raises `refused` when it is
-    another part or they are not all beside it.
-    """
-    count = keys.count("split.count", 1, least=0)
-    if count <= 1:
-        return []
-    first = f"-00001-of-{count:05}.gguf"
-    stem = path.name.removesuffix(first)
-    others = [path.with_name(f"{stem}-{no:05}-of-{count:05}.gguf") for no in range(2, count + 1)]
-    if not path.name.endswith(first) or not all(part.is_file() for part in others):
-        raise refused
-    return others
 
 
 def _largest(keys: Keys, key: str, default: int) -> int:

@@ -52,8 +52,8 @@ def _deepseek2(kv_heads: int, key_width: int, value_width: int) -> Recipe:
     dim = recipe.dim
     for layer, block in enumerate(recipe.blocks()):
         recipe.norm(f"{block}attn_norm", dim)
-        recipe.matrix(f"{block}attn_q", HEADS * (STILL + TURNED), dim, gain=1.5)
-        recipe.matrix(f"{block}attn_kv_a_mqa", NARROW + TURNED, dim, gain=1.5)
+        recipe.matrix(f"{block}attn_q", HEADS * (STILL + TURNED), dim, gain=1.25)
+        recipe.matrix(f"{block}attn_kv_a_mqa", NARROW + TURNED, dim, gain=1.25)
         recipe.norm(f"{block}attn_kv_a_norm", NARROW)
         recipe.matrix(f"{block}attn_output", dim, HEADS * VALUE, gain=1.5)
         recipe.norm(f"{block}ffn_norm", dim)

@@ -106,7 +106,7 @@ def granite() -> Recipe:
     """Granite 3.3 2B: 40 layers, 2048 wide, 32 heads on 8, four scales, tied."""
     recipe = Recipe("granite", 4, 8, 2, 32, rope_base=10000000.0, epsilon=1e-5)
     recipe.keys |= granite_scales(1 / 16)
-    _layers(recipe, peaked=2.5)
+    _layers(recipe, peaked=2.0)
     break_granite_scales(recipe)
     recipe.breakages.append(edits.wrong_rotation(recipe, neighbours=True))
     recipe.breaks("another base", rope__freq_base=recipe.rope_base / 50)

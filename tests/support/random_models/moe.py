@@ -112,7 +112,6 @@ def llama4() -> Recipe:
         parts.ffn(recipe, block, 256, "_shexp")
     recipe.given("rope_freqs.weight", parts.factors(16, 1.0, 8.0))
     recipe.breaks("no factors", {"rope_freqs.weight": edits.ones})
-    recipe.breaks("another pattern", attention__sliding_window_pattern=3)
     return _finished(recipe, neighbours=True)
 
 
