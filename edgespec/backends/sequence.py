@@ -77,11 +77,6 @@ class SequenceHost(ABC):
     def _truncate(self, sequence: KvSequence, length: int) -> None:
         """Forget positions; `length` still counts them."""
 
-    def _rewindable(self, sequence: KvSequence, length: int) -> int:
-        """`KvSequence.rewindable`, where positions cannot be forgotten one by one."""
-        del sequence
-        return length
-
     @abstractmethod
     def _snapshot(self, sequence: KvSequence) -> Any:
         """A copy of what is committed."""
