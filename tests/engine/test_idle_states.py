@@ -71,7 +71,7 @@ def _known(talk: Talk) -> int:
 
 def _alone(name: str, turns: Sequence[Sequence[int]]) -> list[list[int]]:
     """What is replied to turns by an engine that does nothing else."""
-    with _load(name) as engine:
+    with _load(name, context=2048) as engine:
         talk = Talk(engine)
         return [talk.say(said).token_ids for said in turns]
 
@@ -145,6 +145,32 @@ def test_an_edited_text_reads_at_most_256_again(name: str) -> None:
         reply = talk.say(edit)
         assert 350 - 256 <= reply.stats.cached_tokens <= 350
     assert [reply.token_ids] == _alone(name, [[*begun[:350], *edit]])
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_many_short_turns_leave_no_long_way_back(name: str) -> None:
+    """Each prompt's end is a checkpoint for a while, and displaces none that is missed more."""
+    with _load(name) as engine:
+        talk = Talk(engine)
+        for seed in range(17):
+            talk.say(_ids(40, seed))
+        sequence = engine.scheduler.slots[0].sequence
+        ways = [at - sequence.rewindable(at) for at in range(sequence.length)]
+        assert sequence.length > 700 and max(ways) <= 256
+
+
+def test_windows_that_have_moved_on_come_back() -> None:
+    turns = [_ids(1000, 1), _ids(20, 2)]
+    with _load("gemma3", context=1280) as engine:
+        talk = Talk(engine)
+        found = [talk.say(turns[0]).token_ids]
+        known = _known(talk)
+        assert Talk(engine).say(_ids(1000, 3)).stats.spilled_tokens == known
+        reply = talk.say(turns[1])
+        assert reply.stats.restored_tokens == reply.stats.cached_tokens == known
+        tables = engine.scheduler.slots[0].sequence.state.tables
+        assert sorted(table.first_position for table in tables) == [0, 512]
+    assert [*found, reply.token_ids] == _alone("gemma3", turns)
 
 
 def _flip(path: Path) -> None:

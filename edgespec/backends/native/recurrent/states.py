@@ -6,6 +6,7 @@ those goes into it in the next pass. States set aside at intervals are where it 
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -186,14 +187,20 @@ class SequenceStates:
         if len(self.checkpoints) > CHECKPOINTS:
             self.drop(self.least_missed()[1])
 
-    def least_missed(self) -> tuple[float, int]:
-        """What it costs to be without a checkpoint, and which costs least: positions to be read
-        again, and less so the farther back they are.
+    def least_missed(self) -> tuple[tuple[bool, float], int]:
+        """What it costs to be without a checkpoint, and which costs least: whether its neighbours
+        are too far apart without it (as after the last), and positions to be read again, less so
+        the farther back they are.
         """
         positions = [0, *(position for position, _ in self.checkpoints)]
         costs = [
-            (here - before) / (self.length - here + CHECKPOINT_EVERY)
-            for before, here in zip(positions, positions[1:], strict=False)
+            (
+                after - before > CHECKPOINT_EVERY,
+                (here - before) / (self.length - here + CHECKPOINT_EVERY),
+            )
+            for before, here, after in zip(
+                positions, positions[1:], [*positions[2:], math.inf], strict=False
+            )
         ]
         return min((cost, index) for index, cost in enumerate(costs))
 
