@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from edgespec.backends.passes import Logits, Pass, Rows, TokenTree
 from edgespec.backends.sequence import KvSequence, SequenceHost
+from edgespec.backends.store import SequenceStore
 from edgespec.errors import BackendError, ContextOverflowError
-from edgespec.memory.kv.arena import KvArena
 from edgespec.models.spec import ModelSpec
 
 Part = tuple[KvSequence, TokenTree]
@@ -31,8 +31,8 @@ _FEW = 16
 class Target(SequenceHost):
     """One open model and up to `max_sequences` sequences, of which one is open from the start."""
 
-    arena: KvArena | None = None
-    """Where keys and values are, when each sequence's `state` is a table of its blocks."""
+    store: SequenceStore | None = None
+    """Where what sequences have committed is, when they can be set aside and put back."""
 
     def __init__(
         self, spec: ModelSpec, context_length: int, max_nodes: int, max_sequences: int = 1
@@ -60,10 +60,10 @@ class Target(SequenceHost):
     def idle_sequence(self) -> KvSequence:
         """An empty sequence that takes part in no pass, and does not count: to set others aside in.
 
-        BackendError where there is no arena to keep them.
+        BackendError where there is no store to keep them.
         """
         self._check_open()
-        if self.arena is None:
+        if self.store is None:
             raise BackendError(f"the {self.capabilities.name} backend sets no texts aside")
         return KvSequence(self, self._open_sequence(), idle=True)
 
@@ -144,7 +144,7 @@ class Target(SequenceHost):
     @property
     def kv_kind(self) -> str:
         """What must be equal for keys and values to be the same bytes, beside the model: how they
-        are computed and laid out. "" where there is no arena.
+        are computed and laid out. "" where there is no store.
         """
         return ""
 

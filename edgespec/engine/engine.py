@@ -15,6 +15,7 @@ from edgespec.engine.batch import Batch, BatchStream, requests
 from edgespec.engine.chat import Chat
 from edgespec.engine.context import Overflow, policy
 from edgespec.engine.generation import Generation, check_prompt
+from edgespec.engine.idle_sequences import why_no_prefixes
 from edgespec.engine.reply import Reply
 from edgespec.engine.reply_options import ReplyOptions
 from edgespec.engine.reply_stream import Stream
@@ -245,16 +246,17 @@ class Engine:
         keys and values under a name, which `prefix=` takes; returns what was saved.
 
         Raises OptionError for a name that cannot be one, ContextOverflowError when the context does
-        not hold the text, BackendError for a backend that keeps keys and values to itself,
-        KvFileError when the file cannot be written.
+        not hold the text, BackendError for a backend that keeps keys and values to itself or a
+        model with windows or states, KvFileError when the file cannot be written.
         """
         prompt_cache.check_name(name)
         scheduler = self.scheduler
-        arena, raw = scheduler.target.arena, raw or self.file.chat_template is None
+        store, raw = scheduler.target.store, raw or self.file.chat_template is None
+        arena = None if store is None else store.only
         if arena is None:
+            instead = "load with backend native" if store is None else "give it as a system message"
             raise BackendError(
-                f"the {self.plan.backend} backend keeps keys and values to itself, so a prefix "
-                "cannot be saved; load with backend native"
+                f"a prefix cannot be saved: {why_no_prefixes(scheduler.target)}; {instead}"
             )
         ids = prompts.prefix_ids(self.file, text, raw=raw)
         prompt = [*ids, *ids[-1:]]  # the last token of a prompt is left to be computed

@@ -1,10 +1,11 @@
-"""Texts that nobody writes at: their keys and values stay in the arena while it has room.
+"""Texts that nobody writes at: their keys, values and states stay in memory while it has room.
 
 Each conversation has a text of its own, and so has whatever is written without one. A text is put
-here when another takes its place in the engine's slot, and comes back when it is written on. Its
-blocks count against the plan like any others: when all are taken, or memory is short, the text idle
-longest is spilled to a file, and where that fails forgotten and computed again. The text of a reply
-depends on none of this: what comes back are the same bytes, or those the same tokens give again.
+here when another takes its place in the engine's slot, and comes back when it is written on. What
+it holds counts against the plan like anything else: when all is taken, or memory is short, the text
+idle longest is spilled to a file, and where that fails forgotten and computed again. The text of a
+reply depends on none of this: what comes back are the same bytes, or those the same tokens give
+again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 
 from edgespec.backends.base import Target
 from edgespec.backends.sequence import KvSequence
+from edgespec.backends.store import Outline, SequenceStore
 from edgespec.engine.slot import Slot, num_common
 from edgespec.errors import EdgeSpecError, KvFileError
 from edgespec.memory.kv.arena import BLOCK
@@ -26,11 +28,22 @@ from edgespec.memory.kv.prompt_cache import Prefix, blocks
 from edgespec.memory.kv.spill import SpillFolder
 
 _KEEPS_NONE = "this backend keeps keys and values itself"
+_KEEPS_MORE = (
+    "this model's layers keep windows or states, and prefixes are files of the keys and values of "
+    "all positions"
+)
+
+
+def why_no_prefixes(target: Target) -> str:
+    """Why prefixes cannot be saved and used; "" where they can."""
+    if target.store is None:
+        return _KEEPS_NONE
+    return _KEEPS_MORE if target.store.only is None else ""
 
 
 @dataclass(slots=True)
 class KvTraffic:
-    """What became of idle conversations' keys and values while a reply was written."""
+    """What became of what idle conversations hold while a reply was written."""
 
     spilled_tokens: int = 0
     restored_tokens: int = 0
@@ -43,25 +56,28 @@ class KvTraffic:
             self.notes.append(sentence)
 
 
+@dataclass(frozen=True, slots=True)
+class Spilled:
+    """A file with what a sequence held."""
+
+    path: Path
+    header: KvHeader
+    outline: Outline
+
+
 @dataclass(slots=True)
 class IdleSequence:
-    """Token ids, and their keys and values: in an idle sequence, or in a file and it is empty."""
+    """Token ids, and what is kept of them: in an idle sequence, or in a file and it is empty."""
 
     ids: list[int]
     sequence: KvSequence
     is_saved: bool = False
     """A saved prefix: the blocks are its file's pages, and nobody's loss."""
-    path: Path | None = None
-    num_spilled: int = 0
-    """Positions in the file."""
+    spilled: Spilled | None = None
 
     def common(self, prompt_ids: Sequence[int]) -> int:
         """How many positions in memory a prompt, but for its last token, begins with."""
         return num_common(self.ids, prompt_ids, self.sequence.length)
-
-    def common_spilled(self, prompt_ids: Sequence[int]) -> int:
-        """The same of positions in the file."""
-        return num_common(self.ids, prompt_ids, self.num_spilled)
 
 
 @dataclass(slots=True)
@@ -81,8 +97,8 @@ class IdleSequences:
     _ended: deque[Hashable] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        if self.target.arena is not None:
-            self.target.arena.make_room = self.make_room
+        if self.target.store is not None:
+            self.target.store.when_full(self.make_room)
 
     def switch(self, slot: Slot, owner: Hashable, prompt_ids: Sequence[int]) -> None:
         """Let a slot work on an owner's text, as far as the prompt goes on with it; None is
@@ -90,18 +106,18 @@ class IdleSequences:
         """
         if slot.owner == owner:
             return
-        if self.target.arena is not None:
-            self._put(slot)
+        if self.target.store is not None:
+            self._put(slot, self.target.store)
         slot.owner = owner
         kept = self._texts.pop(owner, None)
         if kept is None:
             return
         try:
-            if kept.path is None:
+            if kept.spilled is None:
                 slot.sequence.swap(kept.sequence)
                 slot.ids[:] = kept.ids
             else:
-                self._restore(kept, slot, prompt_ids)
+                self._restore(kept.spilled, kept.ids, slot, prompt_ids)
         finally:
             self._remove(kept)
 
@@ -109,8 +125,9 @@ class IdleSequences:
         """Those that are in memory."""
         return (text for text in self._texts.values() if text.sequence.length)
 
-    def _put(self, slot: Slot) -> None:
+    def _put(self, slot: Slot, store: SequenceStore) -> None:
         if slot.sequence.length:
+            store.settle(slot.sequence)
             idle = self.target.idle_sequence()
             slot.sequence.swap(idle)
             self._texts[slot.owner] = IdleSequence(list(slot.ids), idle)
@@ -120,9 +137,10 @@ class IdleSequences:
         """Let a prompt begin like a saved prefix, if that is more than the `known` positions that
         its slot has, or another text in memory.
         """
-        arena = self.target.arena
+        arena = None if self.target.store is None else self.target.store.only
         if arena is None:
-            self.traffic.note(f"the prefix {prefix.name} was computed: {_KEEPS_NONE}")
+            why = why_no_prefixes(self.target)
+            self.traffic.note(f"the prefix {prefix.name} was computed: {why}")
             return
         ids = prefix.header.ids[: self.target.context_length].tolist()
         known = max((text.common(prompt_ids) for text in self.texts()), default=known)
@@ -159,59 +177,73 @@ class IdleSequences:
         return False
 
     def spill(self) -> int:
-        """Spill, or forget, all texts; returns the bytes of the arena that this gave back."""
-        arena = self.target.arena
-        if arena is None:
+        """Spill, or forget, all texts; returns how many bytes that gave back."""
+        store = self.target.store
+        if store is None:
             return 0
-        before = arena.size_bytes
+        before = store.size_bytes
         while self.make_room():
             pass
-        return before - arena.size_bytes
+        store.give_back()
+        return before - store.size_bytes
 
     def _give_up(self, owner: Hashable, text: IdleSequence) -> None:
         length = text.sequence.length
         try:
             if owner is not None and not text.is_saved and self.folder is not None:
-                blocks = text.sequence.state.contents(length)
-                text.path = self.folder.write(self._header(text.ids[:length]), blocks)
-                text.num_spilled = length
+                text.spilled = self._spill(text, self.folder)
                 self.traffic.spilled_tokens += length
         except OSError as error:
             self.traffic.note(f"an idle conversation could not be spilled: {error}")
         text.sequence.truncate(0)
-        if text.path is None:
+        if text.spilled is None:
             self.traffic.forgotten_tokens += 0 if text.is_saved else length
             del self._texts[owner]
 
-    def _restore(self, kept: IdleSequence, slot: Slot, prompt_ids: Sequence[int]) -> None:
+    def _spill(self, text: IdleSequence, folder: SpillFolder) -> Spilled:
+        store, sequence = self.target.store, text.sequence
+        assert store is not None
+        outline, contents = store.outline(sequence), store.contents(sequence)
+        ids = np.asarray(text.ids[: outline.length], np.int32)
+        if store.only is not None:
+            header = KvHeader(self.kind(), store.only.block_bytes, ids)
+        else:
+            header = KvHeader(self.kind(), 0, ids, sizes=tuple(map(len, contents)))
+        return Spilled(folder.write(header, contents), header, outline)
+
+    def _restore(
+        self, spilled: Spilled, ids: Sequence[int], slot: Slot, prompt_ids: Sequence[int]
+    ) -> None:
         """Read what a prompt goes on with into a slot, which is empty; what it shares with a
         text in memory is shared again.
         """
-        assert self.folder is not None and kept.path is not None
-        length, sequence = kept.common_spilled(prompt_ids), slot.sequence
+        store, sequence = self.target.store, slot.sequence
+        assert self.folder is not None and store is not None
+        length = num_common(ids, prompt_ids, spilled.outline.length)
         common, source = 0, sequence
         for text in self.texts():
-            if text.common(prompt_ids) > common:
-                common, source = text.common(prompt_ids), text.sequence
+            known = text.sequence.rewindable(text.common(prompt_ids))
+            if known > common:
+                common, source = known, text.sequence
         if common >= length:
             return  # the file has nothing that is not here
+        if store.only is None:  # windows and states are read back whole, and share nothing
+            common, length = 0, spilled.outline.length
         common -= common % BLOCK
         if common:
             sequence.begin_like(source, common)
-        blocks = sequence.state.own_contents(common, length)
-        slot.ids[:] = kept.ids
+        slot.ids[:] = ids
         try:
-            header = self._header(kept.ids[: kept.num_spilled])
-            self.folder.read(kept.path, header, common // BLOCK, blocks)
+            if store.only is None:
+                blocks = store.begin(sequence, spilled.outline)
+            else:
+                blocks = sequence.state.own_contents(common, length)
+            self.folder.read(spilled.path, spilled.header, common // BLOCK, blocks)
             sequence.filled(length)
             self.traffic.restored_tokens += length - common
         except (OSError, EdgeSpecError) as error:
             sequence.truncate(common)
             self.traffic.note(f"spilled keys and values were computed again: {error}")
-
-    def _header(self, ids: Sequence[int]) -> KvHeader:
-        assert self.target.arena is not None
-        return KvHeader(self.kind(), self.target.arena.block_bytes, np.asarray(ids, np.int32))
 
     def discard(self, owner: Hashable) -> None:
         """An owner has ended: its text goes at the next `sweep`. May be called at any time."""
@@ -236,8 +268,8 @@ class IdleSequences:
 
     def _remove(self, text: IdleSequence) -> None:
         text.sequence.close()
-        if text.path is not None and self.folder is not None:
-            self.folder.remove(text.path)
+        if text.spilled is not None and self.folder is not None:
+            self.folder.remove(text.spilled.path)
 
 
 def _saved(name: str) -> Hashable:

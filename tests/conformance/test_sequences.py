@@ -151,7 +151,7 @@ def test_forks_share_what_they_have_in_common(kv_type: str) -> None:
     settings = {"context_length": 1000, "prefill_chunk": 250, "sequences": 3}
     with open_target(kv_type, "llama-F32", **settings) as target:
         target.own.prefill(tokens(2 * KV_BLOCK + 5))
-        blocks = target.arena
+        blocks = target.store.only
         forks = [target.own.fork(), target.own.fork()]
         assert blocks.num_blocks == 3
         for count, fork in enumerate(forks, 4):  # the block that is partly filled is copied

@@ -179,7 +179,7 @@ def test_prompts_share_what_they_have_in_common(engine: Engine) -> None:
     num_tokens = found[0].stats.prompt_tokens
     assert counts[:3] == [0, num_tokens - 1, num_tokens - 1]
     assert 256 < counts[3] < num_tokens
-    kept = engine.scheduler.target.arena
+    kept = engine.scheduler.target.store.only
     tables = [session.sequence.state for session in engine.scheduler.take_slots(SEQUENCES)]
     assert sum(map(len, tables)) > kept.num_blocks
 

@@ -51,7 +51,7 @@ def tight(model: Path, cache: Path) -> Iterator[Engine]:
 
 
 def num_blocks(engine: Engine) -> int:
-    arena = engine.scheduler.target.arena
+    arena = engine.scheduler.target.store.only
     assert arena is not None and arena.num_blocks <= arena.most_blocks
     return arena.num_blocks
 

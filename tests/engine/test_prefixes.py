@@ -71,7 +71,7 @@ def test_it_is_not_computed_again(kv_type: str, model: Path, data: Path) -> None
         assert [first.token_ids, chat.send("go on", **SHORT).token_ids] == expected
         other = engine.chat(prefix="guide")
         assert other.send("hello", **SHORT).token_ids == first.token_ids
-        arena = engine.scheduler.target.arena
+        arena = engine.scheduler.target.store.only
         assert arena is not None  # the whole blocks are one, in the file's pages
         num_whole = len(saved.header.ids) // 256
         tables = [text.sequence.state for text in engine.scheduler.idle.texts()]
@@ -117,7 +117,7 @@ def test_it_fills_the_whole_context(model: Path, data: Path) -> None:
             assert reply.token_ids == expected.token_ids
             assert reply.stats.cached_tokens > 500 and not reply.stats.notes
             engine.chat().send("hello", **SHORT)
-        arena = engine.scheduler.target.arena
+        arena = engine.scheduler.target.store.only
         assert arena is not None and arena.num_blocks <= arena.most_blocks == 2
         with pytest.raises(ContextOverflowError, match="the context holds 512"):
             engine.save_prefix("longer", said + SYSTEM, raw=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from edgespec.backends.native.recurrent.passes import RecurrentPasses
 from edgespec.backends.native.recurrent.tables import HybridTables
 from edgespec.backends.native.shapes import Shape
 from edgespec.backends.sequence import KvSequence
+from edgespec.backends.store import Outline
 from edgespec.errors import BackendError
 from edgespec.memory.kv.arena import BlockTable, KvArena
 from edgespec.memory.kv.sequence_tables import SequenceTables
@@ -27,14 +28,10 @@ Tables = BlockTable | SequenceTables
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A copy of the committed keys and values."""
+    """A copy of what is committed."""
 
-    length: int
-    firsts: list[int]
-    """The first position that each shape's blocks hold."""
-    blocks: list[NDArray[np.uint8]]
-    state: tuple[NDArray[np.uint8], int] | None = None
-    """Of recurrent layers, and its parity."""
+    outline: Outline
+    contents: list[NDArray[np.uint8]]
 
 
 class KvStore:
@@ -100,27 +97,53 @@ class KvStore:
         return length
 
     def snapshot(self, sequence: KvSequence) -> Snapshot:
-        blocks = [content.copy() for content in sequence.state.contents(sequence.length)]
-        firsts = [table.first_position for table in sequence.state.tables]
-        state = None
-        if self._recurrent is not None:
-            self._recurrent.settle(sequence.state.states)
-            state = sequence.state.states.copy()
-        return Snapshot(sequence.length, firsts, blocks, state)
+        self.settle(sequence)
+        contents = [content.copy() for content in self.contents(sequence)]
+        return Snapshot(self.outline(sequence), contents)
 
     def restore(self, sequence: KvSequence, snapshot: Any) -> int:
         """Fill a sequence with a snapshot; returns its length."""
         if not isinstance(snapshot, Snapshot):
             raise BackendError(f"a native target cannot restore a {type(snapshot).__name__}")
-        for table, first in zip(sequence.state.tables, snapshot.firsts, strict=True):
-            if table.first_position != first:
-                table.begin_at(first)
-        own = sequence.state.own_contents(0, snapshot.length)
-        for content, saved in zip(own, snapshot.blocks, strict=True):
+        own = self.begin(sequence, snapshot.outline)
+        for content, saved in zip(own, snapshot.contents, strict=True):
             content[:] = saved
+        return snapshot.outline.length
+
+    def when_full(self, make_room: Callable[[], bool]) -> None:
+        for arena in self.arenas:
+            arena.make_room = make_room
         if self._recurrent is not None:
-            sequence.state.states.replace(snapshot.state, snapshot.length)
-        return snapshot.length
+            self._recurrent.pool.make_room = make_room
+
+    def settle(self, sequence: KvSequence) -> None:
+        """Let states take what is pending."""
+        if self._recurrent is not None:
+            self._recurrent.settle(sequence.state.states)
+
+    def outline(self, sequence: KvSequence) -> Outline:
+        firsts = tuple(table.first_position for table in sequence.state.tables)
+        states = () if self._recurrent is None else sequence.state.states.outline()
+        return Outline(sequence.length, firsts, states)
+
+    def contents(self, sequence: KvSequence) -> list[NDArray[np.uint8]]:
+        blocks: list[NDArray[np.uint8]] = sequence.state.contents(sequence.length)
+        if self._recurrent is not None:
+            blocks += sequence.state.states.contents()
+        return blocks
+
+    def begin(self, sequence: KvSequence, outline: Outline) -> list[NDArray[np.uint8]]:
+        sequence.truncate(0)
+        for table, first in zip(sequence.state.tables, outline.firsts, strict=True):
+            table.begin_at(first)
+        blocks: list[NDArray[np.uint8]] = sequence.state.own_contents(0, outline.length)
+        if self._recurrent is not None:
+            blocks += sequence.state.states.begin(outline.states)
+        return blocks
+
+    def give_back(self) -> None:
+        if self._recurrent is not None:
+            self._recurrent.pool.give_back()
 
     @property
     def kind(self) -> str:
@@ -134,5 +157,10 @@ class KvStore:
         return {} if own is None else {STATES_ITEM: own.pool.size_bytes}
 
     @property
-    def size_bytes(self) -> int:
+    def arenas_bytes(self) -> int:
+        """Bytes of keys and values."""
         return sum(arena.size_bytes for arena in self.arenas)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.arenas_bytes + sum(self.states_bytes.values())

@@ -67,8 +67,7 @@ class NativeTarget(EarlyExits):
             raise UnsupportedModelError(why_not)
         self._shapes = shapes_of(spec, file, plan.context_length)
         self._recurrent = recurrent_passes(spec, plan)
-        self._kv = KvStore(self._shapes, plan, self._recurrent)
-        self.arena = self._kv.only
+        self.store = self._kv = KvStore(self._shapes, plan, self._recurrent)
         if spec.per_layer_embedding is not None or self._recurrent is not None:
             # A pass that goes on would lack its nodes' embeddings, or what they do to states.
             self.capabilities = replace(self.capabilities, early_exit=False)
@@ -135,7 +134,7 @@ class NativeTarget(EarlyExits):
         return {
             "weights": self._weights.size_bytes,
             **({ADAPTER_ITEM: adapter} if adapter else {}),
-            "KV cache": self._kv.size_bytes,
+            "KV cache": self._kv.arenas_bytes,
             **self._kv.states_bytes,
             "logits": self._scratch.logits.nbytes + self._scratch.maxima.nbytes,
             "activations": self._scratch.activation_bytes + self._shape_tables.angle_bytes + extra,

@@ -7,9 +7,13 @@
     32      32     what the blocks are worth to: model, kernels and layout, hashed
     64      4 each the tokens whose keys and values these are
     then           the note, UTF-8
+    then    8 each version 2: the bytes of each block
     then    16 x   checksum of each block
     then    16     checksum of everything before
     next multiple of 4096: the blocks, each from a multiple of 64
+
+Version 1 holds blocks of one size, one for every 256 tokens, version 2 blocks of several sizes,
+what models with windows or states keep; its bytes of a block are 0.
 
 All numbers are little-endian. A file is hostile until checked: the header when it is opened, with
 the file's length, each block when it is read. Checksums are BLAKE2b; with a secret key whoever does
@@ -33,7 +37,7 @@ from numpy.typing import NDArray
 from edgespec.errors import KvFileError
 from edgespec.memory.kv.arena import ALIGNMENT, BLOCK
 
-VERSION = 1
+VERSION, VERSION_OF_SIZES = 1, 2
 PAGE_BYTES = 4096
 _MAGIC = b"EDGEKEYS"
 _HEAD = struct.Struct("<8s4IQ32s")
@@ -47,36 +51,41 @@ class KvHeader:
     kind: bytes
     """32 bytes: only where these are equal do the blocks mean the same."""
     block_bytes: int
+    """Of each block; 0 where they have `sizes`."""
     ids: NDArray[np.int32]
     """Tokens whose keys and values the blocks hold, at positions 0, 1, ..."""
     note: str = ""
+    sizes: tuple[int, ...] = ()
+    """Bytes of each block, where they differ."""
 
     @property
     def num_blocks(self) -> int:
-        return -(-len(self.ids) // BLOCK)
-
-    @property
-    def stride(self) -> int:
-        """Bytes from one block to the next."""
-        return -(-self.block_bytes // ALIGNMENT) * ALIGNMENT
+        return len(self.sizes) or -(-len(self.ids) // BLOCK)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the header, padding included."""
-        fixed = _HEAD.size + 4 * len(self.ids) + len(self.note.encode())
+        fixed = _HEAD.size + 4 * len(self.ids) + len(self.note.encode()) + 8 * len(self.sizes)
         return _round_up(fixed + _DIGEST_BYTES * (self.num_blocks + 1))
+
+    def bytes_of(self, index: int) -> int:
+        """Bytes of a block."""
+        return self.sizes[index] if self.sizes else self.block_bytes
 
     def place(self, index: int) -> int:
         """Where a block starts in the file."""
-        return self.size_bytes + index * self.stride
+        if self.sizes:
+            return self.size_bytes + sum(map(_stride, self.sizes[:index]))
+        return self.size_bytes + index * _stride(self.block_bytes)
 
     def pack(self, digests: Sequence[bytes], secret: bytes) -> bytes:
         """The header's bytes, without the padding."""
-        note = self.note.encode()
+        note, sizes = self.note.encode(), np.array(self.sizes, "<u8").tobytes()
+        version = VERSION_OF_SIZES if sizes else VERSION
         head = _HEAD.pack(
-            _MAGIC, VERSION, len(self.ids), self.num_blocks, len(note), self.block_bytes, self.kind
+            _MAGIC, version, len(self.ids), self.num_blocks, len(note), self.block_bytes, self.kind
         )
-        told = b"".join([head, self.ids.astype("<i4").tobytes(), note, *digests])
+        told = b"".join([head, self.ids.astype("<i4").tobytes(), note, sizes, *digests])
         return told + _digest(told, secret)
 
 
@@ -97,30 +106,33 @@ class KvFile:
         if len(head) < _HEAD.size or not head.startswith(_MAGIC):
             raise _damaged(path, "it does not begin as such files do")
         _, version, num_tokens, num_blocks, note_bytes, block_bytes, kind = _HEAD.unpack(head)
-        if version != VERSION:
+        if version not in (VERSION, VERSION_OF_SIZES):
             raise KvFileError(
                 f"{path} holds keys and values in version {version} of the format, and this build "
-                f"reads {VERSION}; save it again"
+                f"reads {VERSION} and {VERSION_OF_SIZES}; save it again"
             )
-        told_bytes = 4 * num_tokens + note_bytes + _DIGEST_BYTES * num_blocks
-        if told_bytes + _HEAD.size + _DIGEST_BYTES > whole or not num_tokens or not block_bytes:
+        sizes_bytes = 8 * num_blocks if version == VERSION_OF_SIZES else 0
+        told_bytes = 4 * num_tokens + note_bytes + sizes_bytes + _DIGEST_BYTES * num_blocks
+        is_empty = not num_tokens or not num_blocks or bool(block_bytes) == bool(sizes_bytes)
+        if told_bytes + _HEAD.size + _DIGEST_BYTES > whole or is_empty:
             raise _damaged(path, "its header tells of more than the file holds")
         told = file.read(told_bytes)
         if file.read(_DIGEST_BYTES) != _digest(head + told, secret):
             raise _damaged(path, "its header does not match its checksum")
         ids, rest = np.frombuffer(told[: 4 * num_tokens], "<i4"), told[4 * num_tokens :]
-        note = rest[:note_bytes].decode(errors="replace")
-        header = KvHeader(kind, block_bytes, ids.astype(np.int32), note)
+        note, rest = rest[:note_bytes].decode(errors="replace"), rest[note_bytes:]
+        sizes = tuple(np.frombuffer(rest[:sizes_bytes], "<u8").tolist())
+        header = KvHeader(kind, block_bytes, ids.astype(np.int32), note, sizes)
         if num_blocks != header.num_blocks or whole != header.place(num_blocks):
             raise _damaged(path, f"it has {whole} bytes")
-        rest = rest[note_bytes:]
+        rest = rest[sizes_bytes:]
         places = range(0, len(rest), _DIGEST_BYTES)
         return cls(path, header, tuple(rest[at : at + _DIGEST_BYTES] for at in places), secret)
 
     def read(self, file: BinaryIO, index: int, into: NDArray[np.uint8]) -> None:
         """Read block `index`; raises KvFileError when it is not what was written, OSError."""
         file.seek(self.header.place(index))
-        if file.readinto(into.data) != self.header.block_bytes:  # type: ignore[attr-defined]
+        if file.readinto(into.data) != self.header.bytes_of(index):  # type: ignore[attr-defined]
             raise _damaged(self.path, f"it ends in block {index}")
         self.check(index, into)
 
@@ -154,6 +166,11 @@ def write_kv(
 
 
 _BINARY = getattr(os, "O_BINARY", 0)
+
+
+def _stride(size: int) -> int:
+    """Bytes from one block to the next."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _round_up(size: int) -> int:

@@ -56,7 +56,8 @@ class SpillFolder:
         with path.open("rb") as file:
             kept = KvFile.open(path, file, self._secret)
             same = kept.header.kind == header.kind and np.array_equal(kept.header.ids, header.ids)
-            if not same or kept.header.block_bytes != header.block_bytes:
+            form = kept.header.block_bytes, kept.header.sizes
+            if not same or form != (header.block_bytes, header.sizes):
                 raise KvFileError(f"{path} holds another text")
             for index, content in enumerate(blocks, first):
                 kept.read(file, index, content)

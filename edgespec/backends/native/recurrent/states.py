@@ -6,6 +6,7 @@ those goes into it in the next pass. States set aside at intervals are where it 
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -59,15 +60,17 @@ class StatePool:
         """The state before any position; raises BudgetError when all that were planned are in
         use.
         """
-        state = self._take()
+        state = self.take()
         state.fill(0, 0)
         return state
 
     def owned(self, state: State) -> State:
         """What may be written to instead of a state: itself, or a copy where others hold it."""
+        while state.num_owners > 1 and self._is_full and self._give_up():
+            pass  # perhaps it was the other owner that gave it up
         if state.num_owners == 1:
             return state
-        copy = self._take()
+        copy = self.take()
         copy.fill(state.data, state.parity)
         self.free(state)
         return copy
@@ -78,9 +81,10 @@ class StatePool:
         if not state.num_owners:
             self._free.append(state)
 
-    def _take(self) -> State:
-        while not self._free and self.num_states >= self._most:
-            if not (self._drop_checkpoint() or self.make_room()):
+    def take(self) -> State:
+        """A state that holds anything; errors as `zeros`."""
+        while self._is_full:
+            if not self._give_up():
                 raise BudgetError(
                     f"all {self._most} states of {format_size(self._num_bytes)} that were planned "
                     "are in use; end a reply, or load with more sequences"
@@ -91,6 +95,19 @@ class StatePool:
         state = self._free.pop()
         state.num_owners = 1
         return state
+
+    def give_back(self) -> None:
+        """Free the states that nobody uses."""
+        self.num_states -= len(self._free)
+        self._free.clear()
+
+    @property
+    def _is_full(self) -> bool:
+        return not self._free and self.num_states >= self._most
+
+    def _give_up(self) -> bool:
+        """A checkpoint, or else an idle sequence; False when there is neither."""
+        return self._drop_checkpoint() or self.make_room()
 
     def _drop_checkpoint(self) -> bool:
         """Give up the checkpoint that is missed least, of all sequences."""
@@ -170,14 +187,20 @@ class SequenceStates:
         if len(self.checkpoints) > CHECKPOINTS:
             self.drop(self.least_missed()[1])
 
-    def least_missed(self) -> tuple[float, int]:
-        """What it costs to be without a checkpoint, and which costs least: positions to be read
-        again, and less so the farther back they are.
+    def least_missed(self) -> tuple[tuple[bool, float], int]:
+        """What it costs to be without a checkpoint, and which costs least: whether its neighbours
+        are too far apart without it (as after the last), and positions to be read again, less so
+        the farther back they are.
         """
         positions = [0, *(position for position, _ in self.checkpoints)]
         costs = [
-            (here - before) / (self.length - here + CHECKPOINT_EVERY)
-            for before, here in zip(positions, positions[1:], strict=False)
+            (
+                after - before > CHECKPOINT_EVERY,
+                (here - before) / (self.length - here + CHECKPOINT_EVERY),
+            )
+            for before, here, after in zip(
+                positions, positions[1:], [*positions[2:], math.inf], strict=False
+            )
         ]
         return min((cost, index) for index, cost in enumerate(costs))
 
@@ -228,16 +251,36 @@ class SequenceStates:
         other.checkpoints, other.state, other.settled = kept, state, length
         return other
 
-    def copy(self) -> tuple[NDArray[np.uint8], int] | None:
-        """The state's bytes and its parity; None before the first pass."""
-        return None if self.state is None else (self.state.data.copy(), self.state.parity)
+    def outline(self) -> tuple[tuple[int, int], ...]:
+        """Positions and parities of the checkpoints, then of the state; nothing before the first
+        pass.
+        """
+        return tuple((at, state.parity) for at, state in self._held())
 
-    def replace(self, copied: tuple[NDArray[np.uint8], int] | None, length: int) -> None:
-        """Hold a copy of a state in place of everything."""
+    def contents(self) -> list[NDArray[np.uint8]]:
+        """Their bytes, in place."""
+        return [state.data for _, state in self._held()]
+
+    def _held(self) -> list[tuple[int, State]]:
+        own = [] if self.state is None else [(self.settled, self.state)]
+        return [*self.checkpoints, *own]
+
+    def begin(self, outline: Sequence[tuple[int, int]]) -> list[NDArray[np.uint8]]:
+        """Hold states like these in place of everything; returns their bytes, to be filled."""
         self.reset()
-        if copied is not None:
-            self.own().fill(*copied)
-            self.settled = length
+        states: list[State] = []  # none is a checkpoint, to be given up, before all are there
+        try:
+            for _, parity in outline:
+                states.append(self._pool.take())
+                states[-1].parity = parity
+        except (BudgetError, MemoryError):
+            for state in states:
+                self._pool.free(state)
+            raise
+        self.checkpoints = [(at, s) for (at, _), s in zip(outline, states, strict=True)]
+        if self.checkpoints:
+            self.settled, self.state = self.checkpoints.pop()
+        return [state.data for state in states]
 
     def reset(self) -> None:
         """Hold nothing."""
