@@ -20,14 +20,27 @@ NODES, CONTEXT = 20, 1024
 
 
 def exact_items(path: Path, sequences: int) -> dict[str, Any]:
-    """Bytes of each exact item as planned and as allocated, with every sequence's context full."""
+    """Bytes of each exact item as planned, and the most that was allocated in a pass.
+
+    Sequences are filled one after the other; windows hold most while their prompt is read.
+    """
     with open_model(path) as file:
         sizing = Sizing(file.spec, tuple(file.tensors.values()), READY)
         budget = Budget.parse("4GiB", LAPTOP)
         plan = make_plan(
             sizing, budget, cores(2), context=CONTEXT, max_nodes=NODES, sequences=sequences
         )
+        most: dict[str, int] = {}
         with NativeTarget(file, plan) as target:
+            forward = target._forward
+
+            def watched(*arguments: Any, **options: Any) -> Any:
+                found = forward(*arguments, **options)
+                for name, size in target.allocated_bytes().items():
+                    most[name] = max(size, most.get(name, 0))
+                return found
+
+            target._forward = watched  # type: ignore[method-assign]
             others = [target.open_sequence() for _ in range(sequences - 1)]
             tokens = np.arange(plan.context_length, dtype=np.int32) % VOCABULARY_SIZE
             for sequence in (target.own, *others):
@@ -35,4 +48,4 @@ def exact_items(path: Path, sequences: int) -> dict[str, Any]:
                 sequence.forward(TokenTree.chain(tokens[-3:]))
                 sequence.commit([0, 1])
                 sequence.forward(TokenTree.chain(tokens[-1:]))
-            return {"planned": plan.footprint.exact, "allocated": target.allocated_bytes()}
+        return {"planned": plan.footprint.exact, "allocated": most}
