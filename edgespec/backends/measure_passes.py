@@ -55,7 +55,7 @@ def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
     devices = tuple(DevicePart(**part) for part in request["devices"])
     plan = Plan(**request["plan"], footprint=Footprint(()), devices=devices)
     with open_model(Path(request["path"]), any_engine=True) as file:
-        kinds = {info.type for info in file.tensors.values() if len(info.shape) > 1}
+        kinds = backends.compiled_for(plan.backend, file)
         backends.warm_up(plan.backend, kinds, plan.kv_type)
         with backends.open_target(file, plan) as target:
             # The shortest of many: a busy moment must not decide between backends.

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from edgespec.backends.native.code_parts import Compiled, code_parts
 from edgespec.errors import BackendError, OptionError, UnsupportedModelError
 from edgespec.memory.plan.settings import CHOSEN_KV_TYPES
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from edgespec.memory.plan.plan import Plan
     from edgespec.models.adapter import Adapter
     from edgespec.models.file import ModelFile
-    from edgespec.models.spec import TensorType
+    from edgespec.models.spec import TensorInfo
 
 NAMES = ("native", "llamacpp", "onnx", "reference")
 
@@ -150,8 +151,20 @@ def compiled_apart(name: str, kv_type: str) -> str:
     return kv_type if compiles(name) and kv_type not in ("auto", *CHOSEN_KV_TYPES) else ""
 
 
-def warm_up(name: str, kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
-    """Compile what a backend needs for these weight types and KV, or load it from the cache."""
+def compiled_for(
+    name: str, file: ModelFile, more: Iterable[TensorInfo] = ()
+) -> frozenset[Compiled]:
+    """What of a model decides which code is compiled for a backend: types of its matrices, and of
+    those of `more` tensors, and parts that few models have.
+    """
+    if not compiles(name):
+        return frozenset()
+    tensors = (*file.tensors.values(), *more)
+    return code_parts(file.spec) | {info.type for info in tensors if len(info.shape) > 1}
+
+
+def warm_up(name: str, kinds: Iterable[Compiled], kv_type: str = "f16") -> None:
+    """Compile what a backend needs for `compiled_for` and KV, or load it from the cache."""
     if compiles(name):
         from edgespec.backends.native.compile_kernels import warm_up as warm_up_native
 

@@ -77,11 +77,6 @@ class SequenceHost(ABC):
     def _truncate(self, sequence: KvSequence, length: int) -> None:
         """Forget positions; `length` still counts them."""
 
-    def _rewindable(self, sequence: KvSequence, length: int) -> int:
-        """`KvSequence.rewindable`, where positions cannot be forgotten one by one."""
-        del sequence
-        return length
-
     @abstractmethod
     def _snapshot(self, sequence: KvSequence) -> Any:
         """A copy of what is committed."""
@@ -99,6 +94,10 @@ class SequenceHost(ABC):
     def _fork(self, sequence: KvSequence, length: int) -> Any:
         """What the backend keeps of one that begins like another, where it has `sequences`."""
         raise NotImplementedError
+
+    def _rewindable(self, sequence: KvSequence, length: int) -> int:
+        """`KvSequence.rewindable`, of fewer positions than are committed."""
+        return length
 
     def _forward_until(
         self,
@@ -270,7 +269,7 @@ class KvSequence:
         the residual streams after these layers, ascending, and after the last; where the backend
         has `early_exit`.
         """
-        target = self._leaving()
+        target = self.target
         target.check(self, tokens)
         target._trace(self, tokens, layers, out)
         self._moved(self.length + len(tokens))
@@ -296,7 +295,12 @@ class KvSequence:
         not one between the first and the last, or not that of the nodes before;
         ContextOverflowError when there is no room.
         """
-        target = self._leaving()
+        target = self.target
+        if not target.capabilities.early_exit:
+            raise BackendError(
+                f"the {target.capabilities.name} backend cannot leave a pass of this model early; "
+                "use --backend native, and a model that keeps no states"
+            )
         target.check(self, np.asarray(tokens, np.int32))
         if not 1 <= layer < target.spec.num_layers:
             raise BackendError(
@@ -306,16 +310,6 @@ class KvSequence:
         self._check_early(layer, parents)
         self._check_adapted(layer, adapted)
         return target._forward_until(self, layer, tokens, parents, vocab, rows, adapted)
-
-    def _leaving(self) -> SequenceHost:
-        """The target, which can leave a pass early with this model."""
-        target = self.target
-        if not target.capabilities.early_exit:
-            raise BackendError(
-                f"the {target.capabilities.name} backend cannot leave a pass early with this "
-                "model; use --backend native, and a model without states between its layers"
-            )
-        return target
 
     def deepen(
         self, layer: int, *, vocab: int | None = None, rows: Rows = "last", adapted: bool = False

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from edgespec.backends import registry as backends
+from edgespec.backends.native.code_parts import Compiled
 from edgespec.control.estimated_curve import read_bytes
 from edgespec.errors import BackendError, OptionError, UnsupportedModelError
 from edgespec.loading.load_options import LoadOptions
@@ -18,7 +19,6 @@ from edgespec.memory.plan.sizing import DRAFT_CHUNK, DRAFT_NODES, DraftModelSize
 from edgespec.models.file import ModelFile
 from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
-from edgespec.models.spec import TensorType
 from edgespec.system.cores import cores
 from edgespec.system.disk_cache import kernels_are_cached
 from edgespec.system.hardware import hardware
@@ -99,12 +99,9 @@ class DraftModel:
         return sum(part.units for part in plan.draft_devices) > self.file.spec.num_layers
 
     @property
-    def kinds(self) -> frozenset[TensorType]:
-        """Types of its matrices, where they decide what must be compiled."""
-        if not backends.compiles(self.backend):
-            return frozenset()
-        tensors = self.file.tensors.values()
-        return frozenset(info.type for info in tensors if len(info.shape) > 1)
+    def kinds(self) -> frozenset[Compiled]:
+        """What decides which code is compiled for it."""
+        return backends.compiled_for(self.backend, self.file)
 
     @property
     def is_ready(self) -> bool:

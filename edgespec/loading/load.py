@@ -15,7 +15,7 @@ from edgespec.loading.draft_model import DraftModel, check_overlap, open_draft_m
 from edgespec.loading.first_layers import FirstLayers
 from edgespec.loading.load_options import LoadOptions
 from edgespec.loading.make_market import market_maker
-from edgespec.loading.planning import Planning, matrix_kinds
+from edgespec.loading.planning import Planning, compiled_for
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.watch import Watch
 from edgespec.models.open_model import open_model
@@ -114,7 +114,7 @@ def _load(
     report("kernels", 0, 1)
     release_free_memory()  # so that a first start's children do not come on top of it
     spare_bytes = chosen.budget_bytes - chosen.planned_bytes
-    kinds = matrix_kinds(file, chosen.backend, adapter)
+    kinds = compiled_for(file, chosen.backend, adapter)
     warm_up(chosen.backend, kinds, spare_bytes, chosen.kv_type, names)
     if draft_model is not None:
         warm_up(draft_model.backend, draft_model.kinds, spare_bytes, drafters=names)

@@ -9,6 +9,7 @@ from functools import partial
 
 from edgespec.backends import registry as backends
 from edgespec.backends.llamacpp.remote.devices import devices_for
+from edgespec.backends.native.code_parts import Compiled
 from edgespec.errors import BackendError, BudgetError
 from edgespec.loading import model_drafters
 from edgespec.loading.choose_backend import Selection
@@ -25,7 +26,6 @@ from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS
 from edgespec.memory.plan.sizing import Sizing, resident_of
 from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
-from edgespec.models.spec import TensorType
 from edgespec.system.disk_cache import kernels_are_cached
 from edgespec.system.hardware import MemorySnapshot, hardware, snapshot
 from edgespec.system.size import is_auto
@@ -150,18 +150,15 @@ class Planning:
     def _is_ready(self, name: str) -> bool:
         """Whether all that a session on a backend needs is compiled."""
         apart = backends.compiled_apart(name, self.options.kv_type)
-        kinds = matrix_kinds(self.file, name, self.adapter)
+        kinds = compiled_for(self.file, name, self.adapter)
         drafters = self.drafters or BUILT_IN_DRAFTERS
         ready = kernels_are_cached(name, kinds, drafters, apart)
         return ready and (self.draft_model is None or self.draft_model.is_ready)
 
 
-def matrix_kinds(
+def compiled_for(
     file: ModelFile, backend: str, adapter: Adapter | None = None
-) -> frozenset[TensorType]:
-    """Types of the weight matrices, where they decide what must be compiled."""
-    if backend != "native":
-        return frozenset()
-    more = {} if adapter is None else adapter.tensors
-    tensors = (*file.tensors.values(), *more.values())
-    return frozenset(info.type for info in tensors if len(info.shape) > 1)
+) -> frozenset[Compiled]:
+    """What decides which code is compiled for a model and its adapter."""
+    more = () if adapter is None else adapter.tensors.values()
+    return backends.compiled_for(backend, file, more)

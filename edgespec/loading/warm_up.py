@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from edgespec.backends import registry as backends
+from edgespec.backends.native.code_parts import Compiled, named
 from edgespec.memory.plan.calibration import KERNELS
 from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS, CHOSEN_KV_TYPES
-from edgespec.models.spec import TensorType
 from edgespec.system.child_process import can_have_children
 from edgespec.system.disk_cache import (
     cache_folder,
@@ -39,18 +39,18 @@ _STEPS = 4
 
 def warm_up(
     backend: str,
-    kinds: Iterable[TensorType],
+    kinds: Iterable[Compiled],
     spare_bytes: int = 0,
     kv_type: str = "f16",
     drafters: Sequence[str] = BUILT_IN_DRAFTERS,
 ) -> None:
-    """Have all compiled code of a backend, for these weight types and this KV, and of what decodes
-    with these drafters, ready here.
+    """Have all compiled code of a backend, for what `compiled_for` a model says and this KV, and of
+    what decodes with these drafters, ready here.
 
     `spare_bytes` is what the budget has left beside a first start's one child. A first start
     compiles for the KV asked for and for all that a later plan may choose.
     """
-    kinds = sorted(kinds, key=lambda kind: kind.type_id)
+    kinds = sorted(kinds, key=lambda kind: kind.name)
     asked = backends.compiled_apart(backend, kv_type)
     drafters = drafters or BUILT_IN_DRAFTERS  # what verifies is compiled with them
     if can_have_children():
@@ -153,4 +153,4 @@ if __name__ == "__main__":
     else:
         backend, kv_type, *names = sys.argv[2:]
         for each in dict.fromkeys((kv_type, *CHOSEN_KV_TYPES)):
-            backends.warm_up(backend, [TensorType[name] for name in names], each)
+            backends.warm_up(backend, [named(name) for name in names], each)

@@ -64,9 +64,9 @@ ATTENTION = (
 
 @pytest.mark.skipif(bool(config.DISABLE_JIT), reason="is what this test starts")
 def test_suite_passes_with_the_jit_off() -> None:
-    """The tests of packing, plain tiles, experts and attention without a model, uncompiled."""
+    """The tests of packing, plain tiles, experts, states and attention without a model."""
     folder = ROOT / "tests" / "backends"
-    tests = [folder / f"test_{name}.py" for name in ("pack", "jit_off", "experts")]
+    tests = [folder / f"test_{name}.py" for name in ("pack", "jit_off", "experts", "state_walk")]
     attention = folder / "test_attention.py"
     found = subprocess.run(
         [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *map(str, tests)]

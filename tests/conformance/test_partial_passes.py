@@ -200,7 +200,7 @@ def test_there_is_room_for_as_many_as_planned() -> None:
 def test_a_backend_without_says_so() -> None:
     with open_target("reference", "llama-F32") as target:
         assert not target.capabilities.early_exit
-        with pytest.raises(BackendError, match="cannot leave a pass early"):
+        with pytest.raises(BackendError, match="cannot leave a pass of this model early"):
             target.own.forward_until(1, [5], [-1])
 
 

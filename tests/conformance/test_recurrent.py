@@ -94,15 +94,14 @@ def test_logits_are_the_references(name: str, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["F32", "Q8_0"])
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_chunks_and_threads_do_not_change_the_bits(name: str, kind: str) -> None:
-    tokens = _tokens(70)
+    tokens = _tokens(50)
     with _open(name, kind) as target:
         expected = _decoded(target, tokens)
-    for threads in (1, 2):
-        with _open(name, kind, threads=threads, prefill_chunk=64) as target:
-            for chunk in (1, 5, 64):
-                target.own.truncate(0)
-                target.own.prefill(tokens[:-3], chunk=chunk)
-                _same(_forward(target.own, TokenTree.chain(tokens[-3:])), expected[-3:])
+    with _open(name, kind, threads=2, prefill_chunk=64) as target:
+        for chunk in (1, 5, 64):
+            target.own.truncate(0)
+            target.own.prefill(tokens[:-3], chunk=chunk)
+            _same(_forward(target.own, TokenTree.chain(tokens[-3:])), expected[-3:])
 
 
 @st.composite
@@ -129,7 +128,7 @@ def _expected(target: Target, text: list[int], tree: TokenTree) -> Logits:
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(steps=st.lists(_trees(), min_size=1, max_size=4), data=st.data())
 def test_trees(name: str, steps: list[tuple[TokenTree, list[int]]], data: st.DataObject) -> None:
     """Every node of every step, whichever path was committed before, as if decoded alone."""
@@ -147,6 +146,65 @@ def test_trees(name: str, steps: list[tuple[TokenTree, list[int]]], data: st.Dat
         _same(_next(fork), _decoded(oracle, [*text, 5])[-1])
     finally:
         fork.close()
+
+
+@st.composite
+def _changes(draw: st.DrawFn) -> tuple[str, int, int]:
+    """Something that happens to a sequence, how much of it, and a seed."""
+    kind = draw(st.sampled_from(["prefill", "steps", "truncate", "fork", "snapshot", "restore"]))
+    return kind, draw(st.integers(1, 300)), draw(st.integers(0, 99))
+
+
+def _step(sequence: KvSequence, seed: int) -> list[int]:
+    """A pass over a random tree and the commit of a random path, whose tokens are returned."""
+    rng = np.random.default_rng(seed)
+    parents = [-1, *(int(rng.integers(0, node)) for node in range(1, int(rng.integers(1, NODES))))]
+    tree = TokenTree(_tokens(len(parents), seed=seed), np.array(parents, np.int16))
+    node, path = len(parents) - 1, list[int]()
+    while node >= 0:
+        path.insert(0, node)
+        node = parents[node]
+    sequence.forward(tree)
+    sequence.commit(path)
+    tokens: list[int] = tree.tokens[path].tolist()
+    return tokens
+
+
+@pytest.mark.parametrize("name", ["lfm2", "granitehybrid"])
+@settings(max_examples=10, deadline=None)
+@given(changes=st.lists(_changes(), min_size=2, max_size=8))
+def test_any_history(name: str, changes: list[tuple[str, int, int]]) -> None:
+    """Whatever happened to a sequence, it goes on as if its text had just been read."""
+    target = _shared(name)
+    sequence, text = target.open_sequence(), list[int]()
+    kept = sequence.snapshot(), text
+    try:
+        for kind, count, seed in changes:
+            if kind == "prefill" and len(text) + count < 700:
+                new = _tokens(count, seed=seed).tolist()
+                sequence.prefill(new, chunk=8 + seed)
+                text = text + new
+            elif kind == "steps" and len(text) < 700:
+                for turn in range(1 + count % 5):
+                    text = text + _step(sequence, seed + turn)
+            elif kind == "truncate":
+                text = text[: sequence.truncate(max(0, len(text) - count))]
+            elif kind == "fork":
+                other = sequence.fork(sequence.rewindable(len(text) - min(count % 9, len(text))))
+                text = text[: other.length]
+                sequence.close()
+                sequence = other
+            elif kind == "snapshot":
+                kept = sequence.snapshot(), text
+            elif kind == "restore":
+                sequence.restore(kept[0])
+                text = kept[1]
+            assert sequence.length == len(text)
+        target.own.truncate(0)
+        target.own.prefill(text)
+        _same(_next(sequence), _next(target.own))
+    finally:
+        sequence.close()
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
@@ -248,3 +306,29 @@ def test_a_prompt_can_be_left_where_it_ended() -> None:
     assert target.own.rewindable(59) == 0
     assert target.own.truncate(70) == 60
     _same(_next(target.own), expected)
+
+
+def test_nodes_without_room_are_one_sentence() -> None:
+    """What passes keep of nodes until one of their paths is committed is counted, and limited."""
+    target = _shared("lfm2")
+    target.own.truncate(0)
+    others = [target.open_sequence(), target.open_sequence()]
+    tree = TokenTree.chain(_tokens(NODES))
+    expected = _forward(target.own, tree)
+    others[0].forward(tree)
+    with pytest.raises(BackendError, match="commit or drop the last passes' nodes first"):
+        others[1].forward(tree)
+    target.own.commit([])
+    _same(_forward(others[1], tree), expected)
+    for sequence in others:
+        sequence.close()
+
+
+def test_passes_are_not_interrupted() -> None:
+    """Early exits, and what fits adapters for them, are refused."""
+    target, streams = _shared("lfm2"), np.zeros((3, 4, 256), np.float32)
+    target.own.truncate(0)
+    with pytest.raises(BackendError, match="cannot leave a pass of this model early"):
+        target.own.forward_until(2, [5], [-1])
+    with pytest.raises(BackendError, match="cannot be interrupted there"):
+        target.own.trace(_tokens(4), (1, 2), streams)

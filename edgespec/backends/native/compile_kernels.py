@@ -7,6 +7,7 @@ from contextlib import closing
 
 import numpy as np
 
+from edgespec.backends.native.code_parts import CodePart, Compiled
 from edgespec.backends.native.kernels import early_nodes, table
 from edgespec.backends.native.kernels.attention import grouped_query
 from edgespec.backends.native.kernels.codegen import isa
@@ -16,12 +17,11 @@ from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.native.kernels.matmul.unpack import unpack_rows
 from edgespec.backends.native.kernels.stages import angles, attend, gated, multiply, norm, project
 from edgespec.backends.native.team import Team
-from edgespec.models.spec import TensorType
 from edgespec.system.addresses import address_of
 from edgespec.system.resident_memory import release_free_memory
 
 
-def warm_up(kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
+def warm_up(kinds: Iterable[Compiled], kv_type: str = "f16") -> None:
     """Call every compiled function once on nothing: no layers, no rows, no columns."""
     nodes, extra = np.zeros((2, table.NODE_COLUMNS), np.int32), np.zeros(1, np.int32)
     root, parts = np.zeros(1, np.int32), np.zeros((2, table.PART_COLUMNS), np.int64)
@@ -47,7 +47,11 @@ def warm_up(kinds: Iterable[TensorType], kv_type: str = "f16") -> None:
         root, np.full(1, -1, np.int16), np.zeros((3, 1), np.int32), 0, root, root
     )
     for kind in kinds:
-        if kind in FORMATS:
+        if isinstance(kind, CodePart):
+            from edgespec.backends.native.compile_parts import COMPILE
+
+            COMPILE[kind]()
+        elif kind in FORMATS:
             packer(kind)
             rows, out = np.zeros(0, np.int32), np.zeros((0, 0), np.float32)
             unpack_rows(tuple(FORMATS[kind].layout), (0, 0, 0, 0), rows, out)

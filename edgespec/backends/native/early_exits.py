@@ -16,6 +16,7 @@ from edgespec.backends.native.node_tables import NodeRows, NodeTables
 from edgespec.backends.native.scratch import Scratch
 from edgespec.backends.passes import TILE, Logits, Pass, Rows, TokenTree
 from edgespec.backends.sequence import KvSequence
+from edgespec.errors import BackendError
 from edgespec.memory.plan.settings import MOST_NODES
 
 
@@ -159,6 +160,12 @@ class EarlyExits(Target):
         layers: Sequence[int],
         out: NDArray[np.float32],
     ) -> None:
+        if not self.capabilities.early_exit:
+            raise BackendError(
+                f"the residual streams of {self.spec.name} between layers were asked for: passes "
+                "of a model with states, or embeddings of its own in every layer, cannot be "
+                "interrupted there; exits and their adapters are for other models"
+            )
         tree, done = TokenTree.chain(tokens), 0
         self._prepare([self._whole(sequence, tree)], ((sequence, tree),))
         for place, layer in enumerate((*layers, self.spec.num_layers)):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.backends import registry as backends
+from edgespec.backends.native.code_parts import Compiled
 from edgespec.errors import AdaptError, BudgetError, OptionError, UnsupportedModelError
 from edgespec.loading import model_drafters
 from edgespec.memory.plan.budget import Budget
@@ -106,8 +107,7 @@ def adapt(
                 f"{_LEAST_TOKENS}; raise --max-tokens"
             )
         budget = Budget.parse(memory, snapshot())
-        matrices_of = (info.type for info in file.tensors.values() if len(info.shape) > 1)
-        kinds = {*matrices_of, TensorType.F16}
+        kinds = backends.compiled_for("native", file) | {TensorType.F16}
         chosen, at_once = _plan(file, budget, len(layers), threads, kinds)
         warm_up("native", kinds, budget.size_bytes - chosen.planned_bytes)
         from edgespec.tools.adapt.fitting import Fitting
@@ -173,7 +173,7 @@ def _plan(
     budget: Budget,
     num_layers: int,
     threads: int | None,
-    kinds: Collection[TensorType],
+    kinds: Collection[Compiled],
 ) -> tuple[Plan, int]:
     """How the model is loaded, and how many exits are fitted at a time, as many as there is room
     for; BudgetError when there is none for one.

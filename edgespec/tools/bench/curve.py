@@ -134,8 +134,7 @@ class OpenModel:
         try:
             self.work = Work.of(self.file, self.plan, context)
             progress("kernels", 0, 1)
-            kinds = {info.type for info in self.file.tensors.values() if len(info.shape) > 1}
-            warm_up("native", kinds)
+            warm_up("native", backends.compiled_for("native", self.file))
             progress("kernels", 1, 1)
             self.target = backends.open_target(self.file, self.plan, partial(progress, "load"))
             progress("load", 1, 1)

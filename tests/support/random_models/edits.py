@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -40,14 +39,6 @@ def halves_swapped(values: Array, axis: int = 0) -> Array:
 def gates_and_ups_swapped(values: Array) -> Array:
     """The same in every expert."""
     return halves_swapped(values, 1)
-
-
-def negated(values: Array) -> Array:
-    return -values
-
-
-def scaled(factor: float) -> Edit:
-    return lambda values: values * np.float32(factor)
 
 
 def other_rotation(head_dim: int, rope_dim: int, neighbours: bool) -> Edit:
@@ -106,7 +97,7 @@ def all_breakages(recipe: Recipe) -> list[Breakage]:
     """Those the architecture names and those of every tensor, each under one name."""
     everything = [*recipe.breakages, *of_every_tensor(recipe)]
     assert len({one.name for one in everything}) == len(everything)
-    return [replace(one) for one in everything]
+    return everything
 
 
 def _multiplies(end: str) -> bool:

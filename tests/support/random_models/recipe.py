@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -207,9 +207,3 @@ def text(recipe: Recipe, length: int | None = None, seed: int = 0) -> list[int]:
     rng = np.random.default_rng([seed, 7])
     ids = rng.integers(3, VOCABULARY_SIZE, recipe.num_tokens if length is None else length)
     return [int(token) for token in ids]
-
-
-def without(recipe: Recipe, *ends: str) -> Recipe:
-    """The same recipe without tensors of these ends."""
-    kept = {name: t for name, t in recipe.tensors.items() if not name.endswith(ends)}
-    return replace(recipe, tensors=kept)

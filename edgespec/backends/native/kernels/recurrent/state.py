@@ -40,6 +40,9 @@ KEY, DELTA, DECAY, QUERY, VALUE, BETA, SKIP, OUTPUT = range(8)
 """Words of a step: addresses of f32, single numbers at DECAY, BETA and SKIP (0: no skip)."""
 STEP_BYTES = 8 * STEP_WORDS
 
+AHEAD = 8
+"""Rows that are asked for before they are read, where a sweep takes several turns."""
+
 
 def functions(lanes: int) -> dict[str, Callable[[], Function]]:
     """By name: apply steps and store ("update"), read a state that stays as it is ("read"), or
@@ -71,6 +74,12 @@ def _sweep(name: str, block: int, updates: bool, reads: bool, corrects: bool) ->
         with emitter.loop(rows) as row:
             place = emitter.address(column, (row, stride))
             source = emitter.address(state, place)
+            if block < LANES // 2:
+                # Columns of few vectors leave gaps that processors do not fetch ahead over.
+                with builder.if_then(builder.icmp_signed("==", first, emitter.integer(0))):
+                    ahead = emitter.address(state, (row, stride), (stride, AHEAD))
+                    with emitter.loop(vectors) as line:
+                        emitter.prefetch(emitter.address(ahead, (line, 64)), 64)
             values = emitter.running(width)
             for slot, vector in zip(values, _vectors(emitter, source, width), strict=True):
                 builder.store(vector, slot)
