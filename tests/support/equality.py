@@ -158,7 +158,8 @@ class Knowing(Drafter):
 class Case:
     """One reply to be written, however."""
 
-    prompt: str
+    prompt: str | tuple[int, ...]
+    """A text, or token ids."""
     temperature: float
     seed: int
     max_tokens: int
@@ -169,8 +170,19 @@ class Case:
         engine.scheduler.target.own.truncate(0)
         return self._write(engine, speculation=False)
 
-    def speculative(self, engine: Engine, shape: str, chunk: int | None, expected: Reply) -> Reply:
-        """With every draft verified, from an empty cache; the engine is left as it was."""
+    def speculative(
+        self,
+        engine: Engine,
+        shape: str,
+        chunk: int | None,
+        expected: Reply,
+        *,
+        continued: bool = False,
+    ) -> Reply:
+        """With every draft verified, from an empty cache; the engine is left as it was.
+
+        `continued` keeps what the cache holds, of which the prompt may have a part.
+        """
         slot, target = engine.scheduler.slots[0], engine.scheduler.target
         before = slot.market, engine.scheduler.controller, target.prefill_chunk
         engine.scheduler.controller = Eager(engine.plan.max_nodes)
@@ -183,7 +195,8 @@ class Case:
             knowing = Knowing(expected.token_ids, vocab_size, branches=branches, seed=self.seed)
             slot.market = Market([knowing])
         target._chunk = chunk or target.prefill_chunk  # type: ignore[attr-defined]
-        target.own.truncate(0)
+        if not continued:
+            target.own.truncate(0)
         try:
             return self._write(engine, speculation=True)
         finally:
@@ -222,8 +235,9 @@ def prompts() -> Iterator[str]:
 def compared(expected: Reply, reply: Reply) -> dict[str, Any]:
     """Whether a reply is the expected one, and its numbers."""
     stats = reply.stats
-    tokens = {"tokens": stats.output_tokens, "steps": stats.steps}
-    found: dict[str, Any] = {"equal": same(expected, reply), **tokens}
+    numbers = {"tokens": stats.output_tokens, "steps": stats.steps}
+    numbers |= {"drafted": stats.drafted, "accepted": stats.accepted}
+    found: dict[str, Any] = {"equal": same(expected, reply), **numbers}
     if not found["equal"]:
         found |= {"expected": expected.token_ids, "found": reply.token_ids}
     return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from tests.support.gguf_models import (
 Array = NDArray[np.float32]
 Edit = Callable[[Array], Array]
 VOCABULARY_SIZE = 512
+WIDTH: ContextVar[int] = ContextVar("width", default=256)
+"""Of the embeddings of recipes that are made meanwhile; only their weights become larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class Recipe:
     kv_heads: int | list[int]
     head_dim: int
     ffn: int | list[int] = 512
-    dim: int = 256
+    dim: int = field(default_factory=WIDTH.get)
     rope_base: float = 10000.0
     rope_dim: int | None = None
     epsilon: float = 1e-6
