@@ -86,7 +86,8 @@ class HubServer:
 
     def environment(self) -> dict[str, str]:
         """What a client's process needs to come here."""
-        return {"HF_ENDPOINT": self.url, "HF_TOKEN": self.token, "NO_PROXY": "127.0.0.1"}
+        here = {"HF_ENDPOINT": self.url, "NO_PROXY": "127.0.0.1"}
+        return here | {"HF_TOKEN": self.token, "HF_HUB_OFFLINE": "0"}
 
 
 class _Handler(BaseHTTPRequestHandler):
