@@ -5,9 +5,10 @@
 #   make test-slow the tests that are (memory promises in whole processes, training): minutes
 #   make test-arm  the kernels for ARM in an emulator: needs gcc-aarch64-linux-gnu and qemu-user
 #   make parity    compare with llama.cpp, and test it as a backend; built from source (minutes)
+#   make real-models  measure published models beside llama.cpp: downloads them from a hub (hours)
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-slow test-arm parity lint clean
+.PHONY: demo test test-slow test-arm parity real-models lint clean
 .DELETE_ON_ERROR:
 
 VENV ?= .venv
@@ -25,6 +26,10 @@ TEST_CACHE := EDGESPEC_CACHE="$(CURDIR)/build/cache"
 
 # A mark beside the wheel; `make build/llama/built` builds it ahead of `make parity`.
 LLAMA_WHEEL := build/llama/built
+
+# Spec-Bench's questions for `make real-models`; RUN adds arguments, as in RUN='--only qwen3 --delete'.
+QUESTIONS ?= build/spec_bench.jsonl
+QUESTIONS_URL := https://raw.githubusercontent.com/hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl
 
 demo: $(VENV)/installed
 	@echo; echo "edgespec plan"
@@ -51,6 +56,14 @@ test-arm: $(VENV)/dev
 parity: $(VENV)/llama
 	$(TEST_CACHE) $(BIN)/python -m pytest -rs tests/parity
 	$(TEST_CACHE) $(BIN)/python -m pytest -rs -k llamacpp tests/conformance tests/backends
+
+real-models: $(VENV)/llama $(QUESTIONS)
+	$(TEST_CACHE) $(BIN)/python -m lab.real_models run --questions "$(QUESTIONS)" $(RUN)
+
+build/spec_bench.jsonl: | $(VENV)/installed
+	@mkdir -p $(@D)
+	$(BIN)/python -c 'import sys, urllib.request; urllib.request.urlretrieve(*sys.argv[1:])' \
+		$(QUESTIONS_URL) $@
 
 $(VENV)/installed: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; name it: make PYTHON=..." >&2; exit 1; }

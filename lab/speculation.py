@@ -181,6 +181,7 @@ def _pairs(engine: Engine, prompt: Any, asked: Asked, **options: Any) -> dict[st
     tokens(96),
     rounds(3),
     option("--threads", type=int, default=2),
+    option("--context", type=int, help="tokens; the plan's choice if left out"),
     DRAFTER_SET,
     option("--no-peer", action="store_true", help="leave llama.cpp out"),
     option("--out", type=Path, help="keep what is finished here, and go on from it"),
@@ -194,7 +195,9 @@ def questions(asked: Asked) -> Rows:
     records = Records(asked.out)
     with ExitStack() as stack:
         engine = stack.enter_context(
-            edgespec.load(asked.model, threads=asked.threads, drafters=asked.drafters)
+            edgespec.load(
+                asked.model, threads=asked.threads, drafters=asked.drafters, context=asked.context
+            )
         )
         context, path = engine.plan.context_length, engine.file.path
         peers: dict[str, LlamaWriter] = {}
