@@ -2,7 +2,7 @@
 
 `MODELS` names them; `write` writes one. Every model comes with breakages: changes of the file that
 do what a wrong engine would do, each of which changes llama.cpp's logits by far more than rounding
-does (`tests/parity/test_random_models.py`).
+does (`tests/parity/test_peer_random_models.py`).
 """
 
 from __future__ import annotations
