@@ -28,6 +28,7 @@ _COMPILED_IN = (
     "backends/passes.py",
     "memory/kv/arena.py",
     "memory/plan/settings.py",
+    "memory/plan/state_layout.py",
     "system/size.py",
     "models/gguf/codebooks.py",
     "models/spec.py",

@@ -132,9 +132,8 @@ def multiplied_tensors(spec: ModelSpec) -> set[str]:
 
 
 def adapter_bytes(tensors: Iterable[TensorInfo]) -> int:
-    """Bytes of the matrices of early exits, packed, and of one norm, 4 x width."""
-    tensors = tuple(tensors)
-    return weights_bytes(tensors) + (4 * tensors[0].shape[-1] if tensors else 0)
+    """Bytes of the matrices of early exits, packed."""
+    return weights_bytes(tensors)
 
 
 def kv_bytes(spec: ModelSpec, positions: int, kv_type: str = "f16", rows: int = 0) -> int:
