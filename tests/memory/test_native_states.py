@@ -10,6 +10,7 @@ import pytest
 from edgespec.backends.native.target import NativeTarget
 from edgespec.backends.passes import TokenTree
 from edgespec.memory.plan.budget import Budget
+from edgespec.memory.plan.calibration import PART_KERNELS_BYTES, Runtime
 from edgespec.memory.plan.planner import make_plan
 from edgespec.memory.plan.sizing import Sizing
 from edgespec.memory.plan.state_layout import STATES_ITEM
@@ -41,3 +42,17 @@ def test_exact_items(name: str, nodes: int, sequences: int, tmp_path: Path) -> N
             planned, held = plan.footprint.exact, target.allocated_bytes()
             assert held[STATES_ITEM] == planned[STATES_ITEM]
             assert held == planned
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"), [("llama", 0), ("qwen3moe", 1), ("lfm2", 1), ("qwen35moe", 2)]
+)
+def test_kernels_of_experts_and_states_are_counted(name: str, parts: int, tmp_path: Path) -> None:
+    """Beside those that every model has."""
+    runtime = Runtime(resident_bytes=24 << 20, kernels="cached")
+    with open_model(write(MODELS[name](), tmp_path / "model.gguf")) as file:
+        sizing = Sizing(file.spec, tuple(file.tensors.values()), runtime)
+        plan = make_plan(sizing, Budget.parse("1GiB", LAPTOP), cores(2), context=256)
+    assert plan.footprint["compiled kernels"] == (
+        runtime.kernels_bytes() + parts * PART_KERNELS_BYTES
+    )

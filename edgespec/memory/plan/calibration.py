@@ -48,6 +48,11 @@ starts from the cache.
 COMPILER_PAGES = 36 * MIB
 """What such a child holds besides where library pages cannot be given back."""
 
+PART_KERNELS_BYTES = 5 * MIB
+"""Kernels of experts, or of states, and what comes back of libraries beside them: peaks of chats
+with models that are otherwise alike (docs/lab/2026-11-22-architectures.md).
+"""
+
 DRAFTER_KERNELS_BYTES = 5 * MIB // 2
 """Compiled kernels of one more drafter than the default one."""
 

@@ -32,6 +32,7 @@ from edgespec.memory.plan.state_layout import (
     num_states,
     states_bytes,
 )
+from edgespec.models.layers import Moe
 from edgespec.models.spec import ModelSpec, TensorInfo
 
 ADAPTER_ITEM = "early-exit adapter"
@@ -70,7 +71,7 @@ def native_footprint(
     steady = [
         FootprintItem("interpreter", runtime.interpreter_bytes(), "resident now, measured"),
         FootprintItem("libraries", runtime.libraries_bytes(), "NumPy, Numba and LLVM, measured"),
-        FootprintItem("compiled kernels", _kernels_bytes(runtime, drafters), "measured"),
+        FootprintItem("compiled kernels", _kernels_bytes(runtime, drafters, spec), "measured"),
         FootprintItem("tokenizer", tokenizer_bytes(spec.vocab_size), f"{spec.vocab_size} tokens"),
         FootprintItem("weights", weights_bytes(tensors, spec), "repacked", exact=True),
     ]
@@ -137,10 +138,12 @@ def tokenizer_bytes(vocab_size: int) -> int:
     return calibration.TOKENIZER_BYTES + vocab_size * calibration.TOKENIZER_BYTES_PER_TOKEN
 
 
-def _kernels_bytes(runtime: Runtime, drafters: Mapping[str, int]) -> int:
-    """Kernels of a session, and of each drafter beyond the two built in."""
+def _kernels_bytes(runtime: Runtime, drafters: Mapping[str, int], spec: ModelSpec) -> int:
+    """Kernels of a session, of each drafter beyond the two built in, of experts and of states."""
     more = max(0, sum(name.startswith("drafter ") for name in drafters) - 2)
-    return runtime.kernels_bytes() + more * calibration.DRAFTER_KERNELS_BYTES
+    parts = [has_states(spec), any(isinstance(layer.ffn, Moe) for layer in spec.layers)]
+    own = 0 if runtime.kernels == "ready" else sum(parts) * calibration.PART_KERNELS_BYTES
+    return runtime.kernels_bytes() + own + more * calibration.DRAFTER_KERNELS_BYTES
 
 
 def _startup_note(runtime: Runtime) -> str:
