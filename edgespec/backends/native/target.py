@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -107,7 +108,8 @@ class NativeTarget(EarlyExits):
         """Its first stage and the one after its last."""
         self._team = Team(self._table, plan.threads)
         if self._recurrent is not None:
-            self._recurrent.walk = self._settle
+            settle = weakref.WeakMethod(self._settle)  # a cycle would keep its threads alive
+            self._recurrent.walk = lambda: settle()()  # type: ignore[misc]
         self._paces: dict[int, Pace] = {}
         self.limit_threads(None)
         self._num_logits = spec.vocab_size
