@@ -11,6 +11,7 @@ import pytest
 import edgespec
 from edgespec.engine.engine import Engine
 from edgespec.memory.plan.state_layout import CHECKPOINT_EVERY
+from tests.support.equality import verify_everything
 from tests.support.random_models import MODELS, write
 
 SENTENCE = "the cat sat on the mat, and the cat sat on the mat. "
@@ -23,6 +24,7 @@ def engine(
     path: Path = tmp_path_factory.mktemp("hybrids") / f"{request.param}.gguf"
     write(MODELS[request.param](), path, type="Q8_0")
     with edgespec.load(path, backend="native", threads=2, context=900, memory="1GiB") as opened:
+        verify_everything(opened)
         yield opened
 
 
