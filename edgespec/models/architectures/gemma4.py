@@ -18,7 +18,10 @@ def describe(read: Reader) -> ModelSpec:
     kinds = read.windowed(1)
     full, local = _rope(read), _local_rope(read)
     width = read.count("embedding_length_per_layer_input", 0, least=0)
-    first_shared = read.num_layers - read.count("attention.shared_kv_layers", 0, least=0)
+    num_shared = read.count("attention.shared_kv_layers", 0, least=0)
+    if num_shared >= read.num_layers:
+        raise read.wrong(f"{num_shared} of {read.num_layers} layers cannot share others' keys")
+    first_shared = read.num_layers - num_shared
     layers = []
     for layer, windowed in enumerate(kinds):
         mixer = _attention(read, layer, windowed, local if windowed else full)
