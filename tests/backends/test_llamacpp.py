@@ -228,7 +228,7 @@ def test_nothing_is_written_to_the_terminal(gemma: Path, capfd: pytest.CaptureFi
 def test_its_tokenizer_where_ours_does_not_know_the_kind(tmp_path: Path) -> None:
     """Checked on a kind that both know: only the name in the file differs."""
     ours = write_gguf(tmp_path / "ours.gguf", tokenizer="gpt2", pre="gpt-2")
-    theirs = write_gguf(tmp_path / "theirs.gguf", tokenizer="gpt2", pre="trillion")
+    theirs = write_gguf(tmp_path / "theirs.gguf", tokenizer="gpt2", pre="jina-v2-de")
     text = "the cat and  the hat: 12.5% <|im_start|>user\n\u00fcber \U0001f600"
     with edgespec.load(ours, threads=1) as one, edgespec.load(theirs, threads=1) as two:
         assert (one.plan.backend, two.plan.backend) == ("native", "llamacpp")
