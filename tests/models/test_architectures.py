@@ -102,8 +102,8 @@ _COUNTED = ("num_parameters", "unused", "note", "recurrent", "head", "experts")
 
 NOT_NATIVE = {
     "gemma3n": "several residual streams",
-    "deepseek2": "layers that are not attention",
-    "deepseek2-joined": "layers that are not attention",
+    "deepseek2": "latent attention",
+    "deepseek2-joined": "latent attention",
 }
 """Models with a part that only the reference backend computes."""
 

@@ -12,9 +12,10 @@ from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.native.kernels.moe import words as w
-from edgespec.backends.native.scratch import Rows, round_up
+from edgespec.backends.native.scratch import Rows
 from edgespec.backends.native.shapes import float_bits
 from edgespec.backends.native.weights import PackedMatrix
+from edgespec.memory.plan.state_layout import round_up
 from edgespec.models.layers import Dense, Matrix, Moe
 from edgespec.models.spec import ModelSpec, TensorType
 

@@ -22,7 +22,7 @@ from edgespec.memory.plan.native_sizes import KEPT_BEHIND
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.state_layout import STATES_ITEM
 
-Tables = BlockTable | SequenceTables
+KvTables = BlockTable | SequenceTables
 """What is kept of a sequence: in one arena, or in several."""
 
 
@@ -49,7 +49,7 @@ class KvStore:
         if recurrent is not None or any(shape.attention.reach for shape in shapes):
             self.only = None
 
-    def open(self) -> Tables:
+    def open(self) -> KvTables:
         """The tables of an empty sequence."""
         if self.only is not None:
             return self.only.table()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from edgespec.memory.plan.native_sizes import PACKED, TILE_ROWS, multiplied_tensors
 from edgespec.memory.plan.state_layout import CONVOLUTIONS, heads_of
-from edgespec.models.layers import Attention, LayerSpec, Moe, Recurrent
+from edgespec.models.layers import LatentAttention, LayerSpec, Moe, Recurrent
 from edgespec.models.spec import ModelSpec, TensorInfo
 
 
@@ -62,8 +62,8 @@ def _other_part_of_layer(layer: LayerSpec) -> str:
         return "layers of several streams"
     if isinstance(attention, Recurrent):
         return _odd_state(attention)
-    if not isinstance(attention, Attention):
-        return "layers that are not attention"
+    if isinstance(attention, LatentAttention):
+        return "latent attention"
     whole = attention.heads * attention.head_dim
     norms = [attention.query_norm, attention.key_norm, attention.value_norm]
     widths = {norm.width for norm in norms if norm is not None}

@@ -18,7 +18,7 @@ from edgespec.backends.native.kernels.stages import angles, attend, gated, multi
 from edgespec.backends.native.per_layer import PerLayerInputs
 from edgespec.backends.native.recurrent.passes import RecurrentPasses
 from edgespec.backends.native.recurrent.stages import RecurrentStages
-from edgespec.backends.native.shape_tables import Tables
+from edgespec.backends.native.shape_tables import ShapeTables
 from edgespec.backends.native.shapes import float_bits
 from edgespec.backends.native.weights import Weights
 from edgespec.models.layers import (
@@ -46,7 +46,7 @@ class Program:
         self,
         spec: ModelSpec,
         weights: Weights,
-        tables: Tables,
+        tables: ShapeTables,
         per_layer: PerLayerInputs | None = None,
         passes: RecurrentPasses | None = None,
         experts: Experts | None = None,

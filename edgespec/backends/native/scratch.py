@@ -19,13 +19,9 @@ from edgespec.backends.native.kernels.attention.spans import (
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.memory.kv.arena import SCALED
 from edgespec.memory.plan.native_sizes import dense_dim, has_branches, num_spans
-from edgespec.memory.plan.state_layout import state_layout
+from edgespec.memory.plan.state_layout import round_up, state_layout
 from edgespec.models.layers import Attention
 from edgespec.models.spec import ModelSpec
-
-
-def round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
 
 
 @dataclass(frozen=True, slots=True)

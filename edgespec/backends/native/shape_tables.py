@@ -17,7 +17,7 @@ from edgespec.models.layers import Attention
 from edgespec.models.spec import ModelSpec
 
 
-class Tables:
+class ShapeTables:
     """All tables of a session, filled but for what a program, a team and a pass enter."""
 
     def __init__(

@@ -15,11 +15,11 @@ from edgespec.backends.native.scratch import (
     Scratch,
     block_bytes,
     head_bytes,
-    round_up,
     split_rows,
 )
 from edgespec.memory.kv.arena import BLOCK, KvArena
 from edgespec.memory.plan.native_sizes import kept_positions, shape_of
+from edgespec.memory.plan.state_layout import round_up
 from edgespec.models.file import ModelFile
 from edgespec.models.layers import Attention, Rope
 from edgespec.models.spec import ModelSpec

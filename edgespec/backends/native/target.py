@@ -19,8 +19,7 @@ from edgespec.backends.native.experts import Experts
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
-from edgespec.backends.native.kv_store import KvStore, Snapshot
-from edgespec.backends.native.kv_store import Tables as KvTables
+from edgespec.backends.native.kv_store import KvStore, KvTables, Snapshot
 from edgespec.backends.native.limits import refusal
 from edgespec.backends.native.node_tables import NodeRows, NodeTables
 from edgespec.backends.native.pace import Pace
@@ -28,7 +27,7 @@ from edgespec.backends.native.per_layer import PerLayerInputs
 from edgespec.backends.native.program import Program
 from edgespec.backends.native.recurrent.passes import recurrent_passes
 from edgespec.backends.native.scratch import Scratch
-from edgespec.backends.native.shape_tables import Tables
+from edgespec.backends.native.shape_tables import ShapeTables
 from edgespec.backends.native.shapes import shapes_of
 from edgespec.backends.native.team import Team
 from edgespec.backends.native.weights import TYPE_CODES, Weights
@@ -94,7 +93,7 @@ class NativeTarget(EarlyExits):
         self._head_entered: tuple[int, int | None] | None = None
         """For how many logits, and through which layer's adapter, the table's head is."""
         self._views: dict[tuple[int, int], tuple[Logits, Logits]] = {}
-        self._shape_tables = Tables(spec, self._shapes, self._kv.arenas, self._scratch, plan)
+        self._shape_tables = ShapeTables(spec, self._shapes, self._kv.arenas, self._scratch, plan)
         self._tables = self._shape_tables.words
         self._table = self._shape_tables.base
         self._nodes.fill(self._tables)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from edgespec.errors import UnsupportedModelError
-from edgespec.memory.plan.state_layout import recurrent_scratch_bytes, state_layout
+from edgespec.memory.plan.state_layout import recurrent_scratch_bytes, round_up, state_layout
 from edgespec.models.layers import Attention, Matrix, Moe
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 
@@ -350,8 +350,3 @@ def _input_bytes(width: int) -> int:
 def loading_bytes(tensors: Iterable[TensorInfo]) -> int:
     """Rows of the file that are held while they are repacked: at most 4 MiB at a time."""
     return min(READ_CHUNK_BYTES, max((tensor.size_bytes for tensor in tensors), default=0))
-
-
-def round_up(value: int, multiple: int) -> int:
-    """The next multiple that is at least `value`."""
-    return -(-value // multiple) * multiple

@@ -80,8 +80,8 @@ def _refuse_external(keys: Keys, arch: str) -> None:
         )
     if arch not in ARCHITECTURES:
         raise UnsupportedModelError(
-            f"cannot run {path}: its architecture is {arch!r}; the native backend runs "
-            f"{', '.join(ARCHITECTURES)}, so choose such a model"
+            f"cannot run {path}: its architecture is {arch!r}; the native and reference backends "
+            f"run {', '.join(ARCHITECTURES)}, so choose such a model"
         )
 
 
