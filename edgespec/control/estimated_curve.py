@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from edgespec.models.layers import Moe
 from edgespec.models.spec import ModelSpec, TensorInfo
 
 _SIZES = (1, 2, 4, 8, 16)
@@ -34,12 +35,22 @@ def estimated_curve(
 
 
 def read_bytes(spec: ModelSpec, tensors: Iterable[TensorInfo]) -> int:
-    """What a pass reads of the weights: all but an embedding that is not the output head too."""
-    return sum(
-        tensor.size_bytes
-        for tensor in tensors
-        if spec.tied_embeddings or tensor.name != "token_embd.weight"
-    )
+    """What a pass over one node reads of the weights: of experts those it goes through, and no
+    tensor that is looked up in or not used.
+    """
+    looked_up = set(spec.unused)
+    if not spec.tied_embeddings:
+        looked_up.add(spec.embedding)
+    if spec.per_layer_embedding is not None:
+        looked_up.add(spec.per_layer_embedding.table.tensor)
+    shares = {
+        matrix.tensor: layer.ffn.active / layer.ffn.experts
+        for layer in spec.layers
+        if isinstance(layer.ffn, Moe)
+        for matrix in (layer.ffn.gate, layer.ffn.up, layer.ffn.down)
+    }
+    read = (each for each in tensors if each.name not in looked_up)
+    return int(sum(each.size_bytes * shares.get(each.name, 1.0) for each in read))
 
 
 def bytes_per_second(threads: int) -> float:

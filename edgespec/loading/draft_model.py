@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from edgespec.backends import registry as backends
 from edgespec.backends.native.code_parts import Compiled
-from edgespec.control.estimated_curve import read_bytes
 from edgespec.errors import BackendError, OptionError, UnsupportedModelError
 from edgespec.loading.load_options import LoadOptions
 from edgespec.memory.plan.placement import Device, device_to_draft
@@ -91,8 +90,7 @@ class DraftModel:
         """The device that is better given to it than to layers of `main`; needs llama.cpp."""
         if self.backend != "llamacpp":
             return None
-        sizes = (read_bytes(file.spec, file.tensors.values()) for file in (main, self.file))
-        return device_to_draft(devices, *sizes)
+        return device_to_draft(devices, _placed_bytes(main), _placed_bytes(self.file))
 
     def is_placed(self, plan: Plan) -> bool:
         """Whether all of its layers are on a device."""
@@ -237,6 +235,14 @@ def shared_cores(threads: int, cores: int) -> tuple[int | None, int]:
     if cores > threads:
         return None, min(cores - threads, threads)
     return (threads - 1) or None, 1
+
+
+def _placed_bytes(file: ModelFile) -> int:
+    """What of a model goes to devices: all but an embedding that is not the output head too."""
+    spec, tensors = file.spec, file.tensors.values()
+    return sum(
+        each.size_bytes for each in tensors if spec.tied_embeddings or each.name != spec.embedding
+    )
 
 
 def _check(backend: str, file: ModelFile, sequences: int) -> None:

@@ -16,7 +16,9 @@ from edgespec.control.expected_speed import (
     plain_speed,
     seen_share,
 )
+from edgespec.models.open_model import open_model
 from tests.support.machines import model
+from tests.support.random_models import MODELS, write
 
 FLAT = {1: 1.0, 4: 1.1, 8: 1.5, 16: 2.6}
 STEEP = {1: 1.0, 4: 3.9, 8: 7.9, 16: 16.0}
@@ -73,3 +75,14 @@ def test_an_embedding_that_is_only_looked_up_is_not_read() -> None:
     whole = sum(info.size_bytes for info in tensors)
     (embedding,) = (info for info in tensors if info.name == "token_embd.weight")
     assert read_bytes(spec, tensors) == whole - (not spec.tied_embeddings) * embedding.size_bytes
+
+
+def test_experts_that_take_no_part_are_not_read(tmp_path: Path) -> None:
+    """4 of 16 experts take part, and blocks that predict further tokens do not."""
+    with open_model(write(MODELS["qwen35moe"](), tmp_path / "m.gguf")) as file:
+        used = [info for info in file.tensors.values() if info.name not in file.spec.unused]
+        experts = sum(info.size_bytes for info in used if "_exps" in info.name)
+        rest = sum(info.size_bytes for info in used if "_exps" not in info.name)
+        embedding = file.tensors["token_embd.weight"].size_bytes
+        assert not file.spec.tied_embeddings and len(used) < len(file.tensors)
+        assert read_bytes(file.spec, file.tensors.values()) == rest - embedding + experts // 4

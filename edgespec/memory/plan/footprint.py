@@ -17,6 +17,7 @@ from edgespec.memory.plan.native_sizes import (
     KV_BLOCK,
     activation_bytes,
     adapter_bytes,
+    kept_positions,
     kv_bytes,
     loading_bytes,
     logits_bytes,
@@ -68,6 +69,7 @@ def native_footprint(
     nodes = f"{max_nodes} node{'' if max_nodes == 1 else 's'}"
     times = "" if sequences == 1 else f"{sequences} x "
     choosing = calibration.SAMPLING_BYTES_PER_TOKEN + 8 * (sequences - 1)  # a heap each
+    has_windows = any(kept_positions(own, context, rows) < context for own in spec.attentions)
     steady = [
         FootprintItem("interpreter", runtime.interpreter_bytes(), "resident now, measured"),
         FootprintItem("libraries", runtime.libraries_bytes(), "NumPy, Numba and LLVM, measured"),
@@ -79,7 +81,8 @@ def native_footprint(
         FootprintItem(
             "KV cache",
             sequences * kv_bytes(spec, context, kv_type, rows),
-            f"{times}{-(-context // KV_BLOCK)} x {KV_BLOCK} positions, {kv_type}",
+            f"{times}{-(-context // KV_BLOCK)} x {KV_BLOCK} positions, {kv_type}"
+            + ", less for windows" * has_windows,
             exact=True,
         ),
         *_states(spec, sequences),
