@@ -23,7 +23,7 @@ def engine(
 ) -> Iterator[Engine]:
     path: Path = tmp_path_factory.mktemp("hybrids") / f"{request.param}.gguf"
     write(MODELS[request.param](), path, type="Q8_0")
-    with edgespec.load(path, backend="native", threads=2, context=900, memory="1GiB") as opened:
+    with edgespec.load(path, backend="native", threads=2, context=900, memory="auto") as opened:
         verify_everything(opened)
         yield opened
 

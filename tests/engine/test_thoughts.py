@@ -32,7 +32,7 @@ def path(tmp_path_factory: Any) -> Path:
 
 @pytest.fixture
 def engine(path: Path) -> Iterator[Engine]:
-    with edgespec.load(path, memory="1GiB", threads=1) as engine:
+    with edgespec.load(path, memory="auto", threads=1) as engine:
         yield engine
 
 

@@ -298,6 +298,7 @@ class NativeTarget(EarlyExits):
     def _close(self) -> None:
         self._team.close()
         self.own.state.release(0)
+        self._kv.give_back()
         del (
             self._weights,
             self._program,

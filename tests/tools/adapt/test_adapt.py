@@ -71,7 +71,7 @@ def test_fitting_a_file_of_texts(tmp_path: Path) -> None:
     report = adapt(
         model,
         write_texts(tmp_path, 80),
-        memory="1GiB",
+        memory="auto",
         max_tokens=4000,
         progress=lambda stage, done, whole: seen.append(done / whole),
     )
@@ -96,7 +96,7 @@ def test_an_exit_that_is_one_matrix_from_the_head_is_found(tmp_path: Path) -> No
             info = file.tensors[name]
             raw[info.offset : info.offset + info.size_bytes] = bytes(info.size_bytes)
     model.write_bytes(raw)
-    report = adapt(model, write_texts(tmp_path, 80), memory="1GiB", max_tokens=4000)
+    report = adapt(model, write_texts(tmp_path, 80), memory="auto", max_tokens=4000)
     assert [(fit.before, fit.pays) for fit in report.fits] == [(1.0, False)]
     assert report.fits[0].after > 0.9
     plan = edgespec.plan(model, drafters=DRAFTERS)
@@ -205,7 +205,7 @@ def test_texts_that_cannot_be_used(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(AdaptError, match=sentence):
-        adapt(make_model(tmp_path), tmp_path / name, memory="1GiB", max_tokens=2000)
+        adapt(make_model(tmp_path), tmp_path / name, memory="auto", max_tokens=2000)
 
 
 def test_arguments_that_mean_nothing(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_arguments_that_mean_nothing(tmp_path: Path) -> None:
         with pytest.raises(OptionError, match=sentence):
             adapt(model, texts, **changes)  # type: ignore[arg-type]
     with pytest.raises(AdaptError, match="cannot read"):
-        adapt(model, tmp_path / "none.txt", memory="1GiB")
+        adapt(model, tmp_path / "none.txt", memory="auto")
     with pytest.raises(BudgetError):
         adapt(model, texts, memory="90MiB")
 
