@@ -261,7 +261,7 @@ class Engine:
         ids = prompts.prefix_ids(self.file, text, raw=raw)
         prompt = [*ids, *ids[-1:]]  # the last token of a prompt is left to be computed
         check_prompt(len(prompt), self.plan, self.file.spec.context_length)
-        with scheduler.alone():
+        with scheduler.step(), scheduler.alone():
             slot = scheduler.slots[0]
             scheduler.idle.switch(slot, None, prompt)
             slot.begin(prompt, scheduler.cached_besides(slot), scheduler.prefilled)
@@ -273,7 +273,10 @@ class Engine:
             return replace(prefix, size_bytes=prompt_cache.save(prefix, contents))
 
     def close(self) -> None:
-        """Give back the model's memory and file; using the engine afterwards is an error."""
+        """Give back the model's memory and file; using the engine afterwards is an error.
+
+        A reply that another thread is reading ends where it stands.
+        """
         if self.scheduler.close():
             if self._draft_model is not None:
                 self._draft_model.close()

@@ -35,6 +35,7 @@ from edgespec.system.size import format_size
 
 Progress = Callable[[str, int, int], None]
 """Called with (stage, done, total): stages are "load", "kernels", "measure" and "prefill"."""
+_CLOSED = "this engine is closed; open another with edgespec.load"
 
 
 class Scheduler:
@@ -55,19 +56,51 @@ class Scheduler:
         self._progress = progress
         self._make_market = make_market
         self._busy = threading.Lock()
+        self._step = threading.RLock()
+        """Held while something computes, so that nothing is given back under it."""
+        self._inside = False
+        self._current: Steps | None = None
+        """What is being written, or was last."""
         self.slots = [self._open_slot(target.own)]
         """They keep what they hold until another reply needs the place."""
         self.idle = IdleSequences(target, spill_folder(), cache(self.kv_kind))
         self.watch = Watch(plan, self._shrink)
         self._repeating = RepeatingShare.of(file.fingerprint)
-        self._closed = False
+        self._closing = self._closed = False
 
     def run(self, batch: Batch) -> Steps:
         """The life of a batch: prefill what is new, decode, count; yields each step's pieces.
 
         Raises ContextOverflowError when a prompt does not fit and nothing may be dropped,
-        BudgetError when the process comes to hold more than its budget.
+        BudgetError when the process comes to hold more than its budget, EdgeSpecError when another
+        thread closes the engine.
         """
+        steps = self._written(batch)
+        try:
+            while True:
+                with self.step():
+                    grown = next(steps, None)
+                    self._current = steps
+                if grown is None:
+                    return
+                yield grown
+        finally:
+            with self._step:
+                steps.close()
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """While something computes; an engine that is closed meanwhile waits for its end."""
+        with self._step:
+            if self._closing:
+                raise EdgeSpecError(_CLOSED)
+            self._inside = True
+            try:
+                yield
+            finally:
+                self._inside = False
+
+    def _written(self, batch: Batch) -> Steps:
         with self.alone():
             steps = decode(batch.running, self.controller)
             try:
@@ -135,21 +168,22 @@ class Scheduler:
 
     def end(self, batch: Batch, generation: Generation) -> None:
         """End a reply where it stands; one that has ended stays as it is."""
-        if generation in batch.running:
-            batch.running.remove(generation)
-            generation.slot.settle()
-        elif generation in batch.waiting:
-            batch.waiting.remove(generation)
-        else:
-            return
-        generation.end(self.plan, self.idle.traffic)
-        batch.ended.append(generation)
+        with self._step:
+            if generation in batch.running:
+                batch.running.remove(generation)
+                generation.slot.settle()
+            elif generation in batch.waiting:
+                batch.waiting.remove(generation)
+            else:
+                return
+            generation.end(self.plan, self.idle.traffic)
+            batch.ended.append(generation)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """While one stream or batch is written, another is an error."""
-        if self._closed:
-            raise EdgeSpecError("this engine is closed; open another with edgespec.load")
+        if self._closing:
+            raise EdgeSpecError(_CLOSED)
         if not self._busy.acquire(blocking=False):
             raise EdgeSpecError(
                 "another reply of this engine is still being written; finish or close that stream"
@@ -209,6 +243,8 @@ class Scheduler:
 
     def prefilled(self, done: int, total: int) -> None:
         """Some of a prompt is prefilled."""
+        if self._closing:
+            raise EdgeSpecError(_CLOSED)
         self.watch.check()
         if self._progress is not None:
             self._progress("prefill", done, total)
@@ -230,14 +266,28 @@ class Scheduler:
         return hashlib.blake2b(repr(facts).encode(), digest_size=32).digest()
 
     def close(self) -> bool:
-        """Forget all sequences and keep what drafters have learnt; False when that was done."""
-        if self._closed:
-            return False
-        self._closed = True
+        """Forget all sequences and keep what drafters have learnt; False when that was done.
+
+        A reply that is being written ends where it stands, after its step.
+        """
+        self._closing = True
+        with self._step:
+            if self._inside:
+                self._closing = False
+                raise EdgeSpecError("an engine cannot be closed by what it calls while it computes")
+            if self._current is not None:
+                self._current.close()
+            with self._busy:
+                if self._closed:
+                    return False
+                self._closed = True
+                self._give_back()
+        return True
+
+    def _give_back(self) -> None:
         self.idle.close()
         for slot in self.slots:
             slot.market.close()
             slot.sequence.close()
         self._repeating.save()
         self.target.close()
-        return True

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from edgespec.errors import KvFileError, OptionError
 from edgespec.memory.kv.kv_file import KvFile, KvHeader, write_kv
-from edgespec.system.user_data import user_folder
+from edgespec.system.user_data import make_private, user_folder
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -75,7 +75,7 @@ def save(prefix: Prefix, blocks: list[NDArray[np.uint8]]) -> int:
     header = prefix.header
     noted = KvHeader(header.kind, header.block_bytes, header.ids, json.dumps(told))
     try:
-        folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(folder())
         return write_kv(_path(prefix.name), noted, blocks)
     except OSError as error:
         raise KvFileError(
