@@ -74,7 +74,9 @@ def unpacked(data: bytes, function: Callable[..., Any], argument_types: tuple[An
         descriptor = _descriptor(facts, function, argument_types)
         own, *others = [_environment(one) for one in facts["environments"]]
         library = (str(facts["library"]), "object", (code, bitcode))
-    except (struct.error, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+    except (
+        struct.error, LookupError, TypeError, AttributeError, ImportError, RecursionError,
+    ) as error:  # fmt: skip
         raise ValueError(str(error)) from None
     signature = Signature(descriptor.restype, argument_types, None)
     return library, descriptor, own, signature, False, (), "", (), tuple(others)
@@ -149,8 +151,8 @@ def _environment_facts(one: Any) -> list[Any]:
 
 
 def _environment(facts: Any) -> Any:
-    """Of a module that is loaded already: reading code imports none."""
+    """Of a module of ours or Numba's, or one that is loaded already: no other is imported."""
     module, consts, name = facts
-    if module not in sys.modules or not str(module).startswith(("edgespec", "numba")):
-        raise ValueError("code of another module")
+    if module not in sys.modules and str(module).partition(".")[0] not in ("edgespec", "numba"):
+        raise ValueError(f"code of {module}")
     return environment._rebuild_env(module, consts, str(name))
