@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import shutil
+import struct
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -24,6 +25,8 @@ from edgespec.system.user_data import make_private, write_private
 from edgespec.version import __version__
 
 _DIGEST_BYTES = 32
+_ELF, _RELOCATABLE = struct.Struct("<16sH22xQ10xHHxx"), 1
+"""Of its head: the kind, where sections are told of, in how many bytes each, how many."""
 _MOST_JSON_BYTES = 1 << 16
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _COMPILERS = ("numba", "llvmlite", "numpy")
@@ -226,8 +229,13 @@ def store_checked(path: Path, content: bytes) -> None:
 
 
 def is_object_code(data: bytes) -> bool:
-    """Whether bytes begin as an object file does: ELF, Mach-O, COFF of x86-64, ARM64 or x86."""
-    return data.startswith((b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\x64\x86", b"\x64\xaa", b"L\x01"))
+    """Whether bytes begin as an object file does: ELF with all its sections, Mach-O, COFF of
+    x86-64, ARM64 or x86. LLVM does not ask.
+    """
+    if data.startswith(b"\x7fELF") and len(data) >= _ELF.size:
+        _, kind, sections, size, count = _ELF.unpack_from(data)
+        return kind == _RELOCATABLE and 0 < count and sections + size * count <= len(data)
+    return data.startswith((b"\xcf\xfa\xed\xfe", b"\x64\x86", b"\x64\xaa", b"L\x01"))
 
 
 def kept_json(path: Path) -> Any:

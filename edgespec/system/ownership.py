@@ -14,15 +14,19 @@ def why_shared(folder: Path) -> str:
     if not hasattr(os, "getuid"):
         return ""
     path = Path(os.path.abspath(folder))
-    try:
-        for place in {path.resolve(), path}:
-            if why := _why(place, place.lstat(), {os.getuid()}):
+    for place in {path.resolve(), path}:
+        for owners, part in (
+            ({os.getuid()}, place),
+            *(({os.getuid(), 0}, p) for p in place.parents),
+        ):
+            try:
+                why = _why(part, part.lstat(), owners)
+            except FileNotFoundError:
+                continue  # it is made where others cannot write, or it is refused for that
+            except OSError as error:
+                why = error.strerror or type(error).__name__
+            if why:
                 return why
-            for parent in place.parents:
-                if why := _why(parent, parent.lstat(), {os.getuid(), 0}):
-                    return why
-    except OSError as error:
-        return error.strerror or type(error).__name__
     return ""
 
 
