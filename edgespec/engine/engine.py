@@ -198,7 +198,7 @@ class Engine:
             raw = prompts.is_raw(self.file, raw=options.raw)
             ids = self.encode(prompt, raw=raw, prefix=options.prefix, thinking=options.thinking)
             return Request.of(ids, options, in_template=not raw)
-        return Request.of(prompt, options)
+        return Request.of(prompts.check_ids(prompt, self.file.spec.vocab_size), options)
 
     def encode(
         self,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from edgespec.engine.slot import num_common
 from edgespec.errors import OptionError
 from edgespec.memory.kv import prompt_cache
@@ -19,6 +23,20 @@ def encode(
         return file.tokenizer.encode((before or "") + prompt)
     turns = [] if before is None else [("system", before)]
     return _encode_turns(file, [*turns, ("user", prompt)], thinking)
+
+
+def check_ids(prompt: Sequence[int], vocab_size: int) -> list[int]:
+    """Token ids that a model has; raises OptionError for others."""
+    ids = []
+    for place, token in enumerate(prompt):
+        number = token if isinstance(token, int | np.integer) else -1
+        if isinstance(token, bool) or not 0 <= number < vocab_size:
+            raise OptionError(
+                f"token {place} of the prompt is {str(token)[:40]!r}, and this model's tokens are "
+                f"whole numbers from 0 to {vocab_size - 1}"
+            )
+        ids.append(int(number))
+    return ids
 
 
 def prefix_ids(file: ModelFile, text: str, *, raw: bool) -> list[int]:

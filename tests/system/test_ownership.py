@@ -161,7 +161,7 @@ from edgespec.backends.native.kernels.codegen import isa
 from edgespec.models.spec import TensorType
 print(noise.gumbel_noise(1, 2, [3]).tolist(), bool(isa.tile_address(isa.available()[0], TensorType.F32, 1)))
 functions = [one for one in vars(noise).values() if hasattr(one, "stats")]
-print(sum(sum(one.stats.cache_hits.values()) for one in functions))
+print(sum(count for one in functions for count in one.stats.cache_hits.values()))
 """
 WRITE = """
 import sys
@@ -214,7 +214,8 @@ def test_no_pickle_is_read_anywhere() -> None:
 
 
 def test_object_files_are_known_by_their_beginning() -> None:
-    assert is_object_code(b"\x7fELF....") and not is_object_code(b"#!/bin/sh")
+    assert is_object_code(b"\x64\x86" + bytes(18))
+    assert not is_object_code(b"\x7fELF" + bytes(96)) and not is_object_code(b"#!/bin/sh")
 
 
 DAMAGED_JSON: dict[str, bytes] = {

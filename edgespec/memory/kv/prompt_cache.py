@@ -142,7 +142,7 @@ def _prefix(name: str, kept: KvFile) -> Prefix:
     try:
         told = json.loads(kept.header.note)
         text, raw, model = told["text"], told["raw"], told["model"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         text = raw = model = None
     if not isinstance(text, str) or not isinstance(raw, bool) or not isinstance(model, str):
         raise KvFileError(f"{_path(name)} holds no prefix; save it again")

@@ -142,7 +142,7 @@ def _model(message: Buffer) -> Graph:
         if number == 7:
             _graph(_bytes(value), graph, 0)
         elif number == 14:
-            graph.count()
+            graph.count(4)
             entry = dict(_texts(_bytes(value)))
             graph.properties[entry.get(1, "")] = entry.get(2, "")
         else:
@@ -208,7 +208,7 @@ def _attribute(message: Buffer, graph: Graph, depth: int) -> dict[str, int]:
 
 def _tensor(message: Buffer, graph: Graph) -> Tensor:
     name, kind, dims, held, place, facts = "", 0, [], 0, 0, {}
-    graph.count()
+    graph.count(4)
     for number, value in _known(message, (1, 2, 8, 9, 13, 14, *_REPEATED_DATA)):
         if number == 1:
             dims += _packed(value, _MOST_DIMENSIONS - len(dims))
