@@ -159,7 +159,8 @@ from edgespec.system.disk_cache import store_checked, kernel_folder
 from edgespec.verification import noise
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.models.spec import TensorType
-print(noise.gumbel_noise(1, 2, [3]).tolist(), bool(isa.tile_address(isa.available()[0], TensorType.F32, 1)))
+address = isa.tile_address(isa.available()[0], TensorType.F32, 1)
+print(noise.gumbel_noise(1, 2, [3]).tolist(), bool(address))
 functions = [one for one in vars(noise).values() if hasattr(one, "stats")]
 print(sum(count for one in functions for count in one.stats.cache_hits.values()))
 """
