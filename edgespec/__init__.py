@@ -15,6 +15,7 @@ from edgespec.errors import (
     BudgetError,
     ContextOverflowError,
     EdgeSpecError,
+    HubError,
     KvFileError,
     ModelFileError,
     OptionError,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from edgespec.engine.voting import Vote
     from edgespec.loading.load import load, plan
     from edgespec.memory.plan.plan import Plan
+    from edgespec.models.hub.download import pull
 
 _LAZY = {
     "BatchStream": "edgespec.engine.batch",
@@ -45,6 +47,7 @@ _LAZY = {
     "Vote": "edgespec.engine.voting",
     "load": "edgespec.loading.load",
     "plan": "edgespec.loading.load",
+    "pull": "edgespec.models.hub.download",
 }
 
 __all__ = [
@@ -54,8 +57,9 @@ __all__ = [
     "Chat",
     "ContextOverflowError",
     "EdgeSpecError",
-    "KvFileError",
     "Engine",
+    "HubError",
+    "KvFileError",
     "ModelFileError",
     "OptionError",
     "Plan",
@@ -69,6 +73,7 @@ __all__ = [
     "__version__",
     "load",
     "plan",
+    "pull",
 ]
 
 
