@@ -249,20 +249,19 @@ class Engine:
     ) -> Request:
         if (prompt is None) == (messages is None):
             raise OptionError("give either a prompt or messages")
+        options = options.without_thoughts()
         if messages is not None:
             ids = prompts.encode_messages(self.file, messages, tools, options.thinking)
-            return Request.of(ids, options, in_template=True)
+            return Request.of(ids, options, in_template=True).checked(self.file)
         if isinstance(prompt, str):
             raw = prompts.is_raw(self.file, raw=options.raw)
             ids = self.encode(prompt, raw=raw, prefix=options.prefix, thinking=options.thinking)
-            return Request.of(ids, options, in_template=not raw)
+            return Request.of(ids, options, in_template=not raw).checked(self.file)
         if isinstance(prompt, Request):
             return prompt
         if isinstance(prompt, bytes | bytearray | Mapping) or not isinstance(prompt, Iterable):
             raise OptionError(f"a prompt is text or token ids, and {prompt!r} is neither")
-        asked = Request.of(prompt, options)
-        asked.check_vocabulary(self.file.spec.vocab_size)
-        return asked
+        return Request.of(prompt, options).checked(self.file)
 
     def count_tokens(
         self,
@@ -337,7 +336,7 @@ class Engine:
         overflow: Overflow,
         owner: Hashable,
         options: ReplyOptions,
-        then: Then,
+        then: Then | None = None,
     ) -> Stream:
         """A reply that goes on with the sequence of an owner, such as a chat, until it is
         forgotten.

@@ -22,9 +22,11 @@ from edgespec.models.file import ModelFile
 from edgespec.models.reasoning import Parser, Piece, joined
 from edgespec.models.tokenizers.stream import StreamDecoder
 from edgespec.system.resident_memory import peak_resident_bytes
+from edgespec.verification.constraint import Constraint
 from edgespec.verification.logprobs import log_probabilities
 from edgespec.verification.match import Verifier
 from edgespec.verification.shaped_verifier import ShapedVerifier
+from edgespec.verification.shaping import Shaping
 
 
 class Cancelled(Exception):
@@ -120,7 +122,8 @@ class Generation:
         end_ids = frozenset[int]() if self.request.ignore_eos else file.tokenizer.end_ids
         self.take(slot, verifier_for(self.request, file, max_nodes), end_ids)
         self._stops = StopTexts(self.request.stop) if self.request.stop else None
-        if self.request.in_template and file.reasoning is not None:
+        request = self.request
+        if request.in_template and request.grammar is None and file.reasoning is not None:
             self._thoughts = file.reasoning.parser(self.seen_ids)
             self._marks = file.reasoning.marks
         self._pieces = file.tokenizer.stream()  # last: from here on it has begun
@@ -128,7 +131,7 @@ class Generation:
     def take(self, slot: Slot, verifier: Verifier, end_ids: frozenset[int] = frozenset()) -> None:
         """Go on from what a slot holds, which is the prompt."""
         self.slot, self._verifier, self._end_ids = slot, verifier, end_ids
-        self.counts = ReplyStats(slot.market.names)
+        self.counts = ReplyStats((*slot.market.names, "grammar"))
         if self.request.speculation:
             slot.market.begin(self.request.sampling)
             slot.market.reset(slot.ids)
@@ -154,6 +157,15 @@ class Generation:
         room = sequence.target.context_length - sequence.length
         room = min(room, self.request.max_tokens - self.counts.output_tokens)
         return min(room, self.request.max_nodes or room) - 1
+
+    def forced(self) -> list[int]:
+        """The tokens that a grammar leaves no choice about, as many as may be verified now."""
+        verifier = self._verifier
+        if not self.request.speculation or not isinstance(verifier, ShapedVerifier):
+            return []
+        if verifier.constraint is None or self.most_drafts < 1:
+            return []
+        return verifier.constraint.forced()[: self.most_drafts]
 
     def commit(
         self, tree: DraftTree, logits: Logits, maxima: Logits | None
@@ -331,9 +343,16 @@ def verifier_for(request: Request, file: ModelFile, max_nodes: int) -> Verifier:
         from edgespec.verification.typical import TypicalVerifier
 
         return TypicalVerifier(vocab_size, request.sampling, max_nodes)
-    if request.shaping is not None:
-        spelled = file.tokenizer.token_bytes
-        return ShapedVerifier(vocab_size, request.sampling, max_nodes, request.shaping, spelled)
+    if request.shaping is not None or request.grammar is not None:
+        tokenizer, grammar = file.tokenizer, request.grammar
+        return ShapedVerifier(
+            vocab_size,
+            request.sampling,
+            max_nodes,
+            request.shaping or Shaping(),
+            tokenizer.token_bytes,
+            None if grammar is None else Constraint(tokenizer, grammar),
+        )
     return Verifier(vocab_size, request.sampling, max_nodes)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, TypedDict
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Self, TypedDict
 
 from edgespec.system.option_fields import Option
 
@@ -82,6 +82,16 @@ class ReplyOptions:
         str | Sequence[str] | None,
         Option("End the reply before this text.", metavar="TEXT"),
     ] = None
+    schema: Annotated[
+        Any,
+        Option("JSON schema that the reply must follow: a file, or JSON text.", metavar="FILE"),
+    ] = None
+    regex: Annotated[
+        str | None, Option("Regular expression that the whole reply must match.", shell=False)
+    ] = None
+    grammar: Annotated[
+        str | None, Option("Grammar in Lark's notation that the reply must follow.", shell=False)
+    ] = None
     logprobs: Annotated[
         int | None,
         Option(
@@ -128,6 +138,12 @@ class ReplyOptions:
         Option("Start with the system message saved by `edgespec prefix save`.", metavar="NAME"),
     ] = None
 
+    def without_thoughts(self) -> Self:
+        """The same, but where something binds the reply the model does not reason before it."""
+        if (self.schema, self.regex, self.grammar) == (None, None, None):
+            return self
+        return replace(self, thinking=self.thinking or False)
+
 
 class ReplyKeywords(TypedDict, total=False):
     """The same as keywords, for type checkers; a test holds the two together."""
@@ -150,6 +166,9 @@ class ReplyKeywords(TypedDict, total=False):
     xtc_threshold: float
     logit_bias: Mapping[int, float] | None
     stop: str | Sequence[str] | None
+    schema: Any
+    regex: str | None
+    grammar: str | None
     logprobs: int | None
     seed: int | None
     speculation: bool

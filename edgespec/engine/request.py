@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from edgespec.engine.context import check_policy
 from edgespec.engine.reply_options import ReplyOptions
 from edgespec.errors import OptionError
+from edgespec.models.grammars import grammar_of, matcher_of
 from edgespec.system.option_fields import check_types
 from edgespec.verification.sampling import SamplingParams, random_seed
 from edgespec.verification.shaping import Shaping
+
+if TYPE_CHECKING:
+    from edgespec.models.file import ModelFile
 
 DEFAULT_MAX_TOKENS = 512
 
@@ -44,6 +48,8 @@ class Request:
     """What else is done to logits before a token is drawn."""
     stop: tuple[str, ...] = ()
     """Texts that end the answer; they are no part of it."""
+    grammar: str | None = None
+    """What binds the reply, in llguidance's form."""
     logprobs: int | None = None
     """How many of the likeliest tokens are told with each token's log-probability."""
 
@@ -74,6 +80,7 @@ class Request:
             in_template,
             _shaping(options),
             _stop_texts(options.stop),
+            grammar_of(options.schema, options.regex, options.grammar),
             options.logprobs,
         )
 
@@ -91,10 +98,12 @@ class Request:
             raise OptionError(
                 f"logprobs is {self.logprobs}, but 0 to {MAX_LOGPROBS} tokens can be told"
             )
-        if self.accept == "typical" and self.shaping is not None:
+        if self.grammar is not None and self.ignore_eos:
+            raise OptionError("a schema, regex or grammar says when a reply ends; drop ignore_eos")
+        if self.accept == "typical" and (self.shaping is not None or self.grammar is not None):
             raise OptionError(
                 "typical acceptance looks at probabilities as the model gives them; leave it, or "
-                "penalties, logit_bias, DRY, top_n_sigma, typical_p and XTC, out"
+                "schemas, penalties, logit_bias, DRY, top_n_sigma, typical_p and XTC, out"
             )
         if self.accept == "typical" and self.sampling.repetition_penalty != 1.0:
             raise OptionError(
@@ -102,13 +111,19 @@ class Request:
                 "one of the two out"
             )
 
-    def check_vocabulary(self, vocab_size: int) -> None:
-        """Raise OptionError for a token that a model with so many does not have."""
+    def checked(self, file: ModelFile) -> Self:
+        """This, if a model can answer it: raises OptionError for a token that its vocabulary does
+        not have, and for a schema or grammar that cannot be followed.
+        """
+        vocab_size = file.spec.vocab_size
         for token in self.prompt_ids:
             if not 0 <= token < vocab_size:
                 raise OptionError(
                     f"the prompt has token {token}, and this model has tokens 0 to {vocab_size - 1}"
                 )
+        if self.grammar is not None:
+            matcher_of(file.tokenizer, self.grammar)
+        return self
 
     @property
     def lossy(self) -> bool:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from edgespec.errors import OptionError
 from edgespec.loading.load_options import LoadOptions
 
-_API_KEY = "EDGESPEC_API_KEY"
 _GRACE_S = 5
 
 
@@ -21,7 +19,7 @@ class ServeOptions:
 
     host: str = "127.0.0.1"
     port: int = 8080
-    api_key: str = ""
+    api_key: str = field(default="", repr=False)
     aliases: tuple[str, ...] = ()
     allow_hosts: tuple[str, ...] = ()
     cors: tuple[str, ...] = ()
@@ -34,10 +32,10 @@ class ServeOptions:
             raise OptionError(f"cannot use port {self.port}; ports are 1 to 65535, or 0 for any")
         if self.timeout_s <= 0 or self.most_waiting < 0 or self.max_body_mib < 1:
             raise OptionError("--timeout and --max-body take numbers above 0, --max-waiting from 0")
-        if not _is_loopback(self.host) and not self.key:
+        if not _is_loopback(self.host) and not self.api_key:
             raise OptionError(
                 f"other machines can reach {self.host}, so the server needs a key there: set "
-                f"{_API_KEY}, or use --api-key"
+                "EDGESPEC_API_KEY, or use --api-key"
             )
         for origin in self.cors:
             if not origin.startswith(("http://", "https://")):
@@ -45,13 +43,8 @@ class ServeOptions:
                     f"--cors takes an origin such as https://example.org, and {origin!r} is none"
                 )
 
-    @property
-    def key(self) -> str:
-        """The API key, from the command line or the environment."""
-        return self.api_key or os.environ.get(_API_KEY, "")
 
-
-def serve(load: LoadOptions, options: ServeOptions) -> None:
+def run_server(load: LoadOptions, options: ServeOptions) -> None:
     """Serve until interrupted; raises OptionError for what is not installed."""
     try:
         import uvicorn
@@ -69,7 +62,7 @@ def serve(load: LoadOptions, options: ServeOptions) -> None:
     rules = Rules(
         (options.host, *options.allow_hosts),
         options.cors,
-        options.key,
+        options.api_key,
         options.max_body_mib << 20,
     )
     logging.getLogger("edgespec").setLevel(logging.INFO)

@@ -1,8 +1,8 @@
 """Sampling controls that change a row of logits before a token is drawn from it.
 
-They are functions of the row and of the text before it, so a position's token is the same however
-the position was reached. The order is llama.cpp's: bias, penalties, DRY, top-n-sigma, top-k,
-typical-p, top-p, min-p, XTC and the temperature last.
+They are functions of the row and of the text before it, and so is what a grammar allows: a
+position's token is the same however the position was reached. The order is llama.cpp's: grammar,
+bias, penalties, DRY, top-n-sigma, top-k, typical-p, top-p, min-p, XTC and the temperature last.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edgespec.backends.passes import Logits
 from edgespec.errors import OptionError
+from edgespec.verification.constraint import Constraint
 from edgespec.verification.match import Verdict, Verifier
 from edgespec.verification.noise import gumbel_noise
 from edgespec.verification.sampling import SamplingParams
@@ -40,8 +41,12 @@ class ShapedVerifier(Verifier):
         max_nodes: int,
         shaping: Shaping,
         spelled: Callable[[int], bytes],
+        constraint: Constraint | None = None,
     ) -> None:
-        """`spelled` gives the bytes of a token."""
+        """`spelled` gives the bytes of a token; `constraint` says what may be written, and moves on
+        with what is.
+        """
+        self.constraint = constraint
         for token, _ in shaping.logit_bias:
             if token >= vocab_size:
                 raise OptionError(
@@ -80,6 +85,8 @@ class ShapedVerifier(Verifier):
             place = position + len(path) - 1
             row = self.shape(logits[path[-1]], text, place)
             bonus = super().verify(row[None], root, no_parent, (), place).bonus
+            if self.constraint is not None:
+                self.constraint.take(bonus)
             child = next(
                 (
                     node
@@ -99,6 +106,8 @@ class ShapedVerifier(Verifier):
         row = np.array(logits, np.float32)
         if np.isnan(row).any():
             return row  # drawing says so
+        if self.constraint is not None:
+            self.constraint.mask(row)
         if len(self._bias_ids):
             np.add.at(row, self._bias_ids, self._bias)
         window = self._asked.repetition_window
