@@ -121,6 +121,12 @@ class Request:
                 raise OptionError(
                     f"the prompt has token {token}, and this model has tokens 0 to {vocab_size - 1}"
                 )
+        for token, _ in self.shaping.logit_bias if self.shaping is not None else ():
+            if token >= vocab_size:
+                raise OptionError(
+                    f"logit_bias names token {token}, and this model has tokens 0 to "
+                    f"{vocab_size - 1}"
+                )
         if self.grammar is not None:
             matcher_of(file.tokenizer, self.grammar)
         return self

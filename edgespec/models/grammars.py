@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 MAX_SOURCE_CHARACTERS = 1 << 20
 _SPECIAL = b"\xff"
 """What llguidance wants before tokens that are no text."""
+_STYLE: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""One way to put blanks into JSON: it leaves more of the text without a choice, and keeps models
+from writing blanks for ever. A schema's "x-guidance" may say otherwise.
+"""
 _tokenizers: weakref.WeakKeyDictionary[Tokenizer, Any] = weakref.WeakKeyDictionary()
 
 
@@ -46,7 +50,7 @@ def grammar_of(schema: Any, regex: str | None, grammar: str | None) -> str | Non
         return _checked(LLMatcher.grammar_from_lark(grammar), grammar)
     text = json.dumps(_schema(schema))
     try:
-        return _checked(LLMatcher.grammar_from_json_schema(text), text)
+        return _checked(LLMatcher.grammar_from_json_schema(text, defaults=_STYLE), text)
     except ValueError as error:
         raise OptionError(f"the schema cannot be used: {error}") from None
 

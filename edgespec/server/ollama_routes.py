@@ -65,6 +65,8 @@ class _Asked(BaseModel):
             found["speculation"] = found["speculation"] != "off"
         if isinstance(self.think, bool):
             found["thinking"] = self.think
+        if self.format:
+            found["schema"] = {"type": "object"} if self.format == "json" else self.format
         known: ReplyKeywords = found
         return known
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from edgespec.engine.reply_options import ReplyKeywords
 from edgespec.errors import OptionError
+from edgespec.server.tool_calls import call_schema
 
 MAX_CHOICES = 32
 
@@ -45,6 +46,8 @@ class Asked(BaseModel):
     dry_allowed_length: int | None = None
     xtc_probability: float | None = None
     xtc_threshold: float | None = None
+    regex: str | None = None
+    grammar: str | None = None
     ignore_eos: bool | None = None
     on_overflow: Literal["stop", "sliding"] | None = None
 
@@ -99,7 +102,32 @@ class ChatAsked(Asked):
                 found["thinking"] = asked
             elif self.reasoning_effort == "none":
                 found["thinking"] = False
+        schema = self._schema()
+        if schema is not None:
+            found["schema"] = schema
         return found
+
+    def _schema(self) -> dict[str, Any] | None:
+        """What the format, or a tool that must be called, makes of the reply."""
+        form = self.response_format or {"type": "text"}
+        kind = form.get("type")
+        if kind == "json_schema":
+            inner = form.get("json_schema")
+            schema = inner.get("schema") if isinstance(inner, dict) else None
+            if not isinstance(schema, dict):
+                raise OptionError("response_format.json_schema has no schema; give one")
+            return schema
+        if kind == "json_object":
+            return form.get("schema") or {"type": "object"}
+        if kind != "text":
+            raise OptionError(
+                f"response_format is {kind!r}, and can be text, json_object or json_schema"
+            )
+        tools = self.usable_tools()
+        if not tools or self.tool_choice in (None, "auto", "none"):
+            return None
+        named = self.tool_choice if isinstance(self.tool_choice, dict) else {}
+        return call_schema(tools, named.get("function", {}).get("name"))
 
     def usable_tools(self) -> list[dict[str, Any]] | None:
         """The functions that the model may call."""

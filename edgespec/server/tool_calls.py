@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from edgespec.errors import OptionError
+
 _TAGGED = re.compile(r"<(tool_call|function_call)>\s*(.*?)\s*(?:</\1>|$)", re.DOTALL)
 _NAMED = re.compile(r"<function=([^>\s]+)>\s*(.*?)\s*(?:</function>|$)", re.DOTALL)
 _MARKS = ("[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>")
@@ -37,6 +39,27 @@ def parse(text: str, names: Sequence[str]) -> tuple[str, list[ToolCall]]:
         plain = plain.removeprefix(mark).strip()
     calls = _from_json(plain, names)
     return ("", calls) if calls else (text, [])
+
+
+def call_schema(tools: Sequence[dict[str, Any]], name: str | None) -> dict[str, Any]:
+    """The JSON schema of a call that must be made: of one of the tools, or of the one named."""
+    functions = [tool.get("function", {}) for tool in tools]
+    chosen = [one for one in functions if name in (None, one.get("name"))]
+    if not chosen:
+        raise OptionError(f"tool_choice names {name!r}, and no tool is called so")
+    calls = [
+        {
+            "type": "object",
+            "properties": {
+                "name": {"const": one.get("name")},
+                "arguments": one.get("parameters") or {"type": "object"},
+            },
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for one in chosen
+    ]
+    return calls[0] if len(calls) == 1 else {"anyOf": calls}
 
 
 def may_begin(text: str) -> int:

@@ -101,7 +101,7 @@ def _fits(value: Any, type_: Any) -> bool:
         return isinstance(value, number) and not isinstance(value, bool)
     if kind is Sequence:
         return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
-    return isinstance(value, kind) if isinstance(kind, type) else True
+    return kind is Any or not isinstance(kind, type) or isinstance(value, kind)
 
 
 def made(kind: type[OptionsT], function: str, keywords: Mapping[str, Any]) -> OptionsT:

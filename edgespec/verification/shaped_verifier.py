@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.passes import Logits
-from edgespec.errors import OptionError
 from edgespec.verification.constraint import Constraint
 from edgespec.verification.match import Verdict, Verifier
 from edgespec.verification.noise import gumbel_noise
@@ -47,12 +46,6 @@ class ShapedVerifier(Verifier):
         with what is.
         """
         self.constraint = constraint
-        for token, _ in shaping.logit_bias:
-            if token >= vocab_size:
-                raise OptionError(
-                    f"logit_bias names token {token}, and this model has tokens 0 to "
-                    f"{vocab_size - 1}"
-                )
         self._asked, self._shaping = params, shaping
         self._breakers: dict[int, bool] = {}
         self._spelled = spelled
