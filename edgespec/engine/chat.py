@@ -6,7 +6,7 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -173,11 +173,24 @@ class Chat:
         """Write the conversation to a JSON file, which `Engine.load_chat` goes on with; raises
         OSError.
         """
-        kept = {"edgespec_chat": 1, "messages": self.messages, "tools": self._tools}
+        kept = {
+            "edgespec_chat": 1,
+            "messages": self.messages,
+            "tools": self._tools,
+            "tokenizer": self._tokenizer.fingerprint.hex(),
+            "text": self._text,
+            "ids": self._ids,
+        }
         text = json.dumps(kept, ensure_ascii=False, indent=1)
         unfinished = Path(f"{os.fspath(path)}.part")
-        unfinished.write_text(text, encoding="utf-8")
+        unfinished.write_text(text, encoding="utf-8", errors="surrogatepass")
         unfinished.replace(path)
+
+    def restore(self, saved: SavedChat) -> None:
+        """Go on where a saved conversation stood: with the tokens it had, if they mean the same."""
+        self.messages = saved.messages
+        if saved.tokenizer == self._tokenizer.fingerprint.hex():
+            self._text, self._ids = saved.text, saved.ids
 
     def reset(self) -> None:
         """Forget all turns but the system message."""
@@ -245,16 +258,33 @@ def _without_oldest(turns: list[dict[str, str]]) -> list[dict[str, str]] | None:
     return [*turns[: users[0]], *turns[users[1] :]] if len(users) > 1 else None
 
 
-def read_messages(
-    path: str | os.PathLike[str],
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
-    """Messages and tools of a file that `Chat.save` wrote; raises OptionError for another file."""
-    try:
-        kept = json.loads(Path(path).read_text("utf-8"))
-        messages, tools = kept["messages"], kept["tools"]
-        if kept["edgespec_chat"] != 1 or not all(isinstance(one["role"], str) for one in messages):
-            raise ValueError
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        why = "it is no saved conversation" if not isinstance(error, OSError) else str(error)
-        raise OptionError(f"cannot go on with {os.fspath(path)}: {why}") from None
-    return messages, tools
+@dataclass(frozen=True, slots=True)
+class SavedChat:
+    """What `Chat.save` wrote."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None
+    tokenizer: str
+    text: str
+    ids: list[int]
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Self:
+        """Raises OptionError for another file."""
+        try:
+            text = Path(path).read_text("utf-8", errors="surrogatepass")
+            kept = json.loads(text)
+            found = cls(*(kept[field.name] for field in fields(cls)))
+            turns = isinstance(found.messages, list) and all(
+                isinstance(one["role"], str) for one in found.messages
+            )
+            ids = isinstance(found.ids, list) and all(isinstance(one, int) for one in found.ids)
+            if kept["edgespec_chat"] != 1 or not (turns and ids and isinstance(found.text, str)):
+                raise ValueError
+        except OSError as error:
+            raise OptionError(f"cannot go on with {os.fspath(path)}: {error}") from None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise OptionError(
+                f"cannot go on with {os.fspath(path)}: it is no saved conversation"
+            ) from None
+        return found

@@ -14,7 +14,7 @@ from edgespec.control.curve_cache import measured_curve
 from edgespec.drafting.market.market import Market
 from edgespec.engine import prompts
 from edgespec.engine.batch import BatchStream, check_most, requests
-from edgespec.engine.chat import Chat, read_messages
+from edgespec.engine.chat import Chat, SavedChat
 from edgespec.engine.context import Overflow, policy
 from edgespec.engine.embedding import Pooling, check_pooling, embedding
 from edgespec.engine.generation import Generation, check_prompt
@@ -325,9 +325,9 @@ class Engine:
         """The conversation that `Chat.save` wrote, perhaps with another model; raises OptionError
         for a file that holds none.
         """
-        messages, tools = read_messages(path)
-        chat = self.chat(tools=tools)
-        chat.messages = messages
+        saved = SavedChat.read(path)
+        chat = self.chat(tools=saved.tools)
+        chat.restore(saved)
         return chat
 
     def _turn(

@@ -42,7 +42,11 @@ class Stream:
             if one.stats is not None and not one.unread:
                 self._ended()
                 raise StopIteration
-            self._line.advance(lambda: bool(one.unread) or one.stats is not None)
+            try:
+                self._line.advance(lambda: bool(one.unread) or one.stats is not None)
+            finally:  # also where it was interrupted
+                if one.stats is not None:
+                    self._then(one)
         return one.unread.popleft()
 
     def __aiter__(self) -> AsyncIterator[Piece]:
