@@ -153,7 +153,7 @@ def test_forced_text_takes_few_steps(engine: Engine) -> None:
     plain = engine.generate(PROMPT, schema=long, seed=1, speculation=False)
     found = engine.generate(PROMPT, schema=long, seed=1)
     assert same(plain, found)
-    assert found.stats.steps <= 3 < 12 < plain.stats.steps
+    assert found.stats.steps * 8 < plain.stats.steps
     drafts = found.stats.by_source["grammar"]
     assert drafts["accepted"] == drafts["drafted"] > 0
 

@@ -92,7 +92,7 @@ def test_large_bodies_are_refused(guarded: Served) -> None:
 )
 def test_bodies_that_are_no_request(guarded: Served, body: bytes) -> None:
     for path in ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/api/chat"):
-        if body == b'{"messages": []}' and path == "/api/chat":
+        if body.startswith(b'{"') and path == "/api/chat":
             continue  # how Ollama is asked to load
         found = guarded.ask("POST", path, body)
         assert found.status == 400, (path, found.text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import re
@@ -95,6 +96,12 @@ def begin(served: Served, **more: Any) -> http.client.HTTPConnection:
     return connection
 
 
+def finished(connection: http.client.HTTPConnection) -> tuple[int, str]:
+    """Status and body of an answer."""
+    with contextlib.closing(connection), connection.getresponse() as answer:
+        return answer.status, answer.read().decode()
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_ends_its_reply(served: Served, engine: Engine, stream: bool) -> None:
     connection = begin(served, stream=stream)
@@ -124,10 +131,10 @@ def test_too_many_are_refused_and_too_long_is_given_up(engine: Engine) -> None:
         until(lambda: engine.line.num_running == engine.plan.sequences)
         refused = served.ask("POST", "/v1/completions", LONG)
         assert refused.status == 429 and refused.headers["retry-after"]
-        answers = [connection.getresponse() for connection in running]
-        assert {answer.status for answer in answers} == {504}
-        assert "--timeout" in answers[0].read().decode()
-        streamed = begin(served, stream=True).getresponse().read().decode()
+        answers = [finished(connection) for connection in running]
+        assert {status for status, _ in answers} == {504}
+        assert "--timeout" in answers[0][1]
+        _, streamed = finished(begin(served, stream=True))
         assert '"timeout"' in streamed and streamed.endswith("data: [DONE]\n\n")
         until(lambda: engine.line.num_running == 0)
 
