@@ -57,6 +57,8 @@ class Generation:
     """Filled in when it ends."""
     logprobs: list[TokenLogprob] = field(default_factory=list)
     """One for each of `token_ids`, where they were asked for."""
+    origins: list[str] = field(default_factory=list)
+    """The drafter of each of `token_ids`, "" for the model itself, where that was asked for."""
     unread: deque[Piece] = field(default_factory=deque)
     """What has been written and nobody has taken yet."""
     submitted: bool = False
@@ -187,6 +189,11 @@ class Generation:
         if self.request.logprobs is not None:
             found = log_probabilities(logits, verdict.path, new, self.request.logprobs)
             self.logprobs += [TokenLogprob(*one) for one in found]
+        if self.request.origins:
+            names = self.counts.sources
+            self.origins += [*(names[source] for source in tree.sources[drafts].tolist()), ""][
+                : len(new)
+            ]
         self._judge(new, len(tokens))
         return StepOutcome(tree, verdict.path, verdict.bonus, tokens), new
 
@@ -223,7 +230,7 @@ class Generation:
             self.finish_reason = "stop"
         elif self.is_over and not self._make_room():
             pieces += self._flush()
-        del self.logprobs[len(self.token_ids) :]
+        del self.logprobs[len(self.token_ids) :], self.origins[len(self.token_ids) :]
         self._keep(pieces)
 
     def _made(self, kept: list[int]) -> tuple[list[Piece], int]:
@@ -331,8 +338,15 @@ class Generation:
         if self.stats is None:
             raise EdgeSpecError("the reply is not finished; read the stream to its end or close it")
         logprobs = None if self.request.logprobs is None else self.logprobs
+        origins = self.origins if self.request.origins else None
         return Reply(
-            self.text, self.token_ids, self.finish_reason, self.stats, self.reasoning, logprobs
+            self.text,
+            self.token_ids,
+            self.finish_reason,
+            self.stats,
+            self.reasoning,
+            logprobs,
+            origins,
         )
 
 

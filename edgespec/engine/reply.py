@@ -83,3 +83,5 @@ class Reply:
     """What the model thought before it answered; its tokens are among `token_ids`."""
     logprobs: list[TokenLogprob] | None = None
     """One for each of `token_ids`; None unless they were asked for."""
+    origins: list[str] | None = None
+    """The drafter of each of `token_ids`, "" for the model itself; None unless asked for."""

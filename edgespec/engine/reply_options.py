@@ -98,6 +98,9 @@ class ReplyOptions:
             "Give each token's log-probability, and those of the N likeliest there.", shell=False
         ),
     ] = None
+    origins: Annotated[
+        bool, Option("Tell of each token which drafter proposed it.", shell=False)
+    ] = False
     seed: Annotated[
         int | None,
         Option("Random seed; the same seed gives the same text. Random by default.", metavar="S"),
@@ -170,6 +173,7 @@ class ReplyKeywords(TypedDict, total=False):
     regex: str | None
     grammar: str | None
     logprobs: int | None
+    origins: bool
     seed: int | None
     speculation: bool
     max_nodes: int | None

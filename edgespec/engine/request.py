@@ -52,6 +52,8 @@ class Request:
     """What binds the reply, in llguidance's form."""
     logprobs: int | None = None
     """How many of the likeliest tokens are told with each token's log-probability."""
+    origins: bool = False
+    """Whether each token's drafter is told."""
 
     @classmethod
     def of(
@@ -82,6 +84,7 @@ class Request:
             _stop_texts(options.stop),
             grammar_of(options.schema, options.regex, options.grammar),
             options.logprobs,
+            options.origins,
         )
 
     def __post_init__(self) -> None:

@@ -21,6 +21,8 @@ class News:
     piece: Piece
     logprobs: list[TokenLogprob]
     """Of the tokens since the last news."""
+    tokens: list[tuple[int, str]]
+    """These, each with its drafter, where that was asked for."""
     reply: Reply | None = None
     """The whole, at the end."""
 
@@ -52,13 +54,13 @@ async def news(
 
     async def one(index: int, request: Request) -> None:
         async with service.writing(client, request, sliding=sliding) as stream:
-            told = 0
+            written, told = stream.generation, 0
             async for piece in stream:
-                new = stream.generation.logprobs[told:]
-                told += len(new)
-                queue.put_nowait(News(index, piece, new))
-        rest = _rest(stream.generation, told)
-        queue.put_nowait(News(index, Piece(""), rest, stream.reply))
+                upto = len(written.token_ids)  # a step may be going on in another thread
+                queue.put_nowait(_between(written, told, upto, index, piece))
+                told = upto
+        upto = len(written.token_ids)
+        queue.put_nowait(_between(written, told, upto, index, Piece(""), stream.reply))
 
     async def all_of_them() -> None:
         try:
@@ -79,8 +81,13 @@ async def news(
         writing.cancel()
 
 
-def _rest(one: Generation, told: int) -> list[TokenLogprob]:
-    return one.logprobs[told:]
+def _between(
+    one: Generation, told: int, upto: int, index: int, piece: Piece, reply: Reply | None = None
+) -> News:
+    """What came of a reply with these of its tokens."""
+    part = slice(told, upto)
+    tokens = list(zip(one.token_ids[part], one.origins[part], strict=False))
+    return News(index, piece, one.logprobs[part], tokens, reply)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -48,6 +48,7 @@ class Asked(BaseModel):
     xtc_threshold: float | None = None
     regex: str | None = None
     grammar: str | None = None
+    origins: bool | None = None
     ignore_eos: bool | None = None
     on_overflow: Literal["stop", "sliding"] | None = None
 

@@ -190,7 +190,8 @@ class _Answer:
             if item.reply is None:
                 if shown:
                     name = "reasoning_content" if item.piece.reasoning else "content"
-                    yield self._chunk(index, {name: text[:shown]}, logprobs=item.logprobs)
+                    chunk = self._chunk(index, {name: text[:shown]}, logprobs=item.logprobs)
+                    yield chunk | self._origins(item)
                 continue
             replies.append(item.reply)
             reason = _FINISH[item.reply.finish_reason]
@@ -205,6 +206,14 @@ class _Answer:
             yield self._chunk(index, delta, item.logprobs, reason, item.reply.stats)
         if usage:
             yield self._empty() | {"choices": [], "usage": _usage(self.num_prompt, replies)}
+
+    def _origins(self, item: News) -> dict[str, Any]:
+        """The tokens with their drafters, where that was asked for."""
+        if not item.tokens:
+            return {}
+        spelled = self._tokenizer.token_bytes
+        tokens = [[spelled(token).decode("utf-8", "replace"), by] for token, by in item.tokens]
+        return {"edgespec": {"tokens": tokens}}
 
     def _empty(self) -> dict[str, Any]:
         kind = "chat.completion.chunk" if self._is_chat else self._kind
