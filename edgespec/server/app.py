@@ -11,17 +11,21 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from edgespec.errors import EdgeSpecError
+from edgespec.loading.load_options import LoadOptions
 from edgespec.server.desk import DeskFullError
 from edgespec.server.guard import Guard, Rules
 from edgespec.server.metrics import CONTENT_TYPE
 from edgespec.server.ollama_routes import OllamaRoutes
 from edgespec.server.openai_routes import OpenAiRoutes
+from edgespec.server.page_routes import OPEN_PATHS, PageRoutes
 from edgespec.server.service import Service, answer_to
 from edgespec.server.streaming import Gone
 
 
-def make_app(service: Service, rules: Rules) -> Starlette:
-    """An ASGI application that answers with a service's engine, to those the rules let in."""
+def make_app(service: Service, rules: Rules, load: LoadOptions) -> Starlette:
+    """An ASGI application that answers with a service's engine, which was opened with `load`, to those
+    the rules let in.
+    """
 
     async def health(_: HttpRequest) -> Response:
         closed = service.engine.line.closed
@@ -30,9 +34,6 @@ def make_app(service: Service, rules: Rules) -> Starlette:
     async def metrics(_: HttpRequest) -> Response:
         return PlainTextResponse(service.metrics.text(service.gauges()), media_type=CONTENT_TYPE)
 
-    async def root(_: HttpRequest) -> Response:
-        return PlainTextResponse("EdgeSpec is running")
-
     async def failed(_: HttpRequest, error: Exception) -> Response:
         return answer_to(error)
 
@@ -40,14 +41,20 @@ def make_app(service: Service, rules: Rules) -> Starlette:
         return Response(status_code=499)
 
     routes = [
-        Route("/", root),
         Route("/health", health),
         Route("/metrics", metrics),
         *OpenAiRoutes(service).routes(),
         *OllamaRoutes(service).routes(),
+        *PageRoutes(service, load).routes(),
     ]
     paths = frozenset(route.path for route in routes)
-    guard = Middleware(Guard, rules=rules, metrics=service.metrics, paths=paths)
+    guard = Middleware(
+        Guard,
+        rules=rules,
+        metrics=service.metrics,
+        paths=paths,
+        open_paths=OPEN_PATHS | {"/health"},
+    )
     cors = Middleware(
         CORSMiddleware,
         allow_origins=list(rules.origins),

@@ -76,7 +76,7 @@ class Guard:
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > rules.max_body_bytes:
             return too_large(rules.max_body_bytes)
-        is_open = scope["path"] == "/health" or scope["method"] == "OPTIONS"
+        is_open = scope["path"] in self._open or scope["method"] == "OPTIONS"
         if rules.api_key and not is_open and not hmac.compare_digest(_sent(headers), self._key):
             return refused(
                 401,

@@ -70,7 +70,7 @@ def run_server(load: LoadOptions, options: ServeOptions) -> None:
         limits = Limits(options.most_waiting, options.timeout_s)
         service = Service(engine, options.aliases, limits)
         config = uvicorn.Config(
-            make_app(service, rules),
+            make_app(service, rules, load),
             host=options.host,
             port=options.port,
             log_level="warning",
@@ -84,8 +84,8 @@ def run_server(load: LoadOptions, options: ServeOptions) -> None:
         shown = f"[{options.host}]" if ":" in options.host else options.host
         progress.clear()
         print(
-            f"serving {service.name} on http://{shown}:{port} (OpenAI's protocol under /v1, "
-            f"Ollama's under /api), {engine.plan.sequences} replies at once; stop with Ctrl-C",
+            f"serving {service.name} on http://{shown}:{port} (a page; OpenAI's protocol under "
+            f"/v1, Ollama's under /api), {engine.plan.sequences} replies at once; stop with Ctrl-C",
             flush=True,
         )
         try:

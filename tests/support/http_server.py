@@ -14,6 +14,7 @@ from typing import Any
 import uvicorn
 
 from edgespec.engine.engine import Engine
+from edgespec.loading.load_options import LoadOptions
 from edgespec.server.app import make_app
 from edgespec.server.guard import Rules
 from edgespec.server.service import Limits, Service
@@ -68,7 +69,7 @@ def serving(
     rules = rules or Rules()
     service = Service(engine, aliases, limits or Limits())
     config = uvicorn.Config(
-        make_app(service, rules), port=0, log_level="warning", lifespan="off", ws="none",
+        make_app(service, rules, LoadOptions(engine.file.path)), port=0, log_level="warning", lifespan="off", ws="none",
         timeout_graceful_shutdown=2,
     )  # fmt: skip
     socket = config.bind_socket()
