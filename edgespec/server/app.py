@@ -23,8 +23,8 @@ from edgespec.server.streaming import Gone
 
 
 def make_app(service: Service, rules: Rules, load: LoadOptions) -> Starlette:
-    """An ASGI application that answers with a service's engine, which was opened with `load`, to those
-    the rules let in.
+    """An ASGI application that answers those whom the rules let in, with the engine of a service,
+    which was opened with `load`.
     """
 
     async def health(_: HttpRequest) -> Response:

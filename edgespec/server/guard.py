@@ -37,8 +37,16 @@ class Guard:
     own host, so other hosts' names are refused, and so are other origins.
     """
 
-    def __init__(self, app: ASGIApp, rules: Rules, metrics: Metrics, paths: frozenset[str]) -> None:
-        """`paths` are counted by name, and others together."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        rules: Rules,
+        metrics: Metrics,
+        paths: frozenset[str],
+        open_paths: frozenset[str],
+    ) -> None:
+        """`paths` are counted by name, and others together; `open_paths` need no key."""
+        self._open = open_paths
         self._app, self._rules, self._metrics, self._paths = app, rules, metrics, paths
         self._key = _digest(rules.api_key)
 

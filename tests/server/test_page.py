@@ -57,7 +57,7 @@ def test_every_control_of_the_page_is_there_and_has_a_name(guarded: Served) -> N
 def test_the_numbers_of_the_page(served: Served, engine: Engine) -> None:
     found = served.ask("GET", "/status").json
     assert found["model"] == engine.file.path.stem
-    assert 0 < found["memory_resident_bytes"]
+    assert found["memory_resident_bytes"] > 0
     assert found["memory_budget_bytes"] == engine.plan.budget_bytes
     plan = served.ask("GET", "/plan?memory=300MiB&context=256").json
     assert plan["plan"]["context_length"] == 256 and "256" in plan["text"]

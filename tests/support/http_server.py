@@ -68,10 +68,10 @@ def serving(
     """Serve an engine until the block ends."""
     rules = rules or Rules()
     service = Service(engine, aliases, limits or Limits())
+    app = make_app(service, rules, LoadOptions(engine.file.path))
     config = uvicorn.Config(
-        make_app(service, rules, LoadOptions(engine.file.path)), port=0, log_level="warning", lifespan="off", ws="none",
-        timeout_graceful_shutdown=2,
-    )  # fmt: skip
+        app, port=0, log_level="warning", lifespan="off", ws="none", timeout_graceful_shutdown=2
+    )
     socket = config.bind_socket()
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([socket],))
