@@ -64,7 +64,7 @@ def test_the_numbers_of_the_page(served: Served, engine: Engine) -> None:
     for query, words in (
         ("memory=1KiB", "KiB"),
         ("context=many", "number of tokens"),
-        ("memory=much", "memory"),
+        ("memory=much", "size"),
     ):
         refused = served.ask("GET", f"/plan?{query}")
         assert refused.status in (400, 503) and words in refused.json["error"]["message"]
