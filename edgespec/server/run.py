@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import socket
 import sys
 from dataclasses import dataclass, field, replace
 
@@ -65,8 +66,12 @@ def run_server(load: LoadOptions, options: ServeOptions) -> None:
         options.api_key,
         options.max_body_mib << 20,
     )
-    logging.getLogger("edgespec").setLevel(logging.INFO)
-    with ProgressLine() as progress, open_engine(replace(load, progress=progress)) as engine:
+    logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
+    with (
+        _listening(options.host, options.port) as listening,  # so that a taken port is said at once
+        ProgressLine() as progress,
+        open_engine(replace(load, progress=progress)) as engine,
+    ):
         limits = Limits(options.most_waiting, options.timeout_s)
         service = Service(engine, options.aliases, limits)
         config = uvicorn.Config(
@@ -79,8 +84,7 @@ def run_server(load: LoadOptions, options: ServeOptions) -> None:
             lifespan="off",
             timeout_graceful_shutdown=_GRACE_S,
         )
-        sockets = [config.bind_socket()]
-        port = sockets[0].getsockname()[1]
+        port = listening.getsockname()[1]
         shown = f"[{options.host}]" if ":" in options.host else options.host
         progress.clear()
         print(
@@ -89,9 +93,21 @@ def run_server(load: LoadOptions, options: ServeOptions) -> None:
             flush=True,
         )
         try:
-            uvicorn.Server(config).run(sockets)
+            uvicorn.Server(config).run([listening])
         except KeyboardInterrupt:
             print("edgespec serve: stopped", file=sys.stderr)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket at an address; raises OptionError for one that cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise OptionError(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose another "
+            "--port or --host"
+        ) from None
 
 
 def _is_loopback(host: str) -> bool:

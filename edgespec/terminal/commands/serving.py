@@ -62,7 +62,7 @@ def serve(
 ) -> None:
     """Serve a model to programs that speak OpenAI's or Ollama's protocol.
 
-    Requests wait in line and then share passes, --sequences at a time. By default only this machine
+    Requests wait in line and then share passes, --max-batch at a time. By default only this machine
     can reach the server; on any other address an API key is required.
     """
     from edgespec.server.run import ServeOptions, run_server
