@@ -31,6 +31,8 @@ class Line:
         """Notified whenever somebody stops driving."""
         self._driver = 0
         """The thread that is in the scheduler; 0 for none."""
+        self._called = 0
+        """Threads that want to be next, whoever reads."""
         self._steps: Generator[None, None, None] | None = None
         self._attended: set[Generation] = set()
         self._attendant: threading.Thread | None = None
@@ -124,7 +126,7 @@ class Line:
         wait.
         """
         scheduler = self._scheduler
-        self._take(lambda: False)
+        self._take_next()
         try:
             self._check_open()
             scheduler.holding = True
@@ -148,7 +150,7 @@ class Line:
             self.closed = True
             for one in (*self._scheduler.running, *self._scheduler.waiting):
                 one.cancelled = True
-        self._take(lambda: False)
+        self._take_next()
         try:
             self._reap()
         finally:
@@ -167,18 +169,34 @@ class Line:
         me = threading.get_ident()
         with self._turn:
             while not is_ready():
-                if not self._driver:
+                if not self._driver and not self._called:
                     self._driver = me
                     return True
                 if not wait:
                     return False
-                if self._driver == me:
-                    raise EdgeSpecError(
-                        "the engine was called from inside one of its own steps, such as a "
-                        "progress callback; call it when the step is over"
-                    )
+                self._check_outside(me)
                 self._turn.wait()
         return False
+
+    def _take_next(self) -> None:
+        """Become the one that drives before anybody writes another step."""
+        me = threading.get_ident()
+        with self._turn:
+            self._check_outside(me)
+            self._called += 1
+            try:
+                while self._driver:
+                    self._turn.wait()
+                self._driver = me
+            finally:
+                self._called -= 1
+
+    def _check_outside(self, me: int) -> None:
+        if self._driver == me:
+            raise EdgeSpecError(
+                "the engine was called from inside one of its own steps, such as a progress "
+                "callback; call it when the step is over"
+            )
 
     def _give(self) -> None:
         with self._turn:

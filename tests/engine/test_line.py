@@ -197,6 +197,23 @@ def test_calling_the_engine_from_its_own_step_is_refused(
         busy.generate("something that was not there before, whatever it is")
 
 
+def test_who_needs_a_slot_is_not_kept_waiting_by_readers(model: Path) -> None:
+    """Coroutines are written for step after step; an embedding goes between two of them."""
+    with edgespec.load(model, threads=1, sequences=2, context=512) as engine:
+        expected = engine.embed("the cat")
+
+        async def read() -> tuple[bool, int]:
+            async with engine.stream(
+                "the cat", seed=1, max_tokens=100_000, ignore_eos=True, on_overflow="sliding"
+            ) as stream:
+                await anext(stream)
+                found = await asyncio.wait_for(asyncio.to_thread(engine.embed, "the cat"), 60)
+                return bool((found == expected).all()), len(stream.token_ids)
+
+        same, num_tokens = asyncio.run(read())
+        assert same and 0 < num_tokens < 100_000
+
+
 def test_close_ends_what_other_threads_read(model: Path) -> None:
     engine = edgespec.load(model, threads=1, sequences=2)
     streams = [endless(engine) for _ in range(4)]
