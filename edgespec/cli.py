@@ -16,7 +16,14 @@ from typer.core import TyperGroup
 from edgespec.engine.reply_options import ReplyOptions
 from edgespec.errors import EdgeSpecError, OptionError
 from edgespec.loading.load_options import LoadOptions
-from edgespec.terminal.commands import datastores, hub_models, measure, model_files, prefixes
+from edgespec.terminal.commands import (
+    datastores,
+    hub_models,
+    measure,
+    model_files,
+    prefixes,
+    serving,
+)
 from edgespec.terminal.parameters import (
     Json,
     Memory,
@@ -251,6 +258,7 @@ def plan(
     print_plan(made, load.model)
 
 
+app.command()(serving.serve)
 for command in (model_files.show, model_files.export, model_files.prepare, model_files.adapt):
     app.command()(command)
 

@@ -126,6 +126,11 @@ class Verifier:
         )
 
     @property
+    def window(self) -> int:
+        """How many of the text's last tokens `verify` looks at."""
+        return self.params.repetition_window
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of the scratch buffers."""
         found = 0 if self._found is None else self._found.nbytes
