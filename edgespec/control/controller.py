@@ -7,16 +7,18 @@ Speculation never costs: an account holds what speculation may lose, 0.75 % of t
 pay in and out of it by the curve's prices, and no step may risk more than it holds. Proposals that
 are not verified are still compared with the tokens that came, which costs nothing but the drafting;
 while the account is empty, what verifying their best node would have gained is booked, so a
-sequence that turns predictable reopens it within a few tokens. While drafting costs more than
-verifying drafts has gained lately, the controller asks for it less and less often until a proposal
-is right again; and while the account is empty, it spends 0.5 % of the time on asking, right
-proposals not counted. Drafters whose proposals cost something have accounts of their own
+sequence that turns predictable reopens it within a few tokens. Asking pays for itself: what it has
+gained in a sequence it may spend on being wrong, so that a dry stretch silences nobody who will be
+right again. After that the controller asks less and less often, until a proposal is right, but
+always as often as 0.5 % of the time allows; and while the account is empty, that is all it spends,
+right proposals not counted. Drafters whose proposals cost something have accounts of their own
 (`drafting/market/account.py`): what they took and brought is left out here, and they may be asked
 while the others are not.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from edgespec.control.cost_curve import CostCurve
@@ -39,15 +41,11 @@ PROBE_ALLOWANCE = 0.005
 """Part of the time spent that drafts may take which cannot be verified now."""
 STUDY_ALLOWANCE = 0.003
 """Part of the time spent that looking at logits may take in steps without drafts."""
-CHEAP_DRAFT = 0.002
-"""Drafting below this part of a plain pass is never skipped."""
-LONGEST_SILENCE = 32
 SAMPLE = 4
 """One in so many passes that nobody drafted for is looked at: nothing is decided by them."""
 YARDSTICK_STEPS = 128
 """One plain pass after this many others keeps the price of plain decoding true."""
 DRAFT_RATE = 0.1
-GAIN_RATE = 0.1
 LARGEST_SURPRISE = 4.0
 """What a proposal counts as at most, in typical ones, where it is not settled in the account."""
 LARGEST_BILL = 2.5
@@ -119,7 +117,8 @@ class Controller:
         )
 
     def _drafting_is_cheap(self, num_sequences: int) -> bool:
-        return self._draft_s <= CHEAP_DRAFT * self.curve.seconds(num_sequences) / num_sequences
+        """Whether asking in every step takes no more than may always be spent on it."""
+        return self._draft_s <= PROBE_ALLOWANCE * self.curve.seconds(num_sequences) / num_sequences
 
     def choose(
         self,
@@ -187,7 +186,7 @@ class Controller:
             if one.asked and not was_short:
                 gain_s = (len(outcome.path) - 1 - step.tokens) * plain / num_sequences
                 gain_s -= (len(outcome.tree) - 1 - step.nodes) * share
-                one.gain_s += GAIN_RATE * (gain_s - one.gain_s)
+                one.earn((gain_s - self._draft_s) * num_sequences / plain)
                 self._set_silence(one, one.was_right(outcome, step), num_sequences)
             one.proposal, one.asked = None, False
 
@@ -269,11 +268,13 @@ class Controller:
         self._account_s = max(self._account_s + gain, floor)
 
     def _set_silence(self, one: Prospects, was_right: bool, num_sequences: int) -> None:
-        """Wait twice as long after each proposal that was wrong, unless drafting pays."""
-        if was_right or self._drafting_is_cheap(num_sequences) or self._draft_s <= one.gain_s:
+        """Wait twice as long after each proposal that was wrong, once nothing earned is left."""
+        if was_right or self._drafting_is_cheap(num_sequences) or one.earned > 0.0:
             one.silence = 0
         else:
-            one.silence = min(max(2 * one.silence, 1), LONGEST_SILENCE)
+            allowed_s = PROBE_ALLOWANCE * self.curve.seconds(num_sequences) / num_sequences
+            longest = math.ceil(self._draft_s / allowed_s)
+            one.earned, one.silence = 0.0, min(max(2 * one.silence, 1), longest)
         one.wait = one.silence
 
     @property

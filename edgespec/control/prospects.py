@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from edgespec.drafting.market.account import CostlyStep
 from edgespec.drafting.tree import DraftTree, StepOutcome
 
+_MOST_EARNED = 4.0
+"""What a sequence keeps of its gains to ask on with, in plain passes ..."""
+_EARNED_BEFORE = 0.5
+"""... and what a reply has of them that has gained nothing itself."""
+
 
 @dataclass(slots=True)
 class Prospects:
     """One sequence's part in the controller's decisions, from step to step."""
 
-    gain_s: float = 0.0
-    """What asking has gained lately, its own price left out."""
+    earned: float = _EARNED_BEFORE
+    """What asking has gained and not yet spent on being wrong, in plain passes."""
     silence: int = 0
     wait: int = 0
     """Steps to come in which its free drafters are not to be asked."""
@@ -21,6 +26,15 @@ class Prospects:
     """Whether they were asked in this step."""
     proposal: DraftTree | None = None
     """What was proposed, until its outcome is known."""
+
+    def begin(self) -> None:
+        """A reply begins."""
+        self.silence = self.wait = 0
+        self.earned = min(self.earned, _EARNED_BEFORE)
+
+    def earn(self, passes: float) -> None:
+        """Asking has brought so much, its own price taken off."""
+        self.earned = min(self.earned + passes, _MOST_EARNED)
 
     def was_right(self, outcome: StepOutcome, costly: CostlyStep) -> bool:
         """Whether the proposal's surest node was the next token; that of the free drafters where

@@ -103,6 +103,7 @@ class Generation:
         self.slot, self._verifier, self._end_ids = slot, verifier, end_ids
         self.counts = ReplyStats(slot.market.names)
         if self.request.speculation:
+            slot.prospects.begin()
             slot.market.begin(self.request.sampling)
             slot.market.reset(slot.ids)
 

@@ -203,6 +203,7 @@ class Market(Drafter):
 
     def _record(self, new_tokens: NDArray[np.int32]) -> None:
         """Count what the sources that Python asked had right."""
+        is_alone = int((self._books.ledger[:, SIZE] > 0).sum()) == 1
         for source in self._sources:
             if source.tree:
                 tree, path = source.tree, source.path.tokens
@@ -217,6 +218,7 @@ class Market(Drafter):
                     tree.p_accept,
                     new_tokens,
                     len(path),
+                    is_alone,
                 )
 
     def pause(self) -> None:
