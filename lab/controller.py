@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from edgespec.control import controller as rules
+from edgespec.control import accounts
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.tree import DraftTree, StepOutcome
 from edgespec.models.open_model import open_model
@@ -87,11 +87,12 @@ class FixedChoice:
     """So many nodes of every proposal."""
 
     def __init__(self, count: int) -> None:
-        self._count = count
+        self._count: int = count
         self.size_bytes = 0
 
-    def counts(self, trees: Sequence[DraftTree], *_: Any) -> list[int]:
-        return [min(self._count, len(tree) - 1) for tree in trees]
+    def counts(self, trees: Sequence[DraftTree], *_: object) -> list[int]:
+        most: int = self._count
+        return [int(min(most, len(tree) - 1)) for tree in trees]
 
 
 @script.command(
@@ -145,8 +146,8 @@ def _replayed(
     watched = Watched(make_market(members), asked.draft_us * 1e-6)
     replayed = PricedReplay(watched.market, curve, asked.nodes, spec, watched.clock)
     if fixed:
-        replayed._controller._choice = FixedChoice(fixed)  # type: ignore[assignment]
-        replayed._controller._account_s = rules.CREDIT_PASSES
+        replayed._controller.choice = FixedChoice(fixed)  # type: ignore[assignment]
+        replayed._controller.numbers[accounts.ACCOUNT_S] = accounts.CREDIT_PASSES
     worst = np.inf
     for transcript in transcripts:
         before = replayed.stats.plain_s, replayed.stats.decode_s

@@ -64,6 +64,8 @@ class CostCurve:
         self._shape_variance[0] = 0.0  # a plain pass is the yardstick
         self._seconds = self._base.copy()
         self._most = most
+        self.words = self._base, self._level, self._shape, self._shape_variance, self._seconds
+        """What `follow` takes."""
 
     @property
     def max_nodes(self) -> int:
@@ -83,21 +85,13 @@ class CostCurve:
 
     def update(self, num_nodes: int, seconds: float) -> None:
         """Take a live timing into account; one that is not a positive number is ignored."""
-        if 0.0 < seconds < math.inf:
+        if seconds < math.inf:
             index = min(max(num_nodes, 1), self.max_nodes) - 1
-            _follow(
-                self._base,
-                self._level,
-                self._shape,
-                self._shape_variance,
-                self._seconds,
-                index,
-                float(seconds),
-            )
+            follow(*self.words, index, float(seconds))
 
 
 @kernel
-def _follow(
+def follow(
     base: NDArray[np.float64],
     level: NDArray[np.float64],
     shape: NDArray[np.float64],
@@ -107,6 +101,8 @@ def _follow(
     seconds: float,
 ) -> None:
     """One step of the filter, after every pass; `level` holds its value and its variance."""
+    if not seconds > 0.0:
+        return
     level[1] += _LEVEL_DRIFT
     for size in range(1, len(base)):
         shape_variance[size] += _SHAPE_DRIFT

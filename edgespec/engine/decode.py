@@ -1,4 +1,7 @@
-"""The decode loop: draft, verify, commit, learn, yield. One sequence is a batch of one."""
+"""The decode loop: draft, verify, commit, learn, yield. One sequence is a batch of one.
+
+Where a reply needs no Python between its steps, a burst of them is one compiled call.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from edgespec.control.controller import Controller
 from edgespec.control.step_clock import StepClock
 from edgespec.drafting.market.account import NOTHING_COSTLY, CostlyStep
 from edgespec.drafting.tree import DraftTree, StepOutcome, TopTokens
+from edgespec.engine.burst import Burst, Written
 from edgespec.engine.generation import Generation
+from edgespec.verification.match import bad_row
 from edgespec.verification.top import top_tokens
 
 
@@ -23,10 +28,13 @@ def decode(
     model, prompt, sampling and seed alone: drafts decide only how many tokens a step yields.
     """
     controller.begin()
-    clock = StepClock(running[0].slot.clock)
+    clock, burst = StepClock(running[0].slot.clock), Burst(controller)
     try:
         while running:
             clock.start()
+            if len(running) == 1 and (written := burst.write(running[0])) is not None:
+                yield [take(running[0], controller, written, clock)]
+                continue
             trees = draft(running, controller, clock)
             clock.drafted()
             rows, seconds_saved = verify(running, trees)
@@ -37,6 +45,24 @@ def decode(
     finally:
         for generation in running:
             generation.slot.settle()
+
+
+def take(
+    generation: Generation, controller: Controller, written: Written, clock: StepClock
+) -> list[int]:
+    """Count the steps of a burst; returns their tokens."""
+    if written.status < 0 and not written.steps:
+        raise bad_row(generation.position, written.status)
+    market, spent = generation.slot.market, {}
+    generation.grow(written.tokens, written.num_tokens)
+    if generation.request.speculation:
+        market.token_s = controller.curve.seconds(1)
+        spent = market.take_seconds()
+    counts = written.steps, written.num_tokens, written.drafted, written.accepted
+    generation.counts.record_steps(
+        counts, written.by_source, clock.elapsed_s, written.plain_s, spent
+    )
+    return written.tokens
 
 
 def draft(
@@ -70,8 +96,7 @@ def propose(generation: Generation, controller: Controller, num_sequences: int) 
         return slot.root()
     market, prospects = slot.market, slot.prospects
     costly = market.step >= market.costly_at
-    if prospects.wait and not costly:
-        prospects.wait -= 1
+    if not costly and prospects.waits():
         return slot.root()
     room = controller.draft_room(
         prospects, generation.most_drafts, num_sequences, free=market.has_free, costly=costly

@@ -92,11 +92,24 @@ class Books:
 
     def write_new(self, tokens: Sequence[int] | NDArray[np.int32]) -> NDArray[np.int32]:
         """Put the tokens that came where kernels find them."""
-        if len(tokens) > len(self._new):
-            self._make_new_tokens(2 * len(tokens))
+        self.reserve_new(len(tokens))
         for place, token in enumerate(tokens):
             self._new[place] = token
         return self._new_tokens[: len(tokens)]
+
+    def reserve_new(self, num_tokens: int) -> None:
+        """Make room for so many tokens of a step."""
+        if num_tokens > len(self._new):
+            self._make_new_tokens(2 * num_tokens)
+
+    @property
+    def kernel_room(self) -> int:
+        """Tokens that may be appended to those that no store has read yet."""
+        return min(self._room, _MOST_PENDING - self.words[NUM_PENDING])
+
+    def appended(self, num_tokens: int) -> None:
+        """A kernel has appended so many."""
+        self._room -= num_tokens
 
     def reserve(self, max_nodes: int) -> None:
         """Make room for proposals of so many nodes besides the root."""

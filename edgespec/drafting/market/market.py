@@ -157,6 +157,31 @@ class Market(Drafter):
                 self._costly[0].spent_s += self._clock() - start - costly.seconds
         return found
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether a kernel may ask, tell and feed all sources by `compiled`."""
+        return self._is_whole and not self.wants_top
+
+    @property
+    def room(self) -> int:
+        """Tokens that a kernel may append before Python has to look after the stores."""
+        return self._books.kernel_room
+
+    def compiled(self, max_nodes: int) -> int:
+        """The address of the table that `step.draft` and `step.learn` take, with room for proposals
+        of so many nodes, root included.
+        """
+        if max_nodes > self._books.most_nodes:
+            self._books.reserve(max_nodes)
+        self._books.reserve_new(max_nodes)
+        return self._books.core.address
+
+    def wrote(self, num_tokens: int, num_steps: int, seconds: float) -> None:
+        """A kernel has appended so many tokens in so many steps; drafting took so long in all."""
+        self.step += num_steps
+        self._called_s += seconds
+        self._books.appended(num_tokens)
+
     def _ask(self, source: Source, max_nodes: int) -> None:
         """Merge a free source's proposal, if it is its turn."""
         row = self._books.ledger[source.number - 1]
