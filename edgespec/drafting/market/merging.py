@@ -61,8 +61,8 @@ def add_tree(
 
     Fills, by merged node: nodes [6, n] with token, parent, first child, next sibling, the source
     that is surest of it and the one that said it first; of chances [5, n] all but the first row,
-    with what the surest source says, the number of sources, the depth, and the first source's own
-    score. place [n] is scratch. Siblings of one tree must differ.
+    with what the surest source says, the number of sources, the depth, and the highest score.
+    place [n] is scratch. Siblings of one tree must differ.
     """
     token, parent, child, sibling, source = nodes[0], nodes[1], nodes[2], nodes[3], nodes[4]
     surest, votes, depth = chances[1], chances[2], chances[3]
@@ -89,6 +89,7 @@ def add_tree(
             if own > surest[same]:
                 source[same], surest[same] = number, own
             votes[same] += 1.0
+            chances[4, same] = max(chances[4, same], np.float64(p_accept[node]))
         place[node] = same
     return count
 
@@ -123,7 +124,7 @@ def price(core: int) -> None:
         rank[node] = -1
         chances[0, node] = chances[1, node]
         if chances[2, node] > 1.0:
-            chances[0, node] = posterior(table, AGREED, chances[1, node], int(chances[3, node]))
+            chances[0, node] = posterior(table, AGREED, chances[4, node], int(chances[3, node]))
     for node in range(count):
         share_among_siblings(nodes[2], nodes[3], chances[0], node)
 
@@ -188,10 +189,8 @@ def record_merged(core: int, new_tokens: NDArray[np.int32], credit: NDArray[np.i
         follower, other = -1, nodes[2, node]
         while other >= 0:
             hit = nodes[0, other] == new_tokens[depth - 1]
-            if chances[2, other] > 1.0:
-                record(table, AGREED, chances[1, other], depth, hit)
-            else:
-                record(table, nodes[5, other], chances[4, other], depth, hit)
+            source = AGREED if chances[2, other] > 1.0 else int(nodes[5, other])
+            record(table, source, chances[4, other], depth, hit)
             if hit:
                 follower = other
                 if rank[other] >= 0:
