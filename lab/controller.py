@@ -41,7 +41,7 @@ def hostile(vocab_size: int, replies: int = 12, length: int = 192) -> dict[str, 
     rng = np.random.default_rng(1)
 
     def drawn(count: int = length) -> list[int]:
-        return rng.integers(300, vocab_size, count).tolist()
+        return [int(token) for token in rng.integers(300, vocab_size, count)]
 
     found: dict[str, list[Transcript]] = {name: [] for name in HOSTILE}
     for _ in range(replies):

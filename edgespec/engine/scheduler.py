@@ -46,7 +46,7 @@ class Scheduler:
         plan: Plan,
         target: Target,
         curve: dict[int, float],
-        make_market: Callable[[], Market],
+        make_market: Callable[[float], Market],
         progress: Progress | None = None,
     ) -> None:
         self.file, self.plan, self.target = file, plan, target
@@ -203,7 +203,7 @@ class Scheduler:
         return self.slots[:count]
 
     def _open_slot(self, sequence: KvSequence) -> Slot:
-        market = self._make_market()
+        market = self._make_market(self._curve[1])
         market.attach(sequence, self.controller.curve.table)
         return Slot(sequence, market)
 

@@ -62,7 +62,7 @@ def anew(engine: Engine) -> None:
     """Forget everything that earlier replies taught."""
     scheduler = engine.scheduler
     scheduler.target.own.truncate(0)
-    market = scheduler._make_market()
+    market = scheduler._make_market(1.0)
     market.statistics.table[:] = 0.0
     slot = scheduler.slots[0]
     market.attach(slot.sequence, scheduler.controller.curve.table)

@@ -47,6 +47,7 @@ class Books:
         statistics: NDArray[np.float64],
         clock: Callable[[], float],
         compiled: bool,
+        on_trial: Sequence[str] = (),
     ) -> None:
         self.sources = [Source(drafter, number) for number, drafter in enumerate(drafters, 1)]
         self.costly = [source for source in self.sources if source.drafter.costly]
@@ -65,7 +66,7 @@ class Books:
         self._room = 0
         """Tokens that may come before a store that kernels write could be full."""
         for source in self.sources:
-            self._enter(source, compiled)
+            self._enter(source, compiled, source.drafter.name in on_trial)
         self.core.bind(LEDGER, self.ledger)
         self.core.bind(CREDIT, self._credit)
         self.core.bind(PENDING, self._pending_tokens)
@@ -73,11 +74,11 @@ class Books:
         self.merged = MergedTree(self.core, statistics)
         self.reserve(_FIRST_NODES)
 
-    def _enter(self, source: Source, compiled: bool) -> None:
+    def _enter(self, source: Source, compiled: bool, on_trial: bool) -> None:
         drafter, row = source.drafter, self.ledger[source.number - 1]
         row[FREE] = not drafter.costly
         if drafter.costly:
-            source.account = CostlyAccount()
+            source.account = CostlyAccount(on_trial=on_trial)
         elif compiled and isinstance(drafter, GrownDrafter) and drafter.callable_from_kernels:
             self.called.append(drafter)
             row[TABLE] = drafter.table.address

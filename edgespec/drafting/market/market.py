@@ -50,10 +50,13 @@ class Market(Drafter):
         clock: Callable[[], float] = time.perf_counter,
         *,
         compiled: bool = True,
+        on_trial: Sequence[str] = (),
     ) -> None:
-        """Without `compiled` every drafter is asked by Python, which proposes the same."""
+        """Without `compiled` every drafter is asked by Python, which proposes the same. Costly ones
+        `on_trial` may lose less, as nobody asked for them.
+        """
         self.statistics = statistics or AcceptanceStatistics(MAX_SOURCES + 1)
-        self._books = books = Books(drafters, self.statistics.table, clock, compiled)
+        self._books = books = Books(drafters, self.statistics.table, clock, compiled, on_trial)
         self._sources, self._costly, self._merged = books.sources, books.costly, books.merged
         self._is_whole = len(books.called) == len(self._sources)
         """Whether nobody is left to be asked by Python."""
