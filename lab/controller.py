@@ -2,25 +2,31 @@
 
     python -m lab.controller replay FOLDER [--vocab MODEL] [--passes 13,1.3] [--draft-us 40]
         [--nodes 8] [--replies 60] [--drafters auto] [--fixed 0]
+    python -m lab.controller experts MODEL [--tokens 64] [--rounds 5]
+    python -m lab.controller plain [MODEL] [--tokens 200] [--rounds 9]
 
 Replays transcripts as `lab.transcripts` writes them, and texts made to mislead, through the
 engine's own loop. Passes take what a curve of a 336M model's shape says, scaled to so many
 milliseconds for one node; asking for drafts takes a fixed time, so that two versions of the code
-can be compared on a busy machine. `--fixed 2`
-verifies the two surest nodes of every proposal, whatever they promise.
+can be compared on a busy machine. `--fixed 2` verifies the two surest nodes of every proposal,
+whatever they promise. `experts`: what passes of a mixture of experts were predicted to take, and
+took. `plain`: what a token takes beyond its pass, step by step and in compiled bursts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import edgespec
 from edgespec.control import accounts
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.tree import DraftTree, StepOutcome
+from edgespec.engine.burst import Burst
 from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.models.spec import ModelSpec
@@ -28,7 +34,20 @@ from edgespec.tools.replay.lanes import choose_drafters, make_market
 from edgespec.tools.replay.priced import PricedReplay
 from edgespec.tools.replay.prices import TYPICAL
 from edgespec.tools.replay.transcripts import Transcript, read_transcripts
-from lab.harness import Asked, Rows, Script, numbers, option
+from lab.harness import (
+    MODEL,
+    Asked,
+    Rows,
+    Script,
+    alternate,
+    forget,
+    numbers,
+    option,
+    ratios,
+    rounds,
+    tokens,
+)
+from lab.speculation import NOISE
 
 BINS = (0.02, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
 """Upper bounds of what is said of a proposal's surest node."""
@@ -163,6 +182,99 @@ def _replayed(
         "asked": watched.asked / max(stats.steps, 1),
         "drafted/step": stats.drafted / max(stats.steps, 1),
     }, watched.said
+
+
+TEXTS = {
+    "repeats": "the red ball and the blue box and " * 12,
+    "story": "Tell me a short story about a dog.",
+    "random": "",
+}
+
+
+@script.command(MODEL, tokens(64), rounds(5))
+def experts(asked: Asked) -> Rows:
+    """Median error of predicted seconds of a pass: by the experts that it read, and by its nodes
+    alone; and speeds with speculation over those without.
+    """
+    with edgespec.load(asked.model) as engine:
+        curve, rng = engine.scheduler.controller.curve, np.random.default_rng(2)
+        script.note(f"T(n), ms: { {n: round(1e3 * s, 2) for n, s in engine.cost_curve().items()} }")
+        found: list[tuple[int, float, float, float]] = []
+        update = curve.update
+
+        def watched(num_nodes: int, seconds: float, experts: int = 0) -> None:
+            own = curve.predicted(num_nodes, experts), curve.seconds(num_nodes)
+            found.append((num_nodes, seconds, *own))
+            update(num_nodes, seconds, experts)
+
+        curve.update = watched  # type: ignore[method-assign]
+        for name, text in TEXTS.items():
+            drawn = [int(token) for token in rng.integers(300, engine.file.spec.vocab_size, 96)]
+            prompt: Any = engine.encode(text, raw=True) if text else drawn
+            options = {"temperature": 0.0} if text else NOISE
+
+            def write(speculation: bool, prompt: Any = prompt, options: Any = options) -> float:
+                forget(engine)
+                reply = engine.generate(
+                    prompt,
+                    max_tokens=asked.tokens,
+                    ignore_eos=True,
+                    seed=1,
+                    speculation=speculation,
+                    **options,
+                )
+                return reply.stats.tokens_per_second
+
+            found.clear()
+            speeds = alternate({"on": partial(write, True), "off": partial(write, False)},
+                               asked.rounds)  # fmt: skip
+            passes = np.array(found)
+            errors = np.abs(passes[:, 2:] / passes[:, 1:2] - 1.0)
+            yield {
+                "text": name,
+                "passes": len(passes),
+                "nodes": float(passes[:, 0].mean()),
+                "error, experts": f"{100 * np.median(errors[:, 0]):.1f} %",
+                "error, nodes": f"{100 * np.median(errors[:, 1]):.1f} %",
+                "on / off": ratios(speeds["on"], speeds["off"]),
+            }
+
+
+@script.command(MODEL, tokens(200), rounds(9))
+def plain(asked: Asked) -> Rows:
+    """Microseconds of a token beyond its pass, and speeds, of the same reply in turns."""
+    with edgespec.load(asked.model) as engine:
+        write = Burst.write
+
+        def reply(bursts: bool, speculation: bool) -> float:
+            forget(engine)
+            Burst.write = write if bursts else (lambda *_: None)  # type: ignore
+            made = engine.generate(
+                "Tell me a short story about a dog.",
+                max_tokens=asked.tokens,
+                seed=1,
+                ignore_eos=True,
+                speculation=speculation,
+            )
+            return made.stats.tokens_per_second
+
+        ways = {
+            f"{'speculation' if on else 'plain'}, {'bursts' if bursts else 'steps'}": partial(
+                reply, bursts, on
+            )
+            for on in (False, True)
+            for bursts in (False, True)
+        }
+        speeds = alternate(ways, asked.rounds)
+        Burst.write = write  # type: ignore[method-assign]
+        for name, values in speeds.items():
+            base = speeds[name.replace("bursts", "steps")]
+            yield {
+                "way": name,
+                "tokens/s": float(np.median(values)),
+                "us a token": float(1e6 / np.median(values)),
+                "against steps": ratios(values, base),
+            }
 
 
 if __name__ == "__main__":

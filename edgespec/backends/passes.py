@@ -70,6 +70,9 @@ class Pass:
     """
     seconds_saved: float = 0.0
     """What the pass had less to do because all of its nodes had left one early."""
+    experts: int = 0
+    """How many experts it read, those of all layers; 0 where none mix or the backend cannot tell.
+    """
 
 
 class CompiledPass(NamedTuple):

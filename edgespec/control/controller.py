@@ -116,8 +116,9 @@ class Controller:
         draft_s: float = 0.0,
         study_s: float = 0.0,
         costly: Sequence[CostlyStep] = (),
+        experts: int = 0,
     ) -> None:
-        """Learn from a step: all trees together took `seconds` to verify.
+        """Learn from a step: all trees together took `seconds` to verify, and read so many experts.
 
         `draft_s` is all that drafters cost in it, with feeding them the new tokens, `study_s` what
         they took to look at logits of sequences that nobody drafted for, and `costly` the costly
@@ -126,7 +127,7 @@ class Controller:
         costly = costly or [NOTHING_COSTLY] * len(outcomes)
         own, table = self.numbers, self.curve.table
         num_sequences, num_nodes = len(outcomes), sum(len(outcome.tree) for outcome in outcomes)
-        self.curve.update(num_nodes, seconds)
+        self.curve.update(num_nodes, seconds, experts)
         own[accounts.SINCE_PLAIN] = (
             own[accounts.SINCE_PLAIN] + 1 if num_nodes > num_sequences else 0
         )
@@ -174,13 +175,15 @@ class Controller:
         """
         return self.numbers.item(accounts.STUDY_S) >= 0.0
 
-    def rest(self, seconds: float, study_s: float = 0.0, num_sequences: int = 1) -> None:
+    def rest(
+        self, seconds: float, study_s: float = 0.0, num_sequences: int = 1, experts: int = 0
+    ) -> None:
         """Learn from a pass that nobody drafted for, which must cost next to nothing.
 
-        It took `seconds`, and drafters `study_s` to look at its logits.
+        It took `seconds` and read so many experts, and drafters `study_s` to look at its logits.
         """
         if accounts.rest(self.numbers, study_s):
-            self.curve.update(num_sequences, seconds)
+            self.curve.update(num_sequences, seconds, experts)
             accounts.earn(self.numbers, self.curve.table, num_sequences)
 
     @property

@@ -37,10 +37,10 @@ def decode(
                 continue
             trees = draft(running, controller, clock)
             clock.drafted()
-            rows, seconds_saved = verify(running, trees)
+            rows, seconds_saved, experts = verify(running, trees)
             steps = [one.commit(*part) for one, part in zip(running, rows, strict=True)]
             clock.verified(seconds_saved)
-            learn(running, controller, steps, rows, clock)
+            learn(running, controller, steps, rows, clock, experts)
             yield [new for _, new in steps]
     finally:
         for generation in running:
@@ -109,9 +109,9 @@ def propose(generation: Generation, controller: Controller, num_sequences: int) 
 
 def verify(
     running: Sequence[Generation], trees: Sequence[DraftTree]
-) -> tuple[list[tuple[DraftTree, Logits, Logits | None]], float]:
-    """One pass over all trees: each with the logits and maxima of its nodes, and the seconds that
-    drafting spared the pass.
+) -> tuple[list[tuple[DraftTree, Logits, Logits | None]], float, int]:
+    """One pass over all trees: each with the logits and maxima of its nodes, the seconds that
+    drafting spared the pass, and the experts that it read.
     """
     target = running[0].slot.sequence.target
     found = target.forward(
@@ -122,13 +122,14 @@ def verify(
     )
     logits, maxima, first, rows = found.logits, found.maxima, 0, []
     if len(trees) == 1:  # slices take longer than a short pass should wait
-        return [(trees[0], logits, maxima)], saved_by(running[0], found.seconds_saved)
+        saved_s = saved_by(running[0], found.seconds_saved)
+        return [(trees[0], logits, maxima)], saved_s, found.experts
     for tree in trees:
         own = slice(first, first + len(tree))
         rows.append((tree, logits[own], None if maxima is None else maxima[own]))
         first += len(tree)
     share_s = found.seconds_saved / len(running)
-    return rows, sum(saved_by(one, share_s) for one in running)
+    return rows, sum(saved_by(one, share_s) for one in running), found.experts
 
 
 def saved_by(generation: Generation, in_pass_s: float) -> float:
@@ -148,6 +149,7 @@ def learn(
     steps: Sequence[tuple[StepOutcome, list[int]]],
     rows: Sequence[tuple[DraftTree, Logits, Logits | None]],
     clock: StepClock,
+    experts: int,
 ) -> None:
     """Let drafters and controller learn from a step, from one without drafts as little as pays;
     and count it.
@@ -174,9 +176,11 @@ def learn(
     if was_asked:
         asked, outcomes = [one.slot.prospects for one in running], [step[0] for step in steps]
         parts = [costly.get(place, NOTHING_COSTLY) for place in range(num_sequences)]
-        controller.observe(asked, outcomes, clock.verify_s, clock.draft_s, clock.study_s, parts)
+        controller.observe(
+            asked, outcomes, clock.verify_s, clock.draft_s, clock.study_s, parts, experts
+        )
     elif speculates:
-        controller.rest(clock.verify_s, clock.study_s, num_sequences)
+        controller.rest(clock.verify_s, clock.study_s, num_sequences, experts)
     plain_s = controller.curve.seconds(num_sequences)
     # A pass that was held up would have been with one node for each sequence as well.
     held_up_s = clock.verify_s / controller.curve.seconds(num_nodes) * plain_s

@@ -51,6 +51,7 @@ class Scheduler:
     ) -> None:
         self.file, self.plan, self.target = file, plan, target
         self.controller = Controller(CostCurve(curve, plan.max_nodes), plan.max_nodes)
+        self.controller.curve.price_experts(target)
         self._curve = curve
         self._progress = progress
         self._make_market = make_market

@@ -276,6 +276,8 @@ class NativeTarget(EarlyExits):
     def compiled_pass(self, sequence: KvSequence, most_tokens: int) -> CompiledPass | None:
         if self._kv.only is None or self._per_layer is not None or config.DISABLE_JIT:
             return None
+        if self._experts is not None:
+            return None  # what its passes read is to be known after each
         self.check(sequence, np.zeros(0, np.int32))
         sequence.early = None
         sequence.state.reserve(sequence.length, sequence.length + most_tokens)
@@ -306,7 +308,7 @@ class NativeTarget(EarlyExits):
             scratch, num_tiles = self._scratch, -(-num_logits // TILE)
             views = scratch.logits[:count, :num_logits], scratch.maxima[:count, :num_tiles]
             self._views[count, num_logits] = views
-        return Pass(*views)
+        return Pass(*views, experts=0 if self._experts is None else int(self._experts.read.sum()))
 
     def _choose_tiles(self, num_nodes: int) -> None:
         """Enter the tile functions for this many nodes in the table."""
