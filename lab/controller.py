@@ -15,7 +15,9 @@ took. `plain`: what a token takes beyond its pass, step by step and in compiled 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -242,13 +244,29 @@ def experts(asked: Asked) -> Rows:
 
 @script.command(MODEL, tokens(200), rounds(9))
 def plain(asked: Asked) -> Rows:
-    """Microseconds of a token beyond its pass, and speeds, of the same reply in turns."""
+    """Speeds of the same reply in turns, and what of a token's time is neither a pass nor a burst:
+    all of Python's, from the first token to the reply.
+    """
     with edgespec.load(asked.model) as engine:
-        write = Burst.write
+        write, call, forward = Burst.write, Burst.call, engine.scheduler.target.forward
+        compiled, beside = [0.0], defaultdict(list)
+
+        def timed(run: Callable[..., Any]) -> Callable[..., Any]:
+            def timed_run(*given: Any) -> Any:
+                start = time.perf_counter()
+                found = run(*given)
+                compiled[0] += time.perf_counter() - start
+                return found
+
+            return timed_run
+
+        Burst.call = timed(call)  # type: ignore[method-assign]
+        engine.scheduler.target.forward = timed(forward)  # type: ignore[method-assign]
 
         def reply(bursts: bool, speculation: bool) -> float:
             forget(engine)
             Burst.write = write if bursts else (lambda *_: None)  # type: ignore
+            compiled[0], start = 0.0, time.perf_counter()
             made = engine.generate(
                 "Tell me a short story about a dog.",
                 max_tokens=asked.tokens,
@@ -256,6 +274,8 @@ def plain(asked: Asked) -> Rows:
                 ignore_eos=True,
                 speculation=speculation,
             )
+            seconds = time.perf_counter() - start - made.stats.time_to_first_token_s
+            beside[bursts, speculation].append((seconds - compiled[0]) / asked.tokens)
             return made.stats.tokens_per_second
 
         ways = {
@@ -266,13 +286,14 @@ def plain(asked: Asked) -> Rows:
             for bursts in (False, True)
         }
         speeds = alternate(ways, asked.rounds)
-        Burst.write = write  # type: ignore[method-assign]
-        for name, values in speeds.items():
+        Burst.write, Burst.call = write, call  # type: ignore[method-assign]
+        for (name, values), key in zip(speeds.items(), beside, strict=True):
             base = speeds[name.replace("bursts", "steps")]
             yield {
                 "way": name,
                 "tokens/s": float(np.median(values)),
                 "us a token": float(1e6 / np.median(values)),
+                "of it Python": 1e6 * float(np.median(beside[key])),
                 "against steps": ratios(values, base),
             }
 

@@ -175,7 +175,7 @@ def test_drafting_that_is_costly_is_asked_where_it_is_right() -> None:
     asked = np.zeros(2, np.int64)
     for _ in range(1000):
         simulation.step()
-        asked += [one.wait == 0 for one in simulation.prospects]
+        asked += [one.numbers[accounts.WAIT] == 0 for one in simulation.prospects]
     assert asked[1] > 4 * asked[0]
     assert simulation.speedup > 1.2
 
