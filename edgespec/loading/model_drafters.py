@@ -10,6 +10,7 @@ from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.sizing import MODEL_DRAFTERS
 from edgespec.models.adapter import Adapter, find_adapter
 from edgespec.models.file import ModelFile
+from edgespec.models.layers import Moe
 from edgespec.system.cores import cores
 from edgespec.system.size import MIB
 
@@ -34,6 +35,8 @@ def may_join(file: ModelFile) -> bool:
     """Whether exits may draft without being asked for, should passes take long enough."""
     spec = file.spec
     can_leave = not spec.recurrent and spec.per_layer_embedding is None and spec.num_layers > 1
+    # What a partial pass of a mixture spares was never measured.
+    can_leave = can_leave and not any(isinstance(layer.ffn, Moe) for layer in spec.layers)
     return can_leave and file.format == "gguf" and file.size_bytes >= _JOIN_BYTES
 
 
