@@ -142,13 +142,20 @@ class Line:
 
     def close(self) -> bool:
         """End all replies, wait for the step that is being written, and let nobody in any more;
-        False when that was done before.
+        False when that was done before. Who reads is told in an EdgeSpecError.
         """
         with self._turn:
+            if self._driver == threading.get_ident():
+                raise EdgeSpecError(
+                    "the engine cannot be closed from inside one of its own steps, such as a "
+                    "progress callback; close it when the step is over"
+                )
             if self.closed:
+                self._turn.wait_for(lambda: not self._driver)  # until who closes is done
                 return False
             self.closed = True
             for one in (*self._scheduler.running, *self._scheduler.waiting):
+                one.error = one.error or self._closed_error()
                 one.cancelled = True
         self._take_next()
         try:
@@ -162,7 +169,11 @@ class Line:
 
     def _check_open(self) -> None:
         if self.closed:
-            raise EdgeSpecError("this engine is closed; open another with edgespec.load")
+            raise self._closed_error()
+
+    @staticmethod
+    def _closed_error() -> EdgeSpecError:
+        return EdgeSpecError("this engine is closed; open another with edgespec.load")
 
     def _take(self, is_ready: Callable[[], bool], *, wait: bool = True) -> bool:
         """Become the one that drives, True; or False when something is ready first."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
 import shutil
-import subprocess
+import time
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,8 +71,6 @@ def test_the_numbers_of_the_page(served: Served, engine: Engine) -> None:
 
 
 def test_tokens_come_with_their_drafters(served: Served) -> None:
-    import json
-
     words = "one two three one two three one two three one two"
     body = {"model": "", "messages": [{"role": "user", "content": f"Repeat: {words}"}],
             "stream": True, "origins": True, "max_tokens": 40, "temperature": 0}  # fmt: skip
@@ -85,13 +83,113 @@ def test_tokens_come_with_their_drafters(served: Served) -> None:
     assert sum(bool(by) for _, by in told) <= drafted  # an end that was drafted is not told
 
 
-@pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="there is no Chromium")
-def test_a_browser_shows_the_page(served: Served, tmp_path: Path) -> None:
-    browser = next(filter(None, map(shutil.which, BROWSERS)))
-    found = subprocess.run(
-        [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}",
-         "--virtual-time-budget=4000", "--dump-dom", f"{served.url}/"],
-        capture_output=True, text=True, timeout=120, env=os.environ | {"HOME": str(tmp_path)},
-    )  # fmt: skip
-    assert served.service.name in found.stdout, found.stderr
-    assert "MiB of" in found.stdout
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, where it and playwright are installed."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip("there is no Chromium")
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser: Any, served: Served) -> Iterator[Any]:
+    """The page, open; what its script complains of fails the test."""
+    found = browser.new_page(viewport={"width": 1280, "height": 800})
+    complaints: list[str] = []
+    found.on("pageerror", lambda error: complaints.append(str(error)))
+    found.goto(f"{served.url}/")
+    expect(found, "#model").to_contain_text("context")
+    yield found
+    found.close()
+    assert complaints == []
+
+
+def expect(page: Any, selector: str) -> Any:
+    """What is to be true of an element, now or within a minute."""
+    from playwright.sync_api import expect as expected
+
+    expected.set_options(timeout=60_000)
+    return expected(page.locator(selector))
+
+
+def say(page: Any, text: str) -> None:
+    page.fill("#message", text)
+    page.press("#message", "Enter")
+
+
+def wait_until_written(page: Any, num_articles: int) -> None:
+    expect(page, "article").to_have_count(num_articles)
+    expect(page, "#stop").to_be_disabled()
+
+
+def test_a_conversation_is_held_and_kept(page: Any, served: Served) -> None:
+    assert served.service.name in page.inner_text("#model")
+    assert "MiB of" in page.inner_text("#memory-text")
+    page.click("summary:has-text('Settings')")
+    page.fill("#most", "24")
+    say(page, "Repeat after me: one two three one two three one two three.")
+    wait_until_written(page, 2)
+    assert page.inner_text("article.assistant .numbers").count("tokens/s") == 1
+    assert "times the speed" in page.inner_text("#pays")
+    say(page, "And again.")
+    wait_until_written(page, 4)
+    texts = page.locator("article").all_inner_texts()
+    page.reload()
+    page.click("#saved .open")
+    expect(page, "article").to_have_count(4)
+    assert page.locator("article").all_inner_texts() == texts
+    page.click("#saved button[aria-label^=Delete]")
+    assert page.locator("article").count() == page.locator("#saved li").count() == 0
+
+
+def test_a_reply_is_stopped(page: Any, served: Served, engine: Engine) -> None:
+    page.click("summary:has-text('Settings')")
+    page.fill("#most", "400")
+    page.fill("#temperature", "1.5")
+    for _ in range(5):  # the model may be done sooner
+        page.click("#new")
+        say(page, "Tell me a very long story about the sea and the moon.")
+        page.press("#message", "Escape")
+        expect(page, "#stop").to_be_disabled()
+    assert page.inner_text("#problem") == ""
+    deadline = time.monotonic() + 30
+    while engine.line.num_running and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert engine.line.num_running == 0
+
+
+def test_a_refusal_is_said(page: Any) -> None:
+    page.click("summary:has-text('Settings')")
+    page.fill("#temperature", "1000")
+    say(page, "Hello")
+    expect(page, "#problem").to_contain_text("temperature is 1000")
+
+
+@pytest.mark.parametrize("width", [1280, 820, 360])
+def test_nothing_sticks_out_at_any_width(page: Any, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.click("summary:has-text('Memory plan')")
+    expect(page, "#plan-text").to_contain_text("MiB")
+    say(page, "w" * 300)
+    wait_until_written(page, 2)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    box = page.locator("#message").bounding_box()
+    assert box["y"] + box["height"] <= 800 and box["width"] > 200
+
+
+def test_the_page_is_used_by_keyboard_alone(page: Any) -> None:
+    expect(page, "#message").to_be_focused()
+    page.keyboard.type("Hello")
+    page.keyboard.press("Enter")
+    wait_until_written(page, 2)
+    expect(page, "#message").to_be_focused()
+    seen = []
+    for _ in range(12):  # backwards through all there is
+        page.keyboard.press("Shift+Tab")
+        seen.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
+    assert {"log", "new", "open", "skip"} <= set(seen)
