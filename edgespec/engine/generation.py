@@ -19,17 +19,16 @@ from edgespec.engine.reply import FinishReason, Reply, Stats, TokenLogprob
 from edgespec.engine.request import Request
 from edgespec.engine.slot import CachedSequence, Slot
 from edgespec.engine.stop_texts import StopTexts
+from edgespec.engine.verifiers import verifier_for
 from edgespec.errors import ContextOverflowError, EdgeSpecError, OptionError
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.reasoning import Parser, Piece, joined
 from edgespec.models.tokenizers.stream import StreamDecoder
 from edgespec.system.resident_memory import peak_resident_bytes
-from edgespec.verification.constraint import Constraint
 from edgespec.verification.logprobs import log_probabilities
 from edgespec.verification.match import Verifier
 from edgespec.verification.shaped_verifier import ShapedVerifier
-from edgespec.verification.shaping import Shaping
 
 
 class Cancelled(Exception):
@@ -379,26 +378,6 @@ class Generation:
             logprobs,
             origins,
         )
-
-
-def verifier_for(request: Request, file: ModelFile, max_nodes: int) -> Verifier:
-    """What compares a request's drafts with the model's own tokens."""
-    vocab_size = file.spec.vocab_size
-    if request.lossy:
-        from edgespec.verification.typical import TypicalVerifier
-
-        return TypicalVerifier(vocab_size, request.sampling, max_nodes)
-    if request.shaping is not None or request.grammar is not None:
-        tokenizer, grammar = file.tokenizer, request.grammar
-        return ShapedVerifier(
-            vocab_size,
-            request.sampling,
-            max_nodes,
-            request.shaping or Shaping(),
-            tokenizer.token_bytes,
-            None if grammar is None else Constraint(tokenizer, grammar),
-        )
-    return Verifier(vocab_size, request.sampling, max_nodes)
 
 
 def check_prompt(num_tokens: int, plan: Plan, most: int) -> None:
