@@ -308,8 +308,8 @@ def doctor(as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-for command in (hub_models.pull, hub_models.rm):
-    app.command()(command)
+app.command()(hub_models.pull)
+app.command()(hub_models.rm)
 app.command(name="list")(hub_models.list_models)
 app.command()(measure.replay)
 app.add_typer(measure.bench, name="bench")

@@ -369,15 +369,8 @@ class Generation:
             raise EdgeSpecError("the reply is not finished; read the stream to its end or close it")
         logprobs = None if self.request.logprobs is None else self.logprobs
         origins = self.origins if self.request.origins else None
-        return Reply(
-            self.text,
-            self.token_ids,
-            self.finish_reason,
-            self.stats,
-            self.reasoning,
-            logprobs,
-            origins,
-        )
+        told = (self.text, self.token_ids, self.finish_reason, self.stats, self.reasoning)
+        return Reply(*told, logprobs, origins)
 
 
 def check_prompt(num_tokens: int, plan: Plan, most: int) -> None:
