@@ -42,6 +42,9 @@ class Controller:
     is one over a root for each of the sequences.
     """
 
+    is_compiled = True
+    """Whether it decides by the rules of `accounts.py` alone, so that kernels may call them."""
+
     def __init__(self, curve: CostCurve, max_nodes: int) -> None:
         self.curve = curve
         self.max_nodes = min(max_nodes, curve.max_nodes)

@@ -64,7 +64,7 @@ class Burst:
         slot, controller = generation.slot, self._controller
         verifier, market = generation.plain_verifier, slot.market
         drafts = generation.request.speculation and market.has_free
-        if verifier is None or (drafts and not market.is_compiled):
+        if verifier is None or (drafts and not market.is_compiled) or not controller.is_compiled:
             return None
         if not generation.counts.steps:
             return None  # the first token is waited for
@@ -127,8 +127,7 @@ class Burst:
             c.write(
                 (passes.table, passes.forward, passes.commit),
                 core,
-                (passes.logits, passes.logits.view(np.int32)),
-                passes.maxima.view(np.int32),
+                (passes.logits, passes.logits.view(np.int32), passes.maxima.view(np.int32)),
                 (passes.tokens, passes.parents, passes.path),
                 *verifier.words,
                 (self._controller.numbers, prospects.numbers),
@@ -136,10 +135,7 @@ class Burst:
                 self._controller.choice.words(self._controller.max_nodes),
                 (self._clock.words, self._clock.units),
                 end_tokens,
-                self._state,
-                self._seconds,
-                self._out,
-                self._by_source,
+                (self._state, self._seconds, self._out, self._by_source),
             )
 
     def warm_up(self, market: Market, verifier: Verifier) -> None:

@@ -159,8 +159,7 @@ def observe(
 def write(
     passes: tuple[int, int, int],
     core: int,
-    rows: tuple[NDArray[np.float32], NDArray[np.int32]],
-    maxima: NDArray[np.int32],
+    rows: tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]],
     tree: Tree,
     settings: Settings,
     scratch: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]],
@@ -169,17 +168,16 @@ def write(
     choice: tuple[Longs, Longs, Longs, Floats],
     clock: tuple[Longs, Floats],
     end_ids: NDArray[np.int32],
-    state: Longs,
-    seconds: Floats,
-    out: NDArray[np.int32],
-    by_source: Longs,
+    reply: tuple[Longs, Floats, NDArray[np.int32], Longs],
 ) -> None:
     """Write on until a token ends the reply, there is no more room, or the time is over.
 
-    `passes` are a `CompiledPass`'s table and entries, `core` the market's table (0: nobody drafts),
-    tree its tokens, parents and path. `out` begins with the text's last token and takes the new
-    ones; the rest is described above.
+    `passes` are a `CompiledPass`'s table and entries, `rows` its logits, their bits and the maxima's,
+    tree its tokens, parents and path; `core` is the market's table (0: nobody drafts). `reply` are
+    state and seconds as above, the tokens, of which the first is the text's last, and nodes drafted
+    and accepted by source.
     """
+    state, seconds, out, by_source = reply
     table_at, forward, commit = passes
     tokens, parents, path = tree
     own, sequence = control
@@ -202,7 +200,7 @@ def write(
             count = draft_nodes(core, size, choice, table, own, tree, drafted - begun)
         call(forward, table_at, 1 + count, length)
         num_path, bonus = walk(
-            rows, maxima, True, tokens[: 1 + count], parents[: 1 + count], state[POSITION], 0,
+            rows[:2], rows[2], True, tokens[: 1 + count], parents[: 1 + count], state[POSITION], 0,
             settings, window, path, block_max, heap,
         )  # fmt: skip
         if bonus < 0:
