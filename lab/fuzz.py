@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import edgespec.errors
 
@@ -76,7 +77,7 @@ def _watched(name: str, out: Path, seconds: int) -> bool:
 
 
 def _fuzz(name: str, out: Path, seconds: int) -> None:
-    import atheris
+    import atheris  # type: ignore[import-untyped]
 
     folder = out / name
 
@@ -156,7 +157,10 @@ def _template() -> Reader:
 
     # Limits hold at any size; small ones let more templates be tried.
     meter.MAX_STEPS, meter.STEPS_PER_ITEM, meter.MAX_BYTES = 5_000, 0, 1 << 20
-    turns = [{"role": "user", "content": "Hi", "tool_calls": [{"id": 1}]}, {"role": "assistant"}]
+    turns: list[dict[str, Any]] = [
+        {"role": "user", "content": "Hi", "tool_calls": [{"id": 1}]},
+        {"role": "assistant"},
+    ]
 
     def read(data: bytes) -> None:
         ChatTemplate(data.decode("utf-8", "replace")).render(turns, tools=[{"name": "f"}])

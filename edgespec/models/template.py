@@ -53,7 +53,7 @@ class ChatTemplate:
         `tools` are functions as JSON schemas that the model may call. `thinking` asks for thoughts
         or for none, under the two names that templates know it by; None is the template's default.
         Encode it with `parse_special=True`. Raises TemplateError when the template fails, refuses
-        the messages, reaches for what the sandbox forbids, or exceeds its limits.
+        the messages, reaches for what is not its own, or exceeds its limits.
         """
         values = {
             "messages": [dict(message) for message in messages],

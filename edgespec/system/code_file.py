@@ -19,7 +19,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from numba.core import environment, types
+from numba.core import environment
+from numba.core import types as numba_types
 from numba.core.compiler import CompileResult
 from numba.core.funcdesc import PythonFunctionDescriptor
 from numba.core.typing.templates import Signature
@@ -30,6 +31,9 @@ _MAGIC = b"EDGECODE"
 _HEAD = struct.Struct("<8s3I")
 _BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
 _NAMES = ("modname", "qualname", "unique_name", "mangled_name", "env_name")
+
+
+types: Any = numba_types  # what it has is not told to type checkers
 
 
 def packed(result: Any) -> bytes:

@@ -234,7 +234,7 @@ def is_object_code(data: bytes) -> bool:
     """
     if data.startswith(b"\x7fELF") and len(data) >= _ELF.size:
         _, kind, sections, size, count = _ELF.unpack_from(data)
-        return kind == _RELOCATABLE and count > 0 and sections + size * count <= len(data)
+        return bool(kind == _RELOCATABLE and count and sections + size * count <= len(data))
     return data.startswith((b"\xcf\xfa\xed\xfe", b"\x64\x86", b"\x64\xaa", b"L\x01"))
 
 

@@ -71,7 +71,7 @@ class _Files:
         return self._folder / f"{self._name}.{digest.hexdigest()}.nbc"
 
 
-class _Form(FunctionCache._impl_class):  # type: ignore[misc,name-defined]  # Numba has no types
+class _Form(FunctionCache._impl_class):  # type: ignore[misc]  # Numba has no types
     """Compiled functions as bytes of our own, and back."""
 
     def reduce(self, result: Any) -> bytes:

@@ -23,7 +23,7 @@ from edgespec.models.open_model import open_model
 from edgespec.models.template import ChatTemplate
 from tests.fuzz.test_damaged_model_files import use_everything
 from tests.support.gguf_models import write_gguf
-from tests.support.raw_gguf import gguf, key, numbers, strings, tensor, text
+from tests.support.raw_gguf import gguf, key, strings, tensor, text
 
 U32, STRING, ARRAY = 4, 8, 9
 MOST_SECONDS = 10.0

@@ -159,7 +159,7 @@ class Expressions:
     ) -> tuple[list[Any], dict[str, Any]]:
         """What something is called with."""
         args = [self.value(one, scope) for one in node.args]
-        kwargs = {one.key: self.value(one.value, scope) for one in node.kwargs}
+        kwargs = {str(one.key): self.value(one.value, scope) for one in node.kwargs}
         if node.dyn_args is not None:
             args += v.listed(self.meter, self.value(node.dyn_args, scope))
         if node.dyn_kwargs is not None:

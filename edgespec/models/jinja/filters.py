@@ -246,7 +246,7 @@ def _extreme(sign: int) -> Filter:
 
 def _unique(m: Meter, value: Any, /, case_sensitive: bool = False, attribute: Any = None) -> Any:
     keyed = _keyed(m, attribute, case_sensitive)
-    found = {}
+    found: dict[Any, Any] = {}
     for one in v.stepped(m, v.items_of(m, value)):
         m.make(2 * OBJECT)
         found.setdefault(v.as_key(m, keyed(one)), one)

@@ -92,8 +92,10 @@ class _Rendering(Expressions):
 
     def _output(self, node: nodes.Output, scope: Scope, out: list[str]) -> None:
         for one in node.nodes:
-            data = isinstance(one, nodes.TemplateData)
-            part = one.data if data else v.text(self.meter, self.value(one, scope))
+            if isinstance(one, nodes.TemplateData):
+                part = one.data
+            else:
+                part = v.text(self.meter, self.value(one, scope))
             self.meter.make_list(1)
             out.append(part)
 

@@ -277,10 +277,12 @@ def add(meter: Meter, left: Any, right: Any) -> Any:
         is_markup = isinstance(left, Markup) or isinstance(right, Markup)  # which escapes the other
         meter.make_text((len(left) + len(right)) * (ESCAPED if is_markup else 1))
         return left + right
-    for kind in (list, tuple):
-        if isinstance(left, kind) and isinstance(right, kind):
-            meter.make_list(len(left) + len(right))
-            return left + right
+    if isinstance(left, list) and isinstance(right, list):
+        meter.make_list(len(left) + len(right))
+        return left + right
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        meter.make_list(len(left) + len(right))
+        return left + right
     return _refuse("+", left, right)
 
 

@@ -207,7 +207,9 @@ def _attribute(message: Buffer, graph: Graph, depth: int) -> dict[str, int]:
 
 
 def _tensor(message: Buffer, graph: Graph) -> Tensor:
-    name, kind, dims, held, place, facts = "", 0, [], 0, 0, {}
+    name, kind, held, place = "", 0, 0, 0
+    dims: list[int] = []
+    facts: dict[str, str] = {}
     graph.count(4)
     for number, value in _known(message, (1, 2, 8, 9, 13, 14, *_REPEATED_DATA)):
         if number == 1:

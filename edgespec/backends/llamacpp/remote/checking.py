@@ -47,14 +47,14 @@ def _is_base(payload: bytes, reply: bytes) -> bool:
 
 
 def _is_buffer(payload: bytes, reply: bytes) -> bool:
-    asked = ALLOC_REQUEST.unpack(payload)[1]
-    place, size = ALLOC_REPLY.unpack(reply)
+    asked = int(ALLOC_REQUEST.unpack(payload)[1])
+    place, size = (int(number) for number in ALLOC_REPLY.unpack(reply))
     return not place or asked <= size <= min(asked + _PADDING, _MOST_BYTES)
 
 
 def _is_tensor_size(payload: bytes, reply: bytes) -> bool:
     """At least up to where the last row begins, and hardly more than all rows."""
-    sizes = _SHAPE.unpack_from(payload, _SHAPE_OFFSET)
+    sizes = [int(number) for number in _SHAPE.unpack_from(payload, _SHAPE_OFFSET)]
     counts, strides = sizes[:4], sizes[4:]
     if not all(counts):
         return _number(reply) <= _PADDING
@@ -65,7 +65,7 @@ def _is_tensor_size(payload: bytes, reply: bytes) -> bool:
 
 
 def _is_memory(payload: bytes, reply: bytes) -> bool:
-    return max(MEMORY_REPLY.unpack(reply)) <= _MOST_BYTES
+    return int(max(MEMORY_REPLY.unpack(reply))) <= _MOST_BYTES
 
 
 _CHECKS: dict[Command, Callable[[bytes, bytes], bool]] = {

@@ -138,10 +138,11 @@ class Link:
             return
         left = reply_bytes(command, payload)
         count = SIZE.pack(left)
-        for chunk in self._reply(worker, command, payload, left):
+        part: bytes | memoryview
+        for part in self._reply(worker, command, payload, left):
             pulse.moved()
-            client.send(count + bytes(chunk) if count else chunk)
-            count, left = b"", left - len(chunk)
+            client.send(count + bytes(part) if count else part)
+            count, left = b"", left - len(part)
         if count:  # nothing came: the worker failed, or had nothing to say
             client.send(count + stand_in(command))
             left -= len(stand_in(command))
