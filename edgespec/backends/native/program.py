@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.native.experts import Experts
+from edgespec.backends.native.head_parts import HeadInputs, LeftStreams
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.moe import stages as moe
@@ -50,7 +51,10 @@ class Program:
         per_layer: PerLayerInputs | None = None,
         passes: RecurrentPasses | None = None,
         experts: Experts | None = None,
+        inputs: HeadInputs | None = None,
+        left: LeftStreams | None = None,
     ) -> None:
+        """`inputs` are a draft head's; `left` is what another one reads."""
         self._spec, self._weights, self._tables = spec, weights, tables
         self._per_layer, self._experts = per_layer, experts
         self._base: int = tables.base.ctypes.data
@@ -67,8 +71,18 @@ class Program:
             if number == 0 and per_layer is not None:
                 stages.append(self._norm(is_normed=1))
                 stages += [self._stage(*own) for own in per_layer.first_stages(weights)]
+            if number == 0 and inputs is not None:
+                stream = int(tables.base[table.STREAM]), int(tables.base[table.STREAM_STRIDE])
+                stages += [self._stage(*own) for own in inputs.pairing(weights, stream)]
+            stages += self._leave(left, number)
             stages += self._layer(number, layer)
+        stages += self._leave(left, spec.num_layers)
         self.starts.append(len(stages))
+        self.fusing = len(stages), len(stages)
+        """Stages that make a draft head's states: the first, and the one after the last."""
+        if inputs is not None:
+            stages += [self._stage(*own) for own in inputs.fusing(weights)]
+            self.fusing = self.fusing[0], len(stages)
         self.head = len(stages)
         """Where the stages of the head start: two, the norm and the logits."""
         stages += self._head(weights.vector(spec.last_norm))
@@ -121,7 +135,9 @@ class Program:
             mixed, joining = self._attention(number, layer.mixer, layer)
         else:
             mixed, joining = self._with_state(number, layer.mixer, layer)
-        stages = [self._pre_norm(layer.mixer_norm), *mixed]
+        joined = self._spec.head_input
+        is_paired = number == 0 and joined is not None and joined.projection is None
+        stages = mixed if is_paired else [self._pre_norm(layer.mixer_norm), *mixed]
         stages.append(self._pre_norm(layer.ffn_norm, joining))
         if isinstance(layer.ffn, Moe):
             fed, joining = self._mixture(number, layer.ffn, layer)
@@ -136,6 +152,12 @@ class Program:
             factor = self._weights.number(layer.output_scale) if layer.output_scale else 1.0
             stages.append(self._norm(stream_factor=float_bits(factor), **joining))
         return stages
+
+    def _leave(self, left: LeftStreams | None, layer: int) -> Stages:
+        """What a draft head reads of the stream before a layer."""
+        if left is None:
+            return []
+        return [self._stage(*own) for own in left.stages(layer, self._weights)]
 
     def _pre_norm(self, own: Norm | None, joining: dict[str, int] | None = None) -> dict[int, int]:
         """The norm before a part; without one, NORMED is the stream as it is."""

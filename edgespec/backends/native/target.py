@@ -16,6 +16,7 @@ from edgespec.backends.native.adapters import Adapters
 from edgespec.backends.native.early import EarlyStates
 from edgespec.backends.native.early_exits import EarlyExits
 from edgespec.backends.native.experts import Experts
+from edgespec.backends.native.head_parts import HeadInputs, LeftStreams
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
@@ -29,7 +30,7 @@ from edgespec.backends.native.recurrent.passes import recurrent_passes
 from edgespec.backends.native.scratch import Scratch
 from edgespec.backends.native.shape_tables import ShapeTables
 from edgespec.backends.native.shapes import shapes_of
-from edgespec.backends.native.team import Team
+from edgespec.backends.native.team import GuestTeam, Team
 from edgespec.backends.native.weights import TYPE_CODES, Weights
 from edgespec.backends.passes import TILE, Capabilities, Logits, Pass, Progress, Rows, TokenTree
 from edgespec.backends.sequence import KvSequence
@@ -51,7 +52,12 @@ class NativeTarget(EarlyExits):
     """
 
     capabilities = Capabilities(
-        name="native", bit_exact_rows=True, trees=True, sequences=True, early_exit=True
+        name="native",
+        bit_exact_rows=True,
+        trees=True,
+        sequences=True,
+        early_exit=True,
+        draft_heads=True,
     )
 
     def __init__(
@@ -60,7 +66,9 @@ class NativeTarget(EarlyExits):
         plan: Plan,
         progress: Progress | None = None,
         adapter: Adapter | None = None,
+        lender: NativeTarget | None = None,
     ) -> None:
+        """`lender` is the model that a draft head reads and shares threads and weights with."""
         spec = file.spec
         why_not = refusal(spec, file.tensors.values())
         if why_not:
@@ -74,7 +82,7 @@ class NativeTarget(EarlyExits):
         super().__init__(spec, plan.context_length, plan.max_nodes, plan.sequences)
         self._isa = isa.chosen()
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
-        self._weights = Weights(file, progress)
+        self._weights = Weights(file, progress, None if lender is None else lender._weights)
         self._scratch = Scratch.allocate(
             spec,
             plan.context_length,
@@ -100,12 +108,19 @@ class NativeTarget(EarlyExits):
         extra, rows = spec.per_layer_embedding, len(self._scratch.stream)
         self._per_layer = None if extra is None else PerLayerInputs(spec, extra, rows)
         self._experts = Experts.of(spec, self._weights, self._table, rows, plan.threads)
-        parts = self._per_layer, self._recurrent, self._experts
-        self._program = Program(spec, self._weights, self._shape_tables, *parts)
-        self._program.fill(self._table)
+        self._inputs, self._left = None, None
+        if spec.head_input is not None:
+            self._inputs = HeadInputs(spec, spec.head_input, rows)
+            normed = spec.head_input.normed_states
+            self._left = LeftStreams(spec, (spec.num_layers,), rows, normed=normed)
         self._head = (0, 0)
         """Its first stage and the one after its last."""
-        self._team = Team(self._table, plan.threads)
+        self._program = self._compiled()
+        self._team = (
+            Team(self._table, plan.threads)
+            if lender is None
+            else GuestTeam(lender.team, self._tables)
+        )
         if self._recurrent is not None:
             settle = weakref.WeakMethod(self._settle)  # a cycle would keep its threads alive
             self._recurrent.walk = lambda: settle()()  # type: ignore[misc]
@@ -113,6 +128,31 @@ class NativeTarget(EarlyExits):
         self.limit_threads(None)
         self._num_logits = spec.vocab_size
         """Of the last pass."""
+
+    def _compiled(self) -> Program:
+        """The stages, entered in the table."""
+        parts = self._per_layer, self._recurrent, self._experts, self._inputs, self._left
+        program = Program(self.spec, self._weights, self._shape_tables, *parts)
+        program.fill(self._table)
+        self._head_entered = None
+        return program
+
+    def open_head(
+        self, file: ModelFile, plan: Plan, progress: Progress | None = None
+    ) -> NativeTarget:
+        part = file.spec.head_input
+        assert part is not None
+        self._left = LeftStreams(self.spec, part.taps, len(self._scratch.stream))
+        width = self._left.rows.shape[1]
+        self._early.left = np.zeros((self.max_nodes, width), np.float32)
+        self._program = self._compiled()
+        return NativeTarget(file, plan, progress, lender=self)
+
+    @property
+    def team(self) -> Team:
+        """The threads, which a draft head uses between passes."""
+        assert isinstance(self._team, Team)
+        return self._team
 
     @property
     def prefill_chunk(self) -> int:
@@ -147,6 +187,13 @@ class NativeTarget(EarlyExits):
                 + (self._experts.scratch.size_bytes if self._experts else 0)
             ),
         }
+
+    @property
+    def left_bytes(self) -> int:
+        """Bytes of what passes leave for a draft head, or of what a head takes and leaves."""
+        left = 0 if self._left is None else self._left.rows.nbytes
+        taken = 0 if self._inputs is None else self._inputs.states.nbytes
+        return left + taken + self._early.size_bytes - self._early.rows.nbytes
 
     @property
     def experts_read(self) -> NDArray[np.int64]:
@@ -196,7 +243,18 @@ class NativeTarget(EarlyExits):
                 self._per_layer.look_up(self._weights, tokens, row)
             row += count
         self._nodes.describe(self._tables, texts)
+        if self._inputs is not None:
+            self._take_states(parts, row)
         return row
+
+    def _take_states(self, parts: Sequence[Part], num_rows: int) -> None:
+        """What a draft head's pass reads beside tokens, of one sequence at a time."""
+        assert self._inputs is not None
+        if self._inputs.take(parts[0][1].states if len(parts) == 1 else None, num_rows):
+            first, last = self._program.fusing
+            self._inputs.point(self._program.words[first])
+            self._choose_tiles(num_rows)
+            self._team.run((*_NOTHING, first, last), num_rows, 0, self._pace.threads)
 
     def _embed(self, tokens: NDArray[np.int32], out: NDArray[np.float32]) -> None:
         """Write these tokens' embeddings [n] to the first rows of f32 [n or more, dim]."""
@@ -204,16 +262,21 @@ class NativeTarget(EarlyExits):
         if self.spec.embedding_scale != 1.0:
             out[: len(tokens)] *= np.float32(self.spec.embedding_scale)
 
-    def _prefill(self, sequence: KvSequence, tokens: NDArray[np.int32]) -> None:
+    def _prefill(
+        self,
+        sequence: KvSequence,
+        tokens: NDArray[np.int32],
+        states: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32] | None:
         if self._recurrent is None:
-            super()._prefill(sequence, tokens)
-            return
+            return super()._prefill(sequence, tokens, states)
         tree = TokenTree.chain(tokens)
         num_rows = self._prepare([self._whole(sequence, tree)], ((sequence, tree),))
         self._recurrent.begin_chain(sequence.state.states, tree.parents)
-        self._run(self.spec.num_layers, 0, num_rows, "none")
+        found = self._run(self.spec.num_layers, 0, num_rows, "none")
         self._recurrent.end([(sequence.state.states, tree.parents)])
         self._kv.drop(sequence, sequence.length + num_rows)
+        return found.hidden
 
     def prefill_step(self, length: int) -> int:
         if self._recurrent is None:
@@ -252,7 +315,10 @@ class NativeTarget(EarlyExits):
         if count and not at_once:
             self._choose_tiles(count)
             self._team.run((*_NOTHING, *self._head), count, num_rows - count, threads)
-        return self._found(count, num_logits)
+        found = self._found(count, num_logits)
+        if self._left is not None:
+            found.hidden = self._left.rows[:num_rows]
+        return found
 
     def _found(self, count: int, num_logits: int) -> Pass:
         """What lies in the scratch arrays after a pass: always in the same place, so views of it
@@ -301,6 +367,8 @@ class NativeTarget(EarlyExits):
         self._kv.give_back()
         del (
             self._weights,
+            self._inputs,
+            self._left,
             self._program,
             self._experts,
             self._scratch,
