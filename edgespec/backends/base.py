@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.passes import Logits, Pass, Rows, TokenTree
+from edgespec.backends.passes import Logits, Pass, Progress, Rows, TokenTree
 from edgespec.backends.sequence import KvSequence, SequenceHost
 from edgespec.backends.store import SequenceStore
 from edgespec.errors import BackendError, ContextOverflowError

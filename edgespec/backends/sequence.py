@@ -278,10 +278,8 @@ class KvSequence:
         while done < len(ids):
             most = target.prefill_step(self.length)
             part = ids[done : done + min(chunk or most, most)]
-            if states is None:
-                hidden = target._prefill(self, part)
-            else:
-                hidden = target._prefill(self, part, states[done : done + len(part)])
+            own = None if states is None else states[done : done + len(part)]
+            hidden = target._prefill(self, part, own)
             if self.follower is not None and hidden is not None:
                 self.follower.prefilled(self.length, part, hidden)
             self.length += len(part)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.drafting.registry import make_drafter
 from edgespec.loading import model_drafters
+from edgespec.loading.draft_head import DraftHead
 from edgespec.loading.draft_model import DraftModel
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.sizing import MODEL_DRAFTERS
@@ -25,6 +26,7 @@ def market_maker(
     store: str | os.PathLike[str] | None,
     draft_model: DraftModel | None,
     adapted: Sequence[int] = (),
+    head: DraftHead | None = None,
 ) -> Callable[[], Market]:
     """Makes the drafters asked for, none when there is no room for any: called once for each
     sequence that may be written at a time. `adapted` are the exits that have an adapter.
@@ -43,7 +45,7 @@ def market_maker(
 
     def make_one(name: str) -> Drafter:
         if name in MODEL_DRAFTERS:
-            return model_drafters.make(name, file, draft_model, chosen, adapted)
+            return model_drafters.make(name, file, draft_model, chosen, adapted, head)
         return make_drafter(name, sizes[name], **shared[name])
 
     return lambda: Market([make_one(name) for name in names], statistics)

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 from edgespec.errors import OptionError
 from edgespec.memory.plan.plan import Plan
-from edgespec.memory.plan.sizing import MODEL_DRAFTERS
+from edgespec.memory.plan.sizing import DRAFT_MODEL
+from edgespec.memory.plan.sizing import EARLY_EXIT as EARLY_EXIT
 from edgespec.models.adapter import Adapter, find_adapter
 from edgespec.models.file import ModelFile
 from edgespec.system.cores import cores
 
 if TYPE_CHECKING:
     from edgespec.drafting.base import Drafter
+    from edgespec.loading.draft_head import DraftHead
     from edgespec.loading.draft_model import DraftModel
 
-EARLY_EXIT, DRAFT_MODEL = MODEL_DRAFTERS
 EXIT_LAYER_KEY = "edgespec.early_exit.layer"
 """Metadata of files that were trained to be left early: after which layer."""
 _HEAD_PART, _LEAST_HEAD = 4, 2048
@@ -88,9 +89,12 @@ def make(
     draft_model: DraftModel | None,
     plan: Plan,
     adapted: Sequence[int] = (),
+    head: DraftHead | None = None,
 ) -> Drafter:
     """A model drafter by its name; `adapted` are the layers whose exit has an adapter."""
     vocab_size = file.spec.vocab_size
+    if head is not None and name == head.drafter:
+        return head.make()
     if name == EARLY_EXIT and plan.mapped and draft_model is not None:
         from edgespec.drafting.model.small_model import FirstLayersDrafter
 

@@ -17,11 +17,11 @@ from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import GgufHeader
 from edgespec.models.gguf.parts import JoinedSource, open_gguf
 from edgespec.models.layers import RopeLayout
-from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
+from edgespec.models.spec import ModelSpec, TensorType
 
 CHECKPOINT = "model.safetensors"
 _CONFIG = "config.json"
-_ID_TYPES = {TensorType.I64: np.dtype("<i8"), TensorType.I32: np.dtype("<i4")}
+_ID_TYPES = {TensorType.I64: "<i8", TensorType.I32: "<i4"}
 
 
 class HeadFile(ModelFile):
@@ -54,7 +54,7 @@ class HeadFile(ModelFile):
                 f"cannot open {self.path}: {name} is {self.tensors[name].type.name} and should be "
                 "whole numbers; convert the head again"
             )
-        ids = self.rows(name).reshape(-1).view(kind).astype(np.int64)
+        ids: NDArray[np.int64] = self.rows(name).reshape(-1).view(kind).astype(np.int64)
         if self._ids_are_steps:
             ids = ids + np.arange(len(ids))
         if len(np.unique(ids)) < len(ids) or ids.min() < 0 or ids.max() >= num_tokens:
@@ -121,8 +121,3 @@ def open_head(path: Path, model: ModelSpec) -> HeadFile:
     except BaseException:
         source.close()
         raise
-
-
-def head_tensors(file: ModelFile) -> tuple[TensorInfo, ...]:
-    """What of a head's file is held in memory."""
-    return tuple(file.tensors.values())

@@ -16,6 +16,7 @@ class CodePart(enum.Enum):
     PER_LAYER = enum.auto()
     STATES = enum.auto()
     WHOLE_NORMS = enum.auto()
+    DRAFT_HEAD = enum.auto()
 
 
 Compiled = TensorType | CodePart
@@ -29,6 +30,8 @@ def code_parts(spec: ModelSpec) -> frozenset[CodePart]:
         found.add(CodePart.ACTIVATIONS)
     if spec.per_layer_embedding is not None:
         found.add(CodePart.PER_LAYER)
+    if spec.head_input is not None:
+        found.add(CodePart.DRAFT_HEAD)
     for layer in spec.layers:
         mixer, ffn = layer.mixer, layer.ffn
         if isinstance(mixer, Recurrent):

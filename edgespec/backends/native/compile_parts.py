@@ -12,7 +12,7 @@ from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.moe import row_functions
 from edgespec.backends.native.kernels.moe import stages as moe
 from edgespec.backends.native.kernels.recurrent import inputs, state, walk
-from edgespec.backends.native.kernels.stages import convolve, per_layer, project, states
+from edgespec.backends.native.kernels.stages import convolve, joint, per_layer, project, states
 from edgespec.backends.native.recurrent.stages import function_address
 from edgespec.memory.plan.state_layout import INSTRUCTION_WORDS, ROW_WORDS
 from edgespec.system.addresses import address_of
@@ -53,10 +53,16 @@ def _whole_norms() -> None:
     address_of(project.place)
 
 
+def _draft_head() -> None:
+    for entry in (joint.leave, joint.gather, joint.pair):
+        address_of(entry)
+
+
 COMPILE: dict[CodePart, Callable[[], None]] = {
     CodePart.ACTIVATIONS: _activations,
     CodePart.EXPERTS: _experts,
     CodePart.PER_LAYER: _per_layer,
     CodePart.STATES: _states,
     CodePart.WHOLE_NORMS: _whole_norms,
+    CodePart.DRAFT_HEAD: _draft_head,
 }

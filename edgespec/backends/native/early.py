@@ -90,9 +90,7 @@ class EarlyNodes:
                 if left is not None and kept is not None:
                     left[node] = kept[row]
 
-    def store(
-        self, streams: NDArray[np.float32], left: NDArray[np.float32] | None = None
-    ) -> None:
+    def store(self, streams: NDArray[np.float32], left: NDArray[np.float32] | None = None) -> None:
         """Keep what all nodes came to, [n, dim], and what they left."""
         rows = self._nodes[2, : self._count]
         self._states.rows[rows] = streams[: self._count]

@@ -1,4 +1,4 @@
-"""What a model leaves for a draft head, and what a head takes: buffers, and the stages over them."""
+"""What a model leaves for a draft head, and what a head takes: buffers and stages."""
 
 from __future__ import annotations
 

@@ -135,8 +135,8 @@ class Program:
             mixed, joining = self._attention(number, layer.mixer, layer)
         else:
             mixed, joining = self._with_state(number, layer.mixer, layer)
-        joined = self._spec.head_input
-        is_paired = number == 0 and joined is not None and joined.projection is None
+        paired = self._spec.head_input
+        is_paired = number == 0 and paired is not None and paired.projection is None
         stages = mixed if is_paired else [self._pre_norm(layer.mixer_norm), *mixed]
         stages.append(self._pre_norm(layer.ffn_norm, joining))
         if isinstance(layer.ffn, Moe):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +36,7 @@ from edgespec.backends.passes import TILE, Capabilities, Logits, Pass, Progress,
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import UnsupportedModelError
 from edgespec.memory.plan.footprint import ADAPTER_ITEM
+from edgespec.memory.plan.head_sizes import HEAD_ITEM
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.state_layout import CHECKPOINT_EVERY
 from edgespec.models.adapter import Adapter
@@ -82,7 +83,9 @@ class NativeTarget(EarlyExits):
         super().__init__(spec, plan.context_length, plan.max_nodes, plan.sequences)
         self._isa = isa.chosen()
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
-        self._weights = Weights(file, progress, None if lender is None else lender._weights)
+        self._weights: Weights = Weights(
+            file, progress, None if lender is None else lender._weights
+        )
         self._scratch = Scratch.allocate(
             spec,
             plan.context_length,
@@ -108,7 +111,10 @@ class NativeTarget(EarlyExits):
         extra, rows = spec.per_layer_embedding, len(self._scratch.stream)
         self._per_layer = None if extra is None else PerLayerInputs(spec, extra, rows)
         self._experts = Experts.of(spec, self._weights, self._table, rows, plan.threads)
-        self._inputs, self._left = None, None
+        self._inputs: HeadInputs | None = None
+        self._left: LeftStreams | None = None
+        self._guest: Callable[[], NativeTarget | None] = lambda: None
+        """The draft head that reads along."""
         if spec.head_input is not None:
             self._inputs = HeadInputs(spec, spec.head_input, rows)
             normed = spec.head_input.normed_states
@@ -146,7 +152,9 @@ class NativeTarget(EarlyExits):
         width = self._left.rows.shape[1]
         self._early.left = np.zeros((self.max_nodes, width), np.float32)
         self._program = self._compiled()
-        return NativeTarget(file, plan, progress, lender=self)
+        head = NativeTarget(file, plan, progress, lender=self)
+        self._guest = weakref.ref(head)
+        return head
 
     @property
     def team(self) -> Team:
@@ -172,9 +180,12 @@ class NativeTarget(EarlyExits):
         """What this target has allocated, by the names of the plan's footprint."""
         adapter = self._adapters.size_bytes
         extra = 0 if self._per_layer is None else self._per_layer.size_bytes
+        head = self._guest()
+        beside = 0 if head is None else sum(head.allocated_bytes().values()) + head.left_bytes
         return {
             "weights": self._weights.size_bytes,
             **({ADAPTER_ITEM: adapter} if adapter else {}),
+            **({HEAD_ITEM: beside + self.left_bytes} if head else {}),
             "KV cache": self._kv.arenas_bytes,
             **self._kv.states_bytes,
             "logits": self._scratch.logits.nbytes + self._scratch.maxima.nbytes,

@@ -161,11 +161,12 @@ class Weights:
 
         self._file = file
         self._lender = lender
-        self.embedding = (
+        self.embedding: PackedMatrix = (
             load_matrix(file, Matrix(spec.embedding, spec.num_readable, spec.dim), report)
             if lender is None or spec.embedding
             else lender.embedding
         )
+        self.head: PackedMatrix
         if lender is not None and not spec.head:
             self.head = lender.head
         elif spec.tied_embeddings:
@@ -174,7 +175,7 @@ class Weights:
             self.head = load_matrix(file, Matrix(spec.head, spec.vocab_size, spec.dim), report)
         self._packed: dict[Matrix, PackedMatrix] = {}
         extra, joined = spec.per_layer_embedding, spec.head_input
-        outer = (extra.table, extra.projection) if extra else ()
+        outer: tuple[Matrix, ...] = (extra.table, extra.projection) if extra else ()
         if joined is not None:
             outer += tuple(filter(None, [joined.fusion, joined.projection]))
         for matrix in (*outer, *(each for layer in spec.layers for each in layer.matrices)):

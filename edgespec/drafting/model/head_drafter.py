@@ -3,8 +3,8 @@
 "DeepSeek-V3 Technical Report", section 2.2, and "EAGLE-3: Scaling up Inference Acceleration of
 Large Language Models via Training-Time Test". The first draft comes of states that the model left,
 the next ones of the head's own. Chains grow while a token more pays, with runners-up where the head
-is unsure ("EAGLE-2: Faster Inference of Language Models with Dynamic Draft Trees"); tokens are drawn
-with the target's noise.
+is unsure ("EAGLE-2: Faster Inference of Language Models with Dynamic Draft Trees"); tokens are
+drawn with the target's noise.
 """
 
 from __future__ import annotations

@@ -109,9 +109,7 @@ class HeadText:
         """Whether the state of the position before this one waits."""
         return self._num_waiting > 0 and self._end == length
 
-    def _wait(
-        self, first: int, tokens: NDArray[np.int32], hidden: NDArray[np.float32]
-    ) -> None:
+    def _wait(self, first: int, tokens: NDArray[np.int32], hidden: NDArray[np.float32]) -> None:
         """Keep the states of positions from `first` on until they are read."""
         if self._end != first:  # something between is not known
             self._num_waiting = 0
@@ -137,9 +135,7 @@ class HeadText:
         tokens = np.append(self._tokens[1:waiting], np.int32(following))
         self._prefill(self._end - waiting, tokens, self._states[:waiting])
 
-    def _prefill(
-        self, first: int, tokens: NDArray[np.int32], states: NDArray[np.float32]
-    ) -> None:
+    def _prefill(self, first: int, tokens: NDArray[np.int32], states: NDArray[np.float32]) -> None:
         """Read the states of positions from `first` on, each with the token after it."""
         self._head.truncate(self._num_read)
         room = self._head.target.context_length - self._num_read

@@ -70,7 +70,7 @@ class ModelDrafter(Drafter):
     ) -> None:
         """`ids` are the target's of the tokens that rows of logits are about; None: the same."""
         self.source = source
-        self._ids = np.zeros(0, np.int32) if ids is None else ids
+        self._row_ids = np.zeros(0, np.int32) if ids is None else ids
         self._sampling = SamplingParams(temperature=0.0, seed=0)
         self._options = _options(self._sampling)
         self._rates = new_rates(first_rates())
@@ -170,7 +170,7 @@ class ModelDrafter(Drafter):
                 position,
                 self._block_max[: -(-maxima.shape[1] // BLOCK)],
                 self._heap,
-                self._ids,
+                self._row_ids,
                 self._drawn,
             )
         if margin < 0.0:

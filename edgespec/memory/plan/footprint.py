@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from edgespec.memory.plan import calibration
 from edgespec.memory.plan.calibration import Runtime
+from edgespec.memory.plan.head_sizes import HEAD_ITEM, KEPT_STATES
 from edgespec.memory.plan.native_sizes import (
     KV_BLOCK,
     activation_bytes,
@@ -50,6 +51,8 @@ def native_footprint(
     draft_model_bytes: int = 0,
     draft_loading_bytes: int = 0,
     adapter: tuple[TensorInfo, ...] = (),
+    head_bytes: int = 0,
+    waiting_bytes: int = 0,
 ) -> Footprint:
     """Itemise the peak of a native session, in bytes.
 
@@ -113,6 +116,11 @@ def native_footprint(
         running.append(
             FootprintItem("draft model", draft_model_bytes, "weights, KV cache, scratch")
         )
+    if head_bytes:
+        note = "weights, KV cache, scratch, hidden states"
+        running.append(FootprintItem(HEAD_ITEM, head_bytes, note, exact=True))
+        note = f"{times}{KEPT_STATES} positions that the head has not read"
+        running.append(FootprintItem("waiting states", waiting_bytes, note))
     if adapter:
         size, exits = adapter_bytes(adapter), f"{len(adapter)} exit{'s' if adapter[1:] else ''}"
         running.append(FootprintItem(ADAPTER_ITEM, size, exits, exact=True))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from edgespec.memory.plan.native_sizes import (
-    TILE_ROWS,
     activation_bytes,
     kv_bytes,
     logits_bytes,
@@ -14,7 +13,6 @@ from edgespec.memory.plan.native_sizes import (
     weights_bytes,
 )
 from edgespec.memory.plan.settings import Settings
-from edgespec.memory.plan.state_layout import round_up
 from edgespec.models.spec import ModelSpec, TensorInfo
 
 HEAD_ITEM = "draft head"
@@ -34,9 +32,9 @@ class DraftHeadSizes:
     model: ModelSpec
 
     def size_bytes(self, settings: Settings) -> int:
-        """Weights, keys and values in f16 of every sequence, and the scratch of small passes; what
-        the model's passes leave, rows x width x 4 bytes, for early nodes once more; and for each
-        sequence the states that wait and the positions that were read.
+        """Weights, keys and values in f16 of every sequence, the scratch of small passes with
+        states taken and left; and what the model's passes leave, rows x width x 4 bytes, and early
+        nodes once more.
         """
         spec, own = self.spec, head_settings(settings)
         sequences, threads, nodes = own.sequences, own.threads, own.max_nodes
@@ -44,13 +42,17 @@ class DraftHeadSizes:
         held += logits_bytes(spec, nodes)
         held += activation_bytes(spec, own.prefill_chunk, "f16", sequences)
         held += scratch_bytes(spec, own.context, nodes, own.prefill_chunk, threads, sequences)
-        if spec.token_ids:
-            held += 4 * round_up(spec.vocab_size, TILE_ROWS)
         states = 2 * padded_rows(own.prefill_chunk) * spec.dim  # taken, and left
         rows = padded_rows(max(settings.max_nodes, settings.prefill_chunk))
         left = (rows + settings.max_nodes) * self.width
-        waiting = sequences * (KEPT_STATES * (self.width + 1) + own.context)
-        return held + 4 * (states + left + waiting)
+        return held + 4 * (states + left)
+
+    def waiting_bytes(self, settings: Settings) -> int:
+        """Of each sequence the states that wait, with their tokens, and the positions that were
+        read; and the ids of a head's own tokens.
+        """
+        each = KEPT_STATES * (self.width + 1) + settings.context
+        return 4 * (settings.sequences * each + bool(self.spec.token_ids) * self.spec.vocab_size)
 
     @property
     def width(self) -> int:

@@ -1,8 +1,8 @@
 """EAGLE-3 heads: one layer over the streams of three of another model's layers.
 
-"EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test". Key and
-tensor names and what they mean are llama.cpp's architecture `eagle3`; the checkpoints that are
-published as safetensors are brought to the same names (`models/safetensors_file.py`).
+"EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test". Keys
+and tensors are named as llama.cpp's architecture `eagle3` does, and mean the same; checkpoints that
+are published as safetensors are brought to these names (`models/safetensors_file.py`).
 """
 
 from __future__ import annotations
@@ -137,7 +137,6 @@ def _layer(read: Reader, layout: RopeLayout) -> LayerSpec:
 def _widened(attention: Attention, columns: int) -> Attention:
     assert attention.key is not None and attention.value is not None
     query, key, value = (
-        replace(each, columns=columns)
-        for each in (attention.query, attention.key, attention.value)
+        replace(each, columns=columns) for each in (attention.query, attention.key, attention.value)
     )
     return replace(attention, query=query, key=key, value=value)
