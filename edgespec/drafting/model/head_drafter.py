@@ -47,8 +47,6 @@ class HeadDrafter(ModelDrafter):
         self._text = HeadText(head, width)
         self._before: Pass | None = None
         """The head's last pass."""
-        self._was_asked = True
-        """In the last text; at first it is believed."""
 
     def attach(self, sequence: KvSequence, prices: NDArray[np.float64]) -> None:
         super().attach(sequence, prices)
@@ -56,7 +54,7 @@ class HeadDrafter(ModelDrafter):
 
     def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         super().reset(tokens)
-        self._text.reads_prompts, self._was_asked = self._was_asked, False
+        self._text.reads_prompts = False  # until it is asked in this text
 
     def propose_after(self, path: Path, max_nodes: int, scratch: Proposal) -> DraftTree:
         """What the head says after a path, each token of which it goes through first."""
@@ -68,7 +66,7 @@ class HeadDrafter(ModelDrafter):
         return self._propose(path, max_nodes)
 
     def _room(self) -> int:
-        self._was_asked = True
+        self._text.reads_prompts = True
         return max(0, min(self._text.room, LONGEST + len(self._path.tokens)))
 
     def _row(self, token: int, depth: int) -> tuple[Logits, Logits]:
