@@ -12,13 +12,13 @@ from edgespec.backends.base import Target
 from edgespec.backends.native.target import NativeTarget
 from edgespec.backends.passes import TokenTree
 from edgespec.backends.reference import ReferenceTarget
+from edgespec.backends.sequence import KvSequence
 from edgespec.drafting.model.head_text import HeadText
 from edgespec.errors import BackendError
 from edgespec.memory.plan.head_sizes import (
     HEAD_CHUNK,
     HEAD_ITEM,
     HEAD_NODES,
-    KEPT_STATES,
     DraftHeadSizes,
 )
 from edgespec.memory.plan.settings import Settings
@@ -144,7 +144,7 @@ def test_a_text_is_followed_however_it_grows(
     """By prompts, steps, trees of which a path stays, and turns that take something back."""
     target, head = opened(NativeTarget, files)
     width = DraftHeadSizes(files[1].spec, (), files[0].spec).width
-    sequence, own = target.own, head.open_sequence() if head.max_sequences > 1 else head.own
+    sequence, own = target.own, head.own
     text = HeadText(own, width)
     text.reads_prompts = reads
     sequence.follower = text
@@ -157,21 +157,32 @@ def test_a_text_is_followed_however_it_grows(
         sequence.forward(tree)
         sequence.commit(range(3 if length == 40 else 1))
     assert sequence.length == 45
-    drafted = text.go_on(9, text.catch_up(ids[45]))
+    drafted = text.go_on(9, text.catch_up(ids[45]))  # of which nothing stays
     assert drafted.logits.shape == (1, files[1].spec.vocab_size)
-    sequence.truncate(42)
-    sequence.prefill(ids[60:90])
-    found = text.catch_up(ids[90]).logits.copy()
-    assert text.room == CONTEXT - own.length + (HEAD_NODES * 0)
+    sequence.prefill(ids[45:60])
+    found = text.catch_up(ids[60]).logits.copy()
+    assert text.room == CONTEXT - own.length
+    np.testing.assert_array_equal(found, fresh(target, own, ids[:60], ids[60], width))
+    sequence.follower = text
+    text.truncated(0)
     sequence.truncate(0)
-    again = HeadText(own, width)
+    sequence.prefill(ids[:60])
+    text.catch_up(ids[60])
+    sequence.truncate(42)
+    sequence.prefill(ids[70:90])
+    found = text.catch_up(ids[90]).logits.copy()
+    turned = fresh(target, own, [*ids[:42], *ids[70:90]], ids[90], width)
+    # Position 41's state was read with a token that is no more.
+    assert cosines(found, turned).min() > 0.8
+
+
+def fresh(
+    target: Target, own: KvSequence, ids: list[int], last: int, width: int
+) -> NDArray[np.float32]:
+    """What a head says after a text that it reads in one go."""
+    target.own.truncate(0)
     own.truncate(0)
-    sequence.follower = again
-    again.reads_prompts = reads
-    sequence.prefill([*ids[:42], *ids[60:90]])
-    fresh = again.catch_up(ids[90]).logits
-    if reads:  # position 41's state was read with a token that is no more
-        assert cosines(found, fresh).min() > 0.8
-    else:
-        assert len(ids[60:90]) < KEPT_STATES
-        np.testing.assert_array_equal(found, fresh)
+    text = HeadText(own, width)
+    target.own.follower = text
+    target.own.prefill(ids)
+    return text.catch_up(last).logits.copy()
