@@ -16,7 +16,7 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from numpy.typing import NDArray
 
 from edgespec.models.open_model import open_model
-from tests.support.gguf_models import add_field
+from tests.support.gguf_models import add_field, gpt2_vocabulary
 from tests.support.random_models import MODELS, write
 from tests.support.random_models.recipe import VOCABULARY_SIZE, Array, Breakage
 
@@ -103,11 +103,11 @@ def eagle3_tensors(
         "blk.0.attn_q.weight": noise(heads * head_dim, 2 * dim, 1.0),
         "blk.0.attn_k.weight": noise(kv_heads * head_dim, 2 * dim, 1.0),
         "blk.0.attn_v.weight": noise(kv_heads * head_dim, 2 * dim, 1.0),
-        "blk.0.attn_output.weight": noise(dim, heads * head_dim),
+        "blk.0.attn_output.weight": noise(dim, heads * head_dim, FAINT),
         "blk.0.ffn_norm.weight": gains(dim),
         "blk.0.ffn_gate.weight": noise(ffn, dim, 1.0),
         "blk.0.ffn_up.weight": noise(ffn, dim, 1.0),
-        "blk.0.ffn_down.weight": noise(dim, ffn),
+        "blk.0.ffn_down.weight": noise(dim, ffn, FAINT),
     }
 
 
@@ -142,6 +142,8 @@ def write_eagle3(path: Path, tensors: dict[str, NDArray[Any]], keys: dict[str, A
     for key, value in keys.items():
         if value is not None:
             add_field(writer, f"eagle3.{key}", value)
+    for key, value in gpt2_vocabulary(VOCABULARY_SIZE).items():
+        add_field(writer, key, value)
     for name, values in tensors.items():
         kind = GGMLQuantizationType.I64 if values.dtype == np.int64 else None
         writer.add_tensor(name, values, raw_dtype=kind)
