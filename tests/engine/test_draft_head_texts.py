@@ -19,8 +19,7 @@ from edgespec.memory.plan.state_layout import STATES_ITEM
 from tests.support.equality import Case, same, verify_everything
 from tests.support.gguf_models import write_gguf
 from tests.support.heads import (
-    eagle3_keys,
-    eagle3_tensors,
+    agreeing_eagle3,
     write_checkpoint,
     write_eagle3,
     write_model,
@@ -48,8 +47,7 @@ def llama(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def eagle(folder: Path, llama: Path) -> Path:
-    tensors = eagle3_tensors(llama)
-    return write_eagle3(folder / "eagle.gguf", tensors, eagle3_keys(tensors, layers=4))
+    return write_eagle3(folder / "eagle.gguf", *agreeing_eagle3(llama))
 
 
 def equal_in_all_ways(engine: Engine, source: str) -> tuple[int, int]:
@@ -101,8 +99,7 @@ def test_an_eagle_head_changes_no_text(llama: Path, eagle: Path, drafters: str) 
 
 @pytest.mark.skipif(find_spec("safetensors") is None, reason="safetensors is not installed")
 def test_a_published_eagle_head_changes_no_text(llama: Path, folder: Path) -> None:
-    tensors = eagle3_tensors(llama)
-    head = write_checkpoint(folder / "published", tensors, eagle3_keys(tensors, layers=4))
+    head = write_checkpoint(folder / "published", *agreeing_eagle3(llama))
     with edgespec.load(llama, drafters="none", draft_model=head, **COMMON) as engine:
         assert equal_in_all_ways(engine, "eagle3")[1] > 10
 

@@ -1,8 +1,8 @@
 """Models with draft heads that agree with them by construction, and EAGLE-3 heads in both layouts.
 
 In a model whose layers add little, a token's embedding decides the next token. An MTP block that
-passes the embedding on then says what the model says; a head that maps the last stream to the token
-after next is right in its first draft.
+passes the embedding on then says what the model says, and so does a head of EAGLE-3 whose attention
+finds the token.
 """
 
 from __future__ import annotations
@@ -68,9 +68,8 @@ def eagle3_tensors(
     ffn: int = 256,
     seed: int = 0,
 ) -> dict[str, NDArray[Any]]:
-    """A head for a model by GGUF's names, rotated by neighbours; d2t has the model's ids.
-
-    Its first draft is what follows twice, as far as the last tapped stream tells.
+    """Noise as a head for a model, by GGUF's names, rotated by neighbours; d2t has the model's ids
+    of the tokens that most often follow another.
     """
     rng = np.random.default_rng(seed)
     with open_model(model) as file:
@@ -78,7 +77,7 @@ def eagle3_tensors(
         head = file.matrix_f32(file.spec.head)
     dim = embedding.shape[1]
 
-    def noise(rows: int, columns: int, gain: float = 0.5) -> NDArray[np.float32]:
+    def noise(rows: int, columns: int, gain: float = 1.0) -> NDArray[np.float32]:
         spread = np.float32(gain / columns**0.5)
         return rng.standard_normal((rows, columns), dtype=np.float32) * spread
 
@@ -87,28 +86,42 @@ def eagle3_tensors(
 
     normed = embedding / np.sqrt(np.mean(embedding**2, axis=1, keepdims=True))
     following = (normed @ head.T).argmax(axis=1)
-    twice = following[following]
-    common = np.bincount(twice, minlength=len(embedding)).argsort()[::-1]
+    common = np.bincount(following, minlength=len(embedding)).argsort()[::-1]
     ids = np.sort(common[:written]).astype(np.int64)
-    output = np.zeros((len(embedding), dim), np.float32)
-    np.add.at(output, twice, normed)
-    fc = np.concatenate([noise(dim, 2 * dim, 0.02), np.eye(dim, dtype=np.float32)], axis=1)
     return {
-        "fc.weight": fc,
+        "fc.weight": noise(dim, 3 * dim),
         "d2t": ids,
-        "output.weight": output[ids],
+        "output.weight": head[ids],
         "output_norm.weight": np.ones(dim, np.float32),
         "blk.0.attn_norm.weight": gains(dim),
         "blk.0.attn_norm_2.weight": gains(dim),
-        "blk.0.attn_q.weight": noise(heads * head_dim, 2 * dim, 1.0),
-        "blk.0.attn_k.weight": noise(kv_heads * head_dim, 2 * dim, 1.0),
-        "blk.0.attn_v.weight": noise(kv_heads * head_dim, 2 * dim, 1.0),
-        "blk.0.attn_output.weight": noise(dim, heads * head_dim, FAINT),
+        "blk.0.attn_q.weight": noise(heads * head_dim, 2 * dim),
+        "blk.0.attn_k.weight": noise(kv_heads * head_dim, 2 * dim),
+        "blk.0.attn_v.weight": noise(kv_heads * head_dim, 2 * dim),
+        "blk.0.attn_output.weight": noise(dim, heads * head_dim),
         "blk.0.ffn_norm.weight": gains(dim),
-        "blk.0.ffn_gate.weight": noise(ffn, dim, 1.0),
-        "blk.0.ffn_up.weight": noise(ffn, dim, 1.0),
-        "blk.0.ffn_down.weight": noise(dim, ffn, FAINT),
+        "blk.0.ffn_gate.weight": noise(ffn, dim),
+        "blk.0.ffn_up.weight": noise(ffn, dim),
+        "blk.0.ffn_down.weight": noise(dim, ffn, 0.5),
     }
+
+
+def agreeing_eagle3(model: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """A head for a model whose layers add little, and its metadata: attention finds the position's
+    own token and passes its embedding on.
+    """
+    tensors = eagle3_tensors(model, kv_heads=4)
+    dim = tensors["fc.weight"].shape[0]
+    nothing, whole = np.zeros((dim, dim), np.float32), np.eye(dim, dtype=np.float32)
+    rng = np.random.default_rng(1)
+    matching = rng.standard_normal((dim, dim), dtype=np.float32) * np.float32(2 / dim**0.5)
+    for name, matrix in (("q", matching), ("k", matching), ("v", whole)):
+        tensors[f"blk.0.attn_{name}.weight"] = np.concatenate([matrix, nothing], axis=1)
+    tensors["blk.0.attn_output.weight"] = whole
+    tensors["blk.0.attn_norm.weight"] = np.ones(dim, np.float32)
+    for name in ("attn_norm_2", "ffn_norm"):
+        tensors[f"blk.0.{name}.weight"] = _faint(np.ones(dim, np.float32))
+    return tensors, eagle3_keys(tensors, layers=4, norm_before_residual=True)
 
 
 def eagle3_keys(
@@ -204,6 +217,7 @@ def write_checkpoint(
         "rope_theta": keys["rope.freq_base"],
         "draft_vocab_size": len(tensors["d2t"]) if "d2t" in tensors else VOCABULARY_SIZE,
         "vocab_size": VOCABULARY_SIZE,
+        "norm_before_residual": keys["norm_before_residual"],
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": keys["target_layers"]},
     }
     text = json.dumps(said | config)
