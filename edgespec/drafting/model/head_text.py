@@ -15,9 +15,9 @@ from edgespec.memory.plan.head_sizes import HEAD_NODES, KEPT_STATES
 class HeadText:
     """Follows a model's sequence: for each position p, the head reads its state and token p + 1.
 
-    What was not read yet waits, the last `KEPT_STATES` positions: a head that is not asked for long
-    costs nothing, and goes on from there. The last position's state always waits, because its token
-    is not committed.
+    What was not read yet waits, the last `KEPT_STATES` positions or half of them: a head that is
+    not asked for long costs nothing, and goes on from there. The last position's state always
+    waits, because its token is not committed.
     """
 
     def __init__(self, head: KvSequence, width: int) -> None:
@@ -42,8 +42,11 @@ class HeadText:
         if self._passed is None:
             return
         tokens, hidden = self._passed
-        nodes = [*path]
-        self._wait(length, tokens[nodes], hidden[nodes])
+        if len(path) == 1:  # plain decoding, every step
+            self._wait(length, tokens[:1], hidden[:1])
+        else:
+            nodes = [*path]
+            self._wait(length, tokens[nodes], hidden[nodes])
 
     def prefilled(
         self, length: int, tokens: NDArray[np.int32], hidden: NDArray[np.float32]
@@ -115,7 +118,8 @@ class HeadText:
             self._num_waiting = 0
         self._end = first + len(tokens)
         tokens, hidden = tokens[-KEPT_STATES:], hidden[-KEPT_STATES:]
-        self._forget(max(self._num_waiting + len(tokens) - KEPT_STATES, 0))
+        if self._num_waiting + len(tokens) > KEPT_STATES:  # half at once: it moves the others
+            self._forget(min(max(len(tokens), KEPT_STATES // 2), self._num_waiting))
         end = self._num_waiting + len(tokens)
         self._tokens[self._num_waiting : end] = tokens
         self._states[self._num_waiting : end] = hidden
