@@ -11,6 +11,7 @@ from edgespec.backends.native.code_parts import Compiled
 from edgespec.backends.native.limits import refusal
 from edgespec.errors import BudgetError, OptionError
 from edgespec.loading.load_options import LoadOptions
+from edgespec.loading.model_drafters import is_large
 from edgespec.memory.plan.head_sizes import DraftHeadSizes, head_settings
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.memory.plan.settings import Settings
@@ -170,7 +171,7 @@ def open_draft_head(
         return DraftHead.beside(options, file)
     if MTP in names:
         return DraftHead.own(file, is_optional=False)
-    if options.drafters == "auto":
+    if options.drafters == "auto" and is_large(file):
         return DraftHead.own(file, is_optional=True)
     return None
 

@@ -14,6 +14,7 @@ import pytest
 import edgespec
 from edgespec.engine.engine import Engine
 from edgespec.errors import OptionError
+from edgespec.loading import model_drafters
 from edgespec.memory.plan.head_sizes import HEAD_ITEM
 from edgespec.memory.plan.state_layout import STATES_ITEM
 from tests.support.equality import Case, same, verify_everything
@@ -130,7 +131,11 @@ def test_a_head_is_planned_to_the_byte(hybrid: Path) -> None:
         assert held[HEAD_ITEM] > 0
 
 
-def test_a_head_joins_by_itself_where_there_is_room(hybrid: Path) -> None:
+def test_a_head_joins_by_itself_where_there_is_room(
+    hybrid: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert HEAD_ITEM not in edgespec.plan(hybrid, **COMMON).footprint.names  # passes are short
+    monkeypatch.setattr(model_drafters, "_JOIN_BYTES", 0)
     plan = edgespec.plan(hybrid, **COMMON)
     assert plan.footprint[HEAD_ITEM] > 0
     assert HEAD_ITEM not in edgespec.plan(hybrid, drafters="trigram", **COMMON).footprint.names

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numba import config
 from numpy.typing import NDArray
 
 from edgespec.backends.base import Part
 from edgespec.backends.native.adapters import Adapters
 from edgespec.backends.native.early import EarlyStates
-from edgespec.backends.native.early_exits import EarlyExits
 from edgespec.backends.native.experts import Experts
-from edgespec.backends.native.head_parts import HeadInputs, LeftStreams
+from edgespec.backends.native.head_host import HeadHost
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
@@ -32,7 +32,17 @@ from edgespec.backends.native.shape_tables import ShapeTables
 from edgespec.backends.native.shapes import shapes_of
 from edgespec.backends.native.team import GuestTeam, Team
 from edgespec.backends.native.weights import TYPE_CODES, Weights
-from edgespec.backends.passes import TILE, Capabilities, Logits, Pass, Progress, Rows, TokenTree
+from edgespec.backends.native.whole_passes import WholePasses
+from edgespec.backends.passes import (
+    TILE,
+    Capabilities,
+    CompiledPass,
+    Logits,
+    Pass,
+    Progress,
+    Rows,
+    TokenTree,
+)
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import UnsupportedModelError
 from edgespec.memory.plan.footprint import ADAPTER_ITEM
@@ -47,7 +57,7 @@ _NOTHING = (0, 0)
 """As a range of stages."""
 
 
-class NativeTarget(EarlyExits):
+class NativeTarget(HeadHost):
     """One open model; see `backends/native/kernels/matmul/tile.py` for how its weights lie in
     memory.
     """
@@ -111,17 +121,8 @@ class NativeTarget(EarlyExits):
         extra, rows = spec.per_layer_embedding, len(self._scratch.stream)
         self._per_layer = None if extra is None else PerLayerInputs(spec, extra, rows)
         self._experts = Experts.of(spec, self._weights, self._table, rows, plan.threads)
-        self._inputs: HeadInputs | None = None
-        self._left: LeftStreams | None = None
-        self._guest: Callable[[], NativeTarget | None] = lambda: None
-        """The draft head that reads along."""
-        if spec.head_input is not None:
-            self._inputs = HeadInputs(spec, spec.head_input, rows)
-            normed = spec.head_input.normed_states
-            self._left = LeftStreams(spec, (spec.num_layers,), rows, normed=normed)
-        self._head = (0, 0)
-        """Its first stage and the one after its last."""
-        self._program = self._compiled()
+        self._begin_head(rows)
+        self._compile()
         self._team = (
             Team(self._table, plan.threads)
             if lender is None
@@ -135,32 +136,28 @@ class NativeTarget(EarlyExits):
         self._num_logits = spec.vocab_size
         """Of the last pass."""
 
-    def _compiled(self) -> Program:
-        """The stages, entered in the table."""
+    def _compile(self) -> None:
         parts = self._per_layer, self._recurrent, self._experts, self._inputs, self._left
-        program = Program(self.spec, self._weights, self._shape_tables, *parts)
-        program.fill(self._table)
+        self._program = Program(self.spec, self._weights, self._shape_tables, *parts)
+        self._program.fill(self._table)
+        self._head = (0, 0)
+        """Its first stage and the one after its last."""
         self._head_entered = None
-        return program
+        self._whole_passes = WholePasses(
+            self._table,
+            self._nodes,
+            self._scratch,
+            self._program,
+            self._weights.embedding,
+            self.spec.embedding_scale,
+            self._tiles_for,
+            self.max_nodes,
+        )
 
-    def open_head(
-        self, file: ModelFile, plan: Plan, progress: Progress | None = None
-    ) -> NativeTarget:
-        part = file.spec.head_input
-        assert part is not None
-        self._left = LeftStreams(self.spec, part.taps, len(self._scratch.stream))
-        width = self._left.rows.shape[1]
-        self._early.left = np.zeros((self.max_nodes, width), np.float32)
-        self._program = self._compiled()
+    def _open_guest(self, file: ModelFile, plan: Plan, progress: Progress | None) -> NativeTarget:
         head = NativeTarget(file, plan, progress, lender=self)
         self._guest = weakref.ref(head)
         return head
-
-    @property
-    def team(self) -> Team:
-        """The threads, which a draft head uses between passes."""
-        assert isinstance(self._team, Team)
-        return self._team
 
     @property
     def prefill_chunk(self) -> int:
@@ -177,15 +174,13 @@ class NativeTarget(EarlyExits):
         return repr((code_key(), self._isa, self._kv.kind))
 
     def allocated_bytes(self) -> dict[str, int]:
-        """What this target has allocated, by the names of the plan's footprint."""
         adapter = self._adapters.size_bytes
         extra = 0 if self._per_layer is None else self._per_layer.size_bytes
-        head = self._guest()
-        beside = 0 if head is None else sum(head.allocated_bytes().values()) + head.left_bytes
+        head = self.head_bytes
         return {
             "weights": self._weights.size_bytes,
             **({ADAPTER_ITEM: adapter} if adapter else {}),
-            **({HEAD_ITEM: beside + self.left_bytes} if head else {}),
+            **({HEAD_ITEM: head} if head else {}),
             "KV cache": self._kv.arenas_bytes,
             **self._kv.states_bytes,
             "logits": self._scratch.logits.nbytes + self._scratch.maxima.nbytes,
@@ -194,17 +189,11 @@ class NativeTarget(EarlyExits):
                 self._scratch.attention_bytes
                 + self._nodes.size_bytes
                 + self._early.rows.nbytes
+                + self._whole_passes.size_bytes
                 + (0 if self._recurrent is None else self._recurrent.scratch_bytes)
                 + (self._experts.scratch.size_bytes if self._experts else 0)
             ),
         }
-
-    @property
-    def left_bytes(self) -> int:
-        """Bytes of what passes leave for a draft head, or of what a head takes and leaves."""
-        left = 0 if self._left is None else self._left.rows.nbytes
-        taken = 0 if self._inputs is None else self._inputs.states.nbytes
-        return left + taken + self._early.size_bytes - self._early.rows.nbytes
 
     @property
     def experts_read(self) -> NDArray[np.int64]:
@@ -254,18 +243,8 @@ class NativeTarget(EarlyExits):
                 self._per_layer.look_up(self._weights, tokens, row)
             row += count
         self._nodes.describe(self._tables, texts)
-        if self._inputs is not None:
-            self._take_states(parts, row)
+        self._take_states(parts, row)
         return row
-
-    def _take_states(self, parts: Sequence[Part], num_rows: int) -> None:
-        """What a draft head's pass reads beside tokens, of one sequence at a time."""
-        assert self._inputs is not None
-        if self._inputs.take(parts[0][1].states if len(parts) == 1 else None, num_rows):
-            first, last = self._program.fusing
-            self._inputs.point(self._program.words[first])
-            self._choose_tiles(num_rows)
-            self._team.run((*_NOTHING, first, last), num_rows, 0, self._pace.threads)
 
     def _embed(self, tokens: NDArray[np.int32], out: NDArray[np.float32]) -> None:
         """Write these tokens' embeddings [n] to the first rows of f32 [n or more, dim]."""
@@ -312,10 +291,7 @@ class NativeTarget(EarlyExits):
         """
         count = num_rows if rows == "all" else int(rows == "last")
         self._num_logits = num_logits = num_logits or self.spec.vocab_size
-        if self._head_entered != (num_logits, adapted):
-            matrix = self._weights.head_place(num_logits)
-            self._head = self._program.choose_head(matrix, self._adapters.place(adapted))
-            self._head_entered = num_logits, adapted
+        self._choose_head(num_logits, adapted)
         at_once, threads = count == num_rows and num_layers > 0, self._pace.threads
         if num_layers > 0:
             starts = self._program.starts
@@ -331,6 +307,32 @@ class NativeTarget(EarlyExits):
             found.hidden = self._left.rows[:num_rows]
         return found
 
+    def compiled_pass(self, sequence: KvSequence, most_tokens: int) -> CompiledPass | None:
+        if self._kv.only is None or self._per_layer is not None or config.DISABLE_JIT:
+            return None
+        if self._experts is not None or sequence.follower is not None:
+            return None  # what its passes read, or leave, is to be known after each
+        self.check(sequence, np.zeros(0, np.int32))
+        sequence.early = None
+        sequence.state.reserve(sequence.length, sequence.length + most_tokens)
+        self._choose_head(self.spec.vocab_size, None)
+        self._tiles_entered = 0
+        self._team.gather()
+        threads = min(self._pace.threads, self._team.size)
+        return self._whole_passes.over(sequence.state.addresses, self._head, threads)
+
+    def compiled_passes(self, sequence: KvSequence, num_tokens: int, seconds: float) -> None:
+        super().compiled_passes(sequence, num_tokens, seconds)
+        if seconds:
+            self._pace.observe(1, seconds)
+
+    def _choose_head(self, num_logits: int, adapted: int | None) -> None:
+        """Let the head's stages say so many logits, through a layer's adapter if one is named."""
+        if self._head_entered != (num_logits, adapted):
+            matrix = self._weights.head_place(num_logits)
+            self._head = self._program.choose_head(matrix, self._adapters.place(adapted))
+            self._head_entered = num_logits, adapted
+
     def _found(self, count: int, num_logits: int) -> Pass:
         """What lies in the scratch arrays after a pass: always in the same place, so views of it
         are made once.
@@ -340,7 +342,7 @@ class NativeTarget(EarlyExits):
             scratch, num_tiles = self._scratch, -(-num_logits // TILE)
             views = scratch.logits[:count, :num_logits], scratch.maxima[:count, :num_tiles]
             self._views[count, num_logits] = views
-        return Pass(*views)
+        return Pass(*views, experts=0 if self._experts is None else int(self._experts.read.sum()))
 
     def _choose_tiles(self, num_nodes: int) -> None:
         """Enter the tile functions for this many nodes in the table."""
@@ -388,6 +390,7 @@ class NativeTarget(EarlyExits):
             self._nodes,
             self._early,
             self._adapters,
+            self._whole_passes,
         )
 
     def _snapshot(self, sequence: KvSequence) -> Snapshot:
