@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from edgespec.errors import OptionError
 from edgespec.memory.plan.plan import Plan
@@ -17,7 +17,6 @@ from edgespec.system.size import MIB
 
 if TYPE_CHECKING:
     from edgespec.drafting.base import Drafter
-    from edgespec.loading.draft_head import DraftHead
     from edgespec.loading.draft_model import DraftModel
 
 EXIT_LAYER_KEY = "edgespec.early_exit.layer"
@@ -39,6 +38,14 @@ def may_join(file: ModelFile) -> bool:
     # What a partial pass of a mixture spares was never measured.
     can_leave = can_leave and not any(isinstance(layer.ffn, Moe) for layer in spec.layers)
     return can_leave and is_large(file)
+
+
+class Head(Protocol):
+    """A draft head that is loaded."""
+
+    drafter: str
+
+    def make(self) -> Drafter: ...
 
 
 def is_large(file: ModelFile) -> bool:
@@ -111,7 +118,7 @@ def make(
     draft_model: DraftModel | None,
     plan: Plan,
     adapted: Sequence[int] = (),
-    head: DraftHead | None = None,
+    head: Head | None = None,
 ) -> Drafter:
     """A model drafter by its name; `adapted` are the layers whose exit has an adapter."""
     vocab_size = file.spec.vocab_size
