@@ -19,6 +19,7 @@ from edgespec.errors import (
     ContextOverflowError,
     EdgeSpecError,
     ExportError,
+    HubError,
     KvFileError,
     ModelFileError,
     OptionError,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from edgespec.loading.load import load, plan
     from edgespec.loading.load_options import LoadOptions
     from edgespec.memory.plan.plan import Plan
+    from edgespec.models.hub.download import pull
     from edgespec.models.reasoning import Piece
 
 _LAZY = {
@@ -60,6 +62,7 @@ _LAZY = {
     "Vote": "edgespec.engine.voting",
     "load": "edgespec.loading.load",
     "plan": "edgespec.loading.load",
+    "pull": "edgespec.models.hub.download",
 }
 
 __all__ = [
@@ -72,6 +75,7 @@ __all__ = [
     "EdgeSpecError",
     "Engine",
     "ExportError",
+    "HubError",
     "KvFileError",
     "LoadOptions",
     "ModelFileError",
@@ -93,6 +97,7 @@ __all__ = [
     "__version__",
     "load",
     "plan",
+    "pull",
 ]
 
 logging.getLogger("edgespec").addHandler(logging.NullHandler())

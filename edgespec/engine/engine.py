@@ -64,7 +64,7 @@ class Engine:
         file: ModelFile,
         plan: Plan,
         target: Target,
-        make_market: Callable[[], Market],
+        make_market: Callable[[float], Market],
         progress: Progress | None = None,
         draft_model: Closable | None = None,
     ) -> None:

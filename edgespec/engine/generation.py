@@ -7,6 +7,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgespec.backends.passes import Logits, Progress
 from edgespec.control.statistics import ReplyStats
 from edgespec.drafting.tree import DraftTree, StepOutcome
@@ -16,17 +19,16 @@ from edgespec.engine.reply import FinishReason, Reply, Stats, TokenLogprob
 from edgespec.engine.request import Request
 from edgespec.engine.slot import CachedSequence, Slot
 from edgespec.engine.stop_texts import StopTexts
+from edgespec.engine.verifiers import verifier_for
 from edgespec.errors import ContextOverflowError, EdgeSpecError, OptionError
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.reasoning import Parser, Piece, joined
 from edgespec.models.tokenizers.stream import StreamDecoder
 from edgespec.system.resident_memory import peak_resident_bytes
-from edgespec.verification.constraint import Constraint
 from edgespec.verification.logprobs import log_probabilities
 from edgespec.verification.match import Verifier
 from edgespec.verification.shaped_verifier import ShapedVerifier
-from edgespec.verification.shaping import Shaping
 
 
 class Cancelled(Exception):
@@ -76,6 +78,8 @@ class Generation:
     counts: ReplyStats = field(default_factory=ReplyStats)
     slot: Slot = field(init=False)
     """Where it is written, from `begin` to `end`."""
+    end_tokens: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    """Those that end the reply, for kernels."""
     _verifier: Verifier | None = None
     _pieces: StreamDecoder | None = None
     _stops: StopTexts | None = None
@@ -133,8 +137,10 @@ class Generation:
     def take(self, slot: Slot, verifier: Verifier, end_ids: frozenset[int] = frozenset()) -> None:
         """Go on from what a slot holds, which is the prompt."""
         self.slot, self._verifier, self._end_ids = slot, verifier, end_ids
+        self.end_tokens = np.array(sorted(end_ids), np.int32)
         self.counts = ReplyStats((*slot.market.names, "grammar"))
         if self.request.speculation:
+            slot.prospects.begin()
             slot.market.begin(self.request.sampling)
             slot.market.reset(slot.ids)
 
@@ -153,11 +159,32 @@ class Generation:
         return self.finish_reason != "cancelled"
 
     @property
+    def position(self) -> int:
+        """The last token's, for its noise."""
+        return self._shift + len(self.slot.ids) - 1
+
+    @property
+    def tokens_left(self) -> int:
+        """Tokens that may still be written."""
+        return self.request.max_tokens - self.counts.output_tokens
+
+    @property
+    def plain_verifier(self) -> Verifier | None:
+        """What draws its tokens, if that takes the rows and nothing of the text, and nothing but
+        the tokens is asked for.
+        """
+        verifier, request = self._verifier, self.request
+        if request.logprobs is not None or request.origins:
+            return None
+        is_plain = type(verifier) is Verifier and verifier.params.repetition_penalty == 1.0
+        return verifier if is_plain else None
+
+    @property
     def most_drafts(self) -> int:
         """Most nodes besides the root that may be drafted now."""
         sequence = self.slot.sequence
         room = sequence.target.context_length - sequence.length
-        room = min(room, self.request.max_tokens - self.counts.output_tokens)
+        room = min(room, self.tokens_left)
         return min(room, self.request.max_nodes or room) - 1
 
     def forced(self) -> list[int]:
@@ -179,13 +206,11 @@ class Generation:
         assert verifier is not None
         ids = slot.ids
         recent = ids[-verifier.window :]
-        position = self._shift + len(ids) - 1
-        verdict = verifier.verify(logits, tree.tokens, tree.parents, recent, position, maxima)
+        verdict = verifier.verify(logits, tree.tokens, tree.parents, recent, self.position, maxima)
         slot.sequence.commit(verdict.path)
         drafts = verdict.path[1:]
         tokens = [*tree.tokens[drafts].tolist(), verdict.bonus] if drafts else [verdict.bonus]
         new = _until_end(tokens, self._end_ids)
-        ids.extend(new)
         if self.request.logprobs is not None:
             found = log_probabilities(logits, verdict.path, new, self.request.logprobs)
             self.logprobs += [TokenLogprob(*one) for one in found]
@@ -194,8 +219,13 @@ class Generation:
             self.origins += [*(names[source] for source in tree.sources[drafts].tolist()), ""][
                 : len(new)
             ]
-        self._judge(new, len(tokens))
+        self.grow(new, len(tokens))
         return StepOutcome(tree, verdict.path, verdict.bonus, tokens), new
+
+    def grow(self, new: list[int], num_tokens: int) -> None:
+        """Steps have brought these tokens, and committed `num_tokens`."""
+        self.slot.ids.extend(new)
+        self._judge(new, num_tokens)
 
     def _judge(self, new: Sequence[int] = (), num_tokens: int = 0) -> None:
         """Find out whether the reply has ended, now that a step brought so many tokens."""
@@ -339,35 +369,8 @@ class Generation:
             raise EdgeSpecError("the reply is not finished; read the stream to its end or close it")
         logprobs = None if self.request.logprobs is None else self.logprobs
         origins = self.origins if self.request.origins else None
-        return Reply(
-            self.text,
-            self.token_ids,
-            self.finish_reason,
-            self.stats,
-            self.reasoning,
-            logprobs,
-            origins,
-        )
-
-
-def verifier_for(request: Request, file: ModelFile, max_nodes: int) -> Verifier:
-    """What compares a request's drafts with the model's own tokens."""
-    vocab_size = file.spec.vocab_size
-    if request.lossy:
-        from edgespec.verification.typical import TypicalVerifier
-
-        return TypicalVerifier(vocab_size, request.sampling, max_nodes)
-    if request.shaping is not None or request.grammar is not None:
-        tokenizer, grammar = file.tokenizer, request.grammar
-        return ShapedVerifier(
-            vocab_size,
-            request.sampling,
-            max_nodes,
-            request.shaping or Shaping(),
-            tokenizer.token_bytes,
-            None if grammar is None else Constraint(tokenizer, grammar),
-        )
-    return Verifier(vocab_size, request.sampling, max_nodes)
+        told = (self.text, self.token_ids, self.finish_reason, self.stats, self.reasoning)
+        return Reply(*told, logprobs, origins)
 
 
 def check_prompt(num_tokens: int, plan: Plan, most: int) -> None:

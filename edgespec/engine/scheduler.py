@@ -47,11 +47,12 @@ class Scheduler:
         plan: Plan,
         target: Target,
         curve: dict[int, float],
-        make_market: Callable[[], Market],
+        make_market: Callable[[float], Market],
         progress: Progress | None = None,
     ) -> None:
         self.file, self.plan, self.target = file, plan, target
         self.controller = Controller(CostCurve(curve, plan.max_nodes), plan.max_nodes)
+        self.controller.curve.price_experts(target)
         self._curve = curve
         self._progress = progress
         self._make_market = make_market
@@ -223,7 +224,7 @@ class Scheduler:
         return self.slots[:count]
 
     def _open_slot(self, sequence: KvSequence) -> Slot:
-        market = self._make_market()
+        market = self._make_market(self._curve[1])
         market.attach(sequence, self.controller.curve.table)
         return Slot(sequence, market)
 

@@ -63,7 +63,7 @@ def open_engine(options: LoadOptions) -> Engine:
     with _refusals(resolve(options.model)), ExitStack() as opened:
         with _planning(options, opened) as planning:
             chosen = planning.plan()
-            names, draft_model = planning.drafters, planning.draft_model
+            names, draft_model = planning.drafters_on(chosen.backend), planning.draft_model
             if chosen.mapped:
                 draft_model = FirstLayers.of(planning.file)
                 names = tuple(dict.fromkeys((*names, model_drafters.EARLY_EXIT)))
@@ -128,7 +128,8 @@ def _load(
     release_free_memory()  # the compiler's peak must be over before the weights come
     report("kernels", 1, 1)
     adapted = () if adapter is None else adapter.layers
-    make_market = market_maker(names, chosen, file, options.store, draft_model, adapted)
+    trial = () if model_drafters.EARLY_EXIT in planning.drafters else (model_drafters.EARLY_EXIT,)
+    make_market = market_maker(names, chosen, file, options.store, draft_model, adapted, trial)
     watch = Watch(chosen, lambda: 0)  # there are no stores yet that could shrink
 
     def loaded(done: int, total: int) -> None:
