@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ OPTIONS: Any = {"seed": 1, "num_predict": 12}
 
 
 @pytest.fixture(scope="module")
-def client(served: Served) -> Any:
-    return ollama.Client(host=served.url)
+def client(served: Served) -> Iterator[Any]:
+    made = ollama.Client(host=served.url)
+    yield made
+    made._client.close()
 
 
 def test_it_chats_and_generates(client: Any, engine: Engine) -> None:
