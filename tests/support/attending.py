@@ -23,7 +23,7 @@ from edgespec.backends.native.kernels.kv import places as kv_places
 from edgespec.backends.native.scratch import Scratch
 from edgespec.backends.native.shapes import Shape
 from edgespec.memory.kv.arena import SCALED
-from edgespec.memory.plan.native_sizes import shape_of
+from edgespec.memory.plan.kv_sizes import shape_of
 from edgespec.system.jit import kernel
 from tests.support.machines import model
 

@@ -18,7 +18,7 @@ from edgespec.backends.store import Outline
 from edgespec.errors import BackendError
 from edgespec.memory.kv.arena import BlockTable, KvArena
 from edgespec.memory.kv.sequence_tables import SequenceTables
-from edgespec.memory.plan.native_sizes import KEPT_BEHIND
+from edgespec.memory.plan.kv_sizes import KEPT_BEHIND
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.state_layout import STATES_ITEM
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edgespec.memory.plan.native_sizes import PACKED, TILE_ROWS, multiplied_tensors
+from edgespec.memory.plan.native_sizes import BLOCK, PACKED, TILE_ROWS, multiplied_tensors
 from edgespec.memory.plan.state_layout import CONVOLUTIONS, heads_of
 from edgespec.models.layers import LatentAttention, LayerSpec, Moe, Recurrent
 from edgespec.models.spec import ModelSpec, TensorInfo
@@ -46,8 +46,8 @@ def refusal(spec: ModelSpec, tensors: Iterable[TensorInfo]) -> str:
 
 def _other_part(spec: ModelSpec) -> str:
     """The first part that is not computed, "" when there is none."""
-    if spec.streams:
-        return "several residual streams"
+    if spec.streams is not None and (spec.streams.count > TILE_ROWS or spec.dim % BLOCK):
+        return f"{spec.streams.count} residual streams that are {spec.dim} wide"
     return next((part for part in map(_other_part_of_layer, spec.layers) if part), "")
 
 
@@ -56,14 +56,12 @@ def _other_part_of_layer(layer: LayerSpec) -> str:
     if isinstance(ffn, Moe):
         if any(part.rows % TILE_ROWS for part in (ffn.gate, ffn.up, ffn.down)):
             return f"experts whose width is no multiple of {TILE_ROWS}"
-    elif ffn is None or ffn.cutoff:
-        return "layers without a feed-forward part, or with gates that are cut off"
-    if layer.altup or layer.laurel:
-        return "layers of several streams"
+    elif ffn is None:
+        return "layers without a feed-forward part"
     if isinstance(attention, Recurrent):
         return _odd_state(attention)
     if isinstance(attention, LatentAttention):
-        return "latent attention"
+        return _odd_latent(attention)
     whole = attention.heads * attention.head_dim
     norms = [attention.query_norm, attention.key_norm, attention.value_norm]
     widths = {norm.width for norm in norms if norm is not None}
@@ -71,6 +69,18 @@ def _other_part_of_layer(layer: LayerSpec) -> str:
         return "norms of some heads together"
     if len(widths) > 1 and attention.key is None:
         return "norms of all heads together without keys"
+    return ""
+
+
+def _odd_latent(mixer: LatentAttention) -> str:
+    """What of latent attention does not fit the vectors and blocks of kernels, "" if nothing."""
+    widths = [mixer.nope_dim, mixer.value_dim, mixer.latent_dim]
+    if any(width % BLOCK for width in widths) or mixer.rope.dim % TILE_ROWS:
+        return f"latent attention with a width that is no multiple of {BLOCK}"
+    if mixer.query_down is not None and mixer.query_down.rows % BLOCK:
+        return f"queries through a width that is no multiple of {BLOCK}"
+    if any(matrix.bias for matrix in mixer.matrices if matrix != mixer.output):
+        return "biases in latent attention"
     return ""
 
 

@@ -13,12 +13,10 @@ from collections.abc import Iterable, Mapping
 
 from edgespec.memory.plan import calibration
 from edgespec.memory.plan.calibration import Runtime
+from edgespec.memory.plan.kv_sizes import KV_BLOCK, kept_positions, kv_bytes
 from edgespec.memory.plan.native_sizes import (
-    KV_BLOCK,
     activation_bytes,
     adapter_bytes,
-    kept_positions,
-    kv_bytes,
     loading_bytes,
     logits_bytes,
     scratch_bytes,
