@@ -59,7 +59,8 @@ def test_exact_items(
 
 EXACT = (
     "qwen3moe", "gpt-oss", "gemma3", "gemma4", "gemma4-moe", "granite", "phi3", "smollm3",
-    "mistral3", "gemma2", "olmo2", "llama4", "glm4moe", "qwen2moe",
+    "mistral3", "gemma2", "olmo2", "llama4", "glm4moe", "qwen2moe", "gemma3n", "deepseek2",
+    "deepseek2-joined", "deepseek2-ranked",
 )  # fmt: skip
 
 

@@ -7,15 +7,16 @@ from tests.support.random_models.moe import SWAPPED, expert_keys
 from tests.support.random_models.recipe import Recipe
 
 NARROW, STILL, TURNED, VALUE = 128, 32, 32, 32
+RANK = 256
 HEADS = 8
 
 
-def deepseek2() -> Recipe:
+def deepseek2(rank: int = 0) -> Recipe:
     """DeepSeek V2 Lite: 27 layers, 2048 wide, 16 heads of 128 and 64 turned, 6 of 64 experts.
 
     As converters write it now: one head of the narrow row's width, and each head's two matrices.
     """
-    recipe = _deepseek2(1, NARROW + TURNED, NARROW)
+    recipe = _deepseek2(1, NARROW + TURNED, NARROW, rank)
     recipe.keys |= {
         "attention.key_length_mla": STILL + TURNED,
         "attention.value_length_mla": VALUE,
@@ -36,13 +37,31 @@ def deepseek2_joined() -> Recipe:
     return recipe
 
 
-def _deepseek2(kv_heads: int, key_width: int, value_width: int) -> Recipe:
+def deepseek2_ranked() -> Recipe:
+    """DeepSeek V3: 61 layers, 7168 wide, 128 heads, queries from a narrow row of their own, experts
+    scored by sigmoids with a bias for the choice.
+    """
+    recipe = deepseek2(RANK)
+    recipe.keys |= {
+        "expert_gating_func": 2,
+        "expert_weights_norm": True,
+        "attention.temperature_scale": 0.3,
+        "attention.temperature_length": 24,
+    }
+    for block in list(recipe.blocks())[1:]:
+        recipe.bias(f"{block}exp_probs_b", 16, spread=0.3)
+    recipe.breaks("scores softmaxed", expert_gating_func=1)
+    recipe.breaks("no temperature", attention__temperature_scale=0.0)
+    return recipe
+
+
+def _deepseek2(kv_heads: int, key_width: int, value_width: int, rank: int = 0) -> Recipe:
     recipe = Recipe("deepseek2", 4, HEADS, kv_heads, key_width, rope_dim=TURNED)
     recipe.keys |= {
         "attention.value_length": value_width,
         "attention.kv_lora_rank": NARROW,
         # llama.cpp reads it unless there are as many layers as in a Lite.
-        "attention.q_lora_rank": 0,
+        "attention.q_lora_rank": rank,
         "leading_dense_block_count": 1,
         "expert_shared_count": 2,
         "expert_weights_scale": 1.5,
@@ -52,7 +71,11 @@ def _deepseek2(kv_heads: int, key_width: int, value_width: int) -> Recipe:
     dim = recipe.dim
     for layer, block in enumerate(recipe.blocks()):
         recipe.norm(f"{block}attn_norm", dim)
-        recipe.matrix(f"{block}attn_q", HEADS * (STILL + TURNED), dim, gain=1.25)
+        if rank:
+            recipe.matrix(f"{block}attn_q_a", rank, dim)
+            recipe.norm(f"{block}attn_q_a_norm", rank)
+        queries = f"{block}attn_q_b" if rank else f"{block}attn_q"
+        recipe.matrix(queries, HEADS * (STILL + TURNED), rank or dim, gain=1.25)
         recipe.matrix(f"{block}attn_kv_a_mqa", NARROW + TURNED, dim, gain=1.25)
         recipe.norm(f"{block}attn_kv_a_norm", NARROW)
         recipe.matrix(f"{block}attn_output", dim, HEADS * VALUE, gain=1.5)
