@@ -205,8 +205,11 @@ def test_a_damaged_file_costs_time_alone(name: str, damage: str, spill: Path) ->
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_states_are_no_more_than_planned(name: str, spill: Path) -> None:
+def test_states_are_no_more_than_planned(
+    name: str, spill: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Eight short conversations have blocks enough, and five states."""
+    monkeypatch.setattr("edgespec.memory.plan.settings.most_checkpoints", lambda context: 4)
     turns = [[_ids(20, which), _ids(5, which + 20)] for which in range(8)]
     with _load(name, context=4096) as engine:
         talks = [Talk(engine) for _ in turns]

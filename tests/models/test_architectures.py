@@ -120,7 +120,7 @@ NOT_NATIVE: dict[str, tuple[str, Callable[[ModelSpec], ModelSpec]]] = {
         "llama", lambda spec: replace(spec, layers=(replace(spec.layers[0], ffn=None),))
     ),
     "norms that span several heads but not all of them": (
-        "qwen3", lambda spec: with_mixer(spec, query_norm=Norm("q", 128))
+        "qwen3", lambda spec: with_mixer(spec, query_norm=Norm("q", 96))
     ),
 }  # fmt: skip
 """Parts that only the reference backend computes, and a change that gives a model one."""

@@ -81,6 +81,7 @@ def make_plan(
         alternatives=alternatives(sizing, chosen),
         drafter_bytes=chosen.drafter_bytes,
         sequences=chosen.sequences,
+        checkpoints=chosen.checkpoints,
         devices=devices,
         draft_devices=sizing.draft_model.devices(chosen) if sizing.draft_model else (),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.support.random_models import edits, parts
 from tests.support.random_models.moe import SWAPPED, expert_keys
 from tests.support.random_models.recipe import Recipe
@@ -50,6 +52,11 @@ def deepseek2_ranked() -> Recipe:
     }
     for block in list(recipe.blocks())[1:]:
         recipe.bias(f"{block}exp_probs_b", 16, spread=0.3)
+        for part in ("gate", "up", "down"):  # chosen by sigmoids, all weigh much
+            name = f"{block}ffn_{part}_exps.weight"
+            recipe.tensors[name] = replace(recipe.tensors[name], alike=0.95)
+    recipe.breakages = [each for each in recipe.breakages if each.name != "weights normalised"]
+    recipe.breaks("weights not normalised", expert_weights_norm=False)
     recipe.breaks("scores softmaxed", expert_gating_func=1)
     recipe.breaks("no temperature", attention__temperature_scale=0.0)
     return recipe
