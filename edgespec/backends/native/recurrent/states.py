@@ -108,14 +108,15 @@ class StatePool:
         return not self._free and self.num_states >= self._most
 
     def _give_up(self) -> bool:
-        """A checkpoint beside others, or else an idle sequence, which can come back with all of
-        its own, or any checkpoint; False when there is nothing.
+        """A checkpoint without which none are too far apart, or else an idle sequence, which can
+        come back with all of its own, or any checkpoint; False when there is nothing.
         """
         return self._drop_checkpoint(False) or self.make_room() or self._drop_checkpoint(True)
 
     def _drop_checkpoint(self, leaves_a_gap: bool) -> bool:
         """Give up the checkpoint that is missed least, of all sequences."""
-        found = [(*own.least_missed(), own) for own in self.sequences if own.checkpoints]
+        owners = [own for own in self.sequences if own.checkpoints]
+        found = [(*own.least_missed(own.length), own) for own in owners]
         found = [each for each in found if leaves_a_gap or not each[0][0]]
         if not found:
             return False
@@ -192,10 +193,10 @@ class SequenceStates:
         if len(self.checkpoints) > self._pool.checkpoints:
             self.drop(self.least_missed()[1])
 
-    def least_missed(self) -> tuple[tuple[bool, float], int]:
+    def least_missed(self, end: float = math.inf) -> tuple[tuple[bool, float], int]:
         """What it costs to be without a checkpoint, and which costs least: whether its neighbours
-        are too far apart without it (as after the last), and positions to be read again, less so
-        the farther back they are.
+        are too far apart without it, where the text ends at `end`, and positions to be read again,
+        less so the farther back they are.
         """
         positions = [0, *(position for position, _ in self.checkpoints)]
         costs = [
@@ -204,7 +205,7 @@ class SequenceStates:
                 (here - before) / (self.length - here + CHECKPOINT_EVERY),
             )
             for before, here, after in zip(
-                positions, positions[1:], [*positions[2:], math.inf], strict=False
+                positions, positions[1:], [*positions[2:], end], strict=False
             )
         ]
         return min((cost, index) for index, cost in enumerate(costs))
