@@ -20,37 +20,39 @@ from edgespec.memory.kv.arena import TILE
 def scores(num_rows: int, lanes: int) -> Function:
     """(queries f32 [12, head_dim], keys, bytes of a tile, tiles, vectors of 16 dimensions, -,
     scores, ahead, share): each row's dot products with the 16 keys of each tile.
+
+    Sums have 16 lanes everywhere; with smaller vectors, fewer rows are computed at a time.
     """
-    emitter = Emitter(f"scores_latent_{num_rows}", NUM_LOOP_ARGUMENTS, lanes)
+    emitter = Emitter(f"scores_latent_{num_rows}", NUM_LOOP_ARGUMENTS)
     queries, keys, tile_bytes, tiles, vectors, _, target, ahead, share = emitter.arguments[:9]
-    builder, width = emitter.builder, at_once(num_rows, lanes)
-    strips = builder.mul(vectors, emitter.integer(LANES // lanes))
-    row_bytes = builder.mul(vectors, emitter.integer(2 * LANES))
-    group_bytes = builder.mul(row_bytes, emitter.integer(width))
-    with (
-        emitter.loop(tiles) as tile,
-        emitter.loop(emitter.integer(TILE // width)) as group,
-    ):
-        first = emitter.address(keys, (tile, tile_bytes), (group, group_bytes))
-        sums = [emitter.running(width) for _ in range(num_rows)]
-        with emitter.loop(strips) as strip:
-            columns = [
-                emitter.half_vector(emitter.address(first, (i, row_bytes), (strip, 2 * lanes)))
-                for i in range(width)
-            ]
-            for row, slots in enumerate(sums):
-                place = emitter.address(
-                    queries, (row, builder.mul(row_bytes, emitter.integer(2))), (strip, 4 * lanes)
-                )
-                query = emitter.load(place, emitter.f32, 4)
-                for column, slot in zip(columns, slots, strict=True):
-                    builder.store(emitter.fma(query, column, builder.load(slot)), slot)
-            step = emitter.address(strip, (emitter.address(group, (tile, TILE // width)), strips))
-            emitter.prefetch_share(ahead, step, 2 * lanes * width, share)
-        for row, slots in enumerate(sums):
-            for i, slot in enumerate(slots):
-                place = emitter.address(
-                    target, (tile, 4 * TILE), (group, 4 * width), row * SCORES_STRIDE + 4 * i
-                )
-                emitter.store(sum_lanes(emitter, builder.load(slot)), place)
+    builder, together = emitter.builder, max(1, num_rows * lanes // LANES)
+    width = at_once(together * LANES // lanes, lanes)
+    key_bytes, query_bytes = (builder.mul(vectors, emitter.integer(size)) for size in (32, 64))
+    groups = TILE // width
+    with emitter.loop(tiles) as tile, emitter.loop(emitter.integer(groups)) as group:
+        offset = builder.mul(group, emitter.integer(width))
+        first_key = emitter.address(keys, (tile, tile_bytes), (offset, key_bytes))
+        for first in range(0, num_rows, together):
+            rows = range(first, min(first + together, num_rows))
+            sums = {row: emitter.running(width) for row in rows}
+            with emitter.loop(vectors) as index:
+                columns = [
+                    emitter.half_vector(emitter.address(first_key, (i, key_bytes), (index, 32)))
+                    for i in range(width)
+                ]
+                for row, slots in sums.items():
+                    place = emitter.address(queries, (row, query_bytes), (index, 64))
+                    query = emitter.load(place, emitter.f32, 4)
+                    for column, slot in zip(columns, slots, strict=True):
+                        builder.store(emitter.fma(query, column, builder.load(slot)), slot)
+                if first == 0:
+                    step = emitter.address(group, (tile, groups))
+                    step = emitter.address(index, (step, vectors))
+                    emitter.prefetch_share(ahead, step, 32 * width, share)
+            for row, slots in sums.items():
+                for i, slot in enumerate(slots):
+                    place = emitter.address(
+                        target, (tile, 4 * TILE), (offset, 4), row * SCORES_STRIDE + 4 * i
+                    )
+                    emitter.store(sum_lanes(emitter, builder.load(slot)), place)
     return emitter.done()

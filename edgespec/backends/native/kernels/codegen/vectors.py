@@ -26,9 +26,9 @@ def floats(value: float) -> Value:
 
 
 def _fold(emitter: Emitter, vector: Value, join: Callable[[Value, Value], Value]) -> Value:
-    """The lanes joined in halves: 8 and 8, 4 and 4, ... (the same order everywhere)."""
+    """The 16 lanes joined in halves: 8 and 8, 4 and 4, ... (the same order everywhere)."""
     builder = emitter.builder
-    width = vector.type.count
+    width = LANES
     while width > 1:
         width //= 2
         kind = ir.VectorType(I32, width)
@@ -41,7 +41,7 @@ def _fold(emitter: Emitter, vector: Value, join: Callable[[Value, Value], Value]
 
 
 def sum_lanes(emitter: Emitter, vector: Value) -> Value:
-    """The lanes' sum."""
+    """The 16 lanes' sum."""
     builder = emitter.builder
     return _fold(emitter, vector, builder.fadd if vector.type.element == F32 else builder.add)
 
