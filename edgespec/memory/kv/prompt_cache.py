@@ -73,7 +73,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def save(prefix: Prefix, blocks: list[NDArray[np.uint8]]) -> int:
+def save(prefix: Prefix, blocks: Sequence[NDArray[np.uint8]]) -> int:
     """Write a prefix in place of any of its name; returns the file's bytes, raises KvFileError."""
     told: dict[str, object] = {"text": prefix.text, "raw": prefix.raw, "model": prefix.model}
     if prefix.outline is not None:
