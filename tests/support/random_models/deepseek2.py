@@ -75,7 +75,7 @@ def deepseek2_ranked() -> Recipe:
         recipe.bias(f"{block}exp_probs_b", 16, spread=0.3)
         for part in ("gate", "up", "down"):  # chosen by sigmoids, all weigh much
             name = f"{block}ffn_{part}_exps.weight"
-            recipe.tensors[name] = replace(recipe.tensors[name], alike=0.95)
+            recipe.tensors[name] = replace(recipe.tensors[name], alike=0.98)
     recipe.breakages = [each for each in recipe.breakages if each.name != "weights normalised"]
     recipe.breaks("weights not normalised", expert_weights_norm=False)
     recipe.breaks("scores softmaxed", expert_gating_func=1)
