@@ -59,6 +59,12 @@ class HeadHost(EarlyExits):
             after, normed = (self.spec.num_layers,), part.normed_states
             self._left = LeftStreams(self.spec, after, num_rows, normed=normed)
 
+    def _team_beside(self, lender: HeadHost | None, threads: int) -> Team | GuestTeam:
+        """Threads of its own, or the lender's."""
+        if lender is None:
+            return Team(self._tables[0], threads)
+        return GuestTeam(lender.team, self._tables)
+
     @property
     def team(self) -> Team:
         """The threads, which a draft head uses between passes."""

@@ -30,7 +30,7 @@ from edgespec.backends.native.recurrent.passes import recurrent_passes
 from edgespec.backends.native.scratch import Scratch
 from edgespec.backends.native.shape_tables import ShapeTables
 from edgespec.backends.native.shapes import shapes_of
-from edgespec.backends.native.team import GuestTeam, Team
+from edgespec.backends.native.streams import ResidualStreams
 from edgespec.backends.native.weights import TYPE_CODES, Weights
 from edgespec.backends.native.whole_passes import WholePasses
 from edgespec.backends.passes import (
@@ -121,13 +121,11 @@ class NativeTarget(HeadHost):
         extra, rows = spec.per_layer_embedding, len(self._scratch.stream)
         self._per_layer = None if extra is None else PerLayerInputs(spec, extra, rows)
         self._experts = Experts.of(spec, self._weights, self._table, rows, plan.threads)
+        streams = spec.streams
+        self._streams = None if streams is None else ResidualStreams(streams, spec.dim, rows)
         self._begin_head(rows)
         self._compile()
-        self._team = (
-            Team(self._table, plan.threads)
-            if lender is None
-            else GuestTeam(lender.team, self._tables)
-        )
+        self._team = self._team_beside(lender, plan.threads)
         if self._recurrent is not None:
             settle = weakref.WeakMethod(self._settle)  # a cycle would keep its threads alive
             self._recurrent.walk = lambda: settle()()  # type: ignore[misc]
@@ -137,8 +135,9 @@ class NativeTarget(HeadHost):
         """Of the last pass."""
 
     def _compile(self) -> None:
-        parts = self._per_layer, self._recurrent, self._experts, self._inputs, self._left
-        self._program = Program(self.spec, self._weights, self._shape_tables, *parts)
+        parts = self._per_layer, self._recurrent, self._experts, self._streams
+        read = self._inputs, self._left
+        self._program = Program(self.spec, self._weights, self._shape_tables, *parts, *read)
         self._program.fill(self._table)
         self._head = (0, 0)
         """Its first stage and the one after its last."""
@@ -175,8 +174,8 @@ class NativeTarget(HeadHost):
 
     def allocated_bytes(self) -> dict[str, int]:
         adapter = self._adapters.size_bytes
-        extra = 0 if self._per_layer is None else self._per_layer.size_bytes
-        head = self.head_bytes
+        head, beside = self.head_bytes, (self._per_layer, self._streams)
+        extra = sum(part.size_bytes for part in beside if part is not None)
         return {
             "weights": self._weights.size_bytes,
             **({ADAPTER_ITEM: adapter} if adapter else {}),

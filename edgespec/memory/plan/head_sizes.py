@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from edgespec.memory.plan.kv_sizes import kv_bytes
 from edgespec.memory.plan.native_sizes import (
     activation_bytes,
-    kv_bytes,
     logits_bytes,
     padded_rows,
     scratch_bytes,
