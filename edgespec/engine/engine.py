@@ -251,16 +251,16 @@ class Engine:
         options = options.without_thoughts()
         if messages is not None:
             ids = prompts.encode_messages(self.file, messages, tools, options.thinking)
-            return Request.of(ids, options, in_template=True).checked(self.file)
+            return Request.of(ids, options, in_template=True).checked(self.file, self.plan)
         if isinstance(prompt, str):
             raw = prompts.is_raw(self.file, raw=options.raw)
             ids = self.encode(prompt, raw=raw, prefix=options.prefix, thinking=options.thinking)
-            return Request.of(ids, options, in_template=not raw).checked(self.file)
+            return Request.of(ids, options, in_template=not raw).checked(self.file, self.plan)
         if isinstance(prompt, Request):
             return prompt
         if isinstance(prompt, bytes | bytearray | Mapping) or not isinstance(prompt, Iterable):
             raise OptionError(f"a prompt is text or token ids, and {prompt!r} is neither")
-        return Request.of(prompt, options).checked(self.file)
+        return Request.of(prompt, options).checked(self.file, self.plan)
 
     def count_tokens(
         self,
