@@ -68,7 +68,12 @@ def take(
 def draft(
     running: Sequence[Generation], controller: Controller, clock: StepClock
 ) -> list[DraftTree]:
-    """What to verify next: of all that drafters propose, the nodes that pay."""
+    """What to verify next: of all that drafters propose, the nodes that pay; where a grammar leaves
+    no choice, what must come, and nothing else.
+    """
+    certain = forced(running, controller.max_nodes)
+    if certain is not None:
+        return certain
     trees, was_asked = [], False
     for one in running:
         trees.append(propose(one, controller, len(running)))
@@ -87,6 +92,25 @@ def draft(
         tree.take(1 + count) if count else one.slot.root()
         for one, tree, count in zip(running, trees, counts, strict=True)
     ]
+
+
+def forced(running: Sequence[Generation], max_nodes: int) -> list[DraftTree] | None:
+    """Chains of the tokens that must come next, as many as a pass takes; None where none must."""
+    if all(one.request.grammar is None for one in running):
+        return None
+    room, trees, was_any = max_nodes - len(running), [], False
+    for one in running:
+        slot, tokens = one.slot, one.forced()[:room]
+        room -= len(tokens)
+        slot.prospects.asked = False
+        was_any |= bool(tokens)
+        source = len(slot.market.names)
+        trees.append(
+            DraftTree.chain(slot.ids[-1], tokens, [1.0] * len(tokens), source)
+            if tokens
+            else slot.root()
+        )
+    return trees if was_any else None
 
 
 def propose(generation: Generation, controller: Controller, num_sequences: int) -> DraftTree:
@@ -179,7 +203,7 @@ def learn(
         controller.observe(
             asked, outcomes, clock.verify_s, clock.draft_s, clock.study_s, parts, experts
         )
-    elif speculates:
+    elif speculates and num_nodes == num_sequences:
         controller.rest(clock.verify_s, clock.study_s, num_sequences, experts)
     plain_s = controller.curve.seconds(num_sequences)
     # A pass that was held up would have been with one node for each sequence as well.

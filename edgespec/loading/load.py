@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,11 +21,14 @@ from edgespec.memory.plan.plan import Plan
 from edgespec.memory.watch import Watch
 from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
-from edgespec.system.option_fields import takes
+from edgespec.system.option_fields import check_types, takes
 from edgespec.system.resident_memory import release_free_memory
 
 if TYPE_CHECKING:
     from edgespec.engine.engine import Engine
+
+
+_log = logging.getLogger(__name__)
 
 
 @takes(LoadOptions)
@@ -48,12 +52,14 @@ def load(options: LoadOptions) -> Engine:
 
 def plan_for(options: LoadOptions) -> Plan:
     """`plan`, for options in one object."""
+    check_types(options)
     with ExitStack() as opened, _planning(options, opened, compare=True) as planning:
         return planning.plan()
 
 
 def open_engine(options: LoadOptions) -> Engine:
     """`load`, for options in one object."""
+    check_types(options)
     with _refusals(resolve(options.model)), ExitStack() as opened:
         with _planning(options, opened) as planning:
             chosen = planning.plan()
@@ -62,6 +68,7 @@ def open_engine(options: LoadOptions) -> Engine:
                 draft_model = FirstLayers.of(planning.file)
                 names = tuple(dict.fromkeys((*names, model_drafters.EARLY_EXIT)))
             engine = _load(planning, chosen, names, draft_model)
+        _log.info("opened %s: %s", resolve(options.model), chosen.footprint.summary())
         opened.pop_all()  # the files are the engine's from here on
         return engine
 

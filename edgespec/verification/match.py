@@ -126,6 +126,11 @@ class Verifier:
         )
 
     @property
+    def window(self) -> int:
+        """How many of the text's last tokens `verify` looks at."""
+        return self.params.repetition_window
+
+    @property
     def words(
         self,
     ) -> tuple[Settings, tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]]:
