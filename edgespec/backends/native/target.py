@@ -281,7 +281,7 @@ class NativeTarget(EarlyExits):
         if self._kv.only is None or self._per_layer is not None or config.DISABLE_JIT:
             return None
         if self._experts is not None or self._streams is not None:
-            return None  # what passes read is to be known after each; rows are wider than embeddings
+            return None  # what a pass read is to be known after it; rows are not embeddings
         self.check(sequence, np.zeros(0, np.int32))
         sequence.early = None
         sequence.state.reserve(sequence.length, sequence.length + most_tokens)
