@@ -309,8 +309,8 @@ class NativeTarget(HeadHost):
     def compiled_pass(self, sequence: KvSequence, most_tokens: int) -> CompiledPass | None:
         if self._kv.only is None or self._per_layer is not None or config.DISABLE_JIT:
             return None
-        if self._experts is not None or sequence.follower is not None:
-            return None  # what its passes read, or leave, is to be known after each
+        if self._experts is not None or self._streams is not None or sequence.follower is not None:
+            return None  # each pass leaves something to Python; streams' rows are no embeddings
         self.check(sequence, np.zeros(0, np.int32))
         sequence.early = None
         sequence.state.reserve(sequence.length, sequence.length + most_tokens)
