@@ -8,8 +8,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +20,9 @@ from torch import Tensor
 from training.model import TinyLlama
 from training.shape import Shape
 from training.start import load_weights
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 LOG_STEPS = 20
 
@@ -45,6 +49,23 @@ class Settings:
     books_last: float = 0.0  # ... to this at the last
     save_seconds: float = 150.0
     seed: int = 1
+
+
+AnySettings = TypeVar("AnySettings", bound="DataclassInstance")
+
+
+def changed(settings: AnySettings, changes: list[str]) -> AnySettings:
+    """Return the settings with `name=value` changes, each value a JSON number."""
+    names = {field.name for field in fields(settings)}
+    values: dict[str, Any] = {}
+    for change in changes:
+        name, _, value = change.partition("=")
+        if name not in names:
+            raise SystemExit(
+                f"no setting is called {name!r}; there are: {', '.join(sorted(names))}"
+            )
+        values[name] = json.loads(value)
+    return replace(settings, **values)
 
 
 class Stream:
