@@ -36,7 +36,7 @@ KINDS = (
     "wordnet",
 )
 SMOKE_HEAD = HeadShape(taps=(1, 1, 1), num_kv_heads=2, ffn_width=256, draft_vocab=256)
-SMOKE_SETTINGS = HeadSettings(steps=20, rows=4, sequence_tokens=64, ramp_steps=5)
+SMOKE_SETTINGS = HeadSettings(steps=20, rows=4, sequence_tokens=64, single_steps=5)
 
 
 def trunk_of(options: argparse.Namespace) -> TinyLlama:
