@@ -47,6 +47,7 @@ class Settings:
     exit_share: float = 0.25  # of the rows of a batch, each at an exit of its own
     books_first: float = 0.6  # share of book text at the first step, falling linearly ...
     books_last: float = 0.0  # ... to this at the last
+    use_bf16: bool = True  # slower than f32 on processors without AMX tiles
     save_seconds: float = 150.0
     seed: int = 1
 
@@ -207,7 +208,7 @@ class Trainer:
         settings = self.settings
         ids, targets, weights = self.batch()
         kept, exit_at = self.draw_layers(len(ids))
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings.use_bf16):
             loss, exit_loss, penalty = forward(ids, targets, weights, kept, exit_at)
         extra = settings.exit_weight * exit_loss + settings.balance_weight * penalty
         (loss + extra).backward()

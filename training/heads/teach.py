@@ -31,7 +31,7 @@ class HeadSettings:
     """How to train a head."""
 
     steps: int = 20_000
-    rows: int = 8
+    rows: int = 12
     sequence_tokens: int = 256
     unroll_steps: int = 4
     single_steps: int = 200  # without a second step ahead, which is cheaper
@@ -44,6 +44,7 @@ class HeadSettings:
     own_share: float = 0.7  # of the trunk's own text, where there is some
     books_share: float = 0.1
     read_weight: float = 0.25  # loss weight of tokens that the trunk only reads
+    use_bf16: bool = True  # slower than f32 on processors without AMX tiles
     save_seconds: float = 120.0
     seed: int = 1
 
@@ -189,7 +190,7 @@ class Lessons:
         settings = self.settings
         ids, weights = self.batch()
         num_steps = settings.num_steps(self.step)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings.use_bf16):
             with torch.no_grad():
                 states, _ = self.trunk.hidden(ids)
                 features, embedded = self.head.features(states), self.trunk.token_embd(ids)
