@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 END_OF_TEXT, TURN_START, TURN_END = 0, 1, 2  # the ids of `training.data.SPECIAL_TOKENS`
 MOST_PROMPT, MOST_REPLY = 320, 160
 FEWEST_READ, MOST_READ = 8, 64  # tokens of a plain text that are given
-AT_ONCE, PART = 16, 128
+AT_ONCE, PART = 16, 32
 TEMPERATURES = (0.0, 0.8, 0.8, 1.0)
 
 
