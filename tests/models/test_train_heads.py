@@ -162,8 +162,8 @@ def test_whole_recipe_of_a_head(tmp_path: Path, shape: str) -> None:
     recipe("export", "--out", out, "--shape", shape, "--file", str(trunk))
     common = ("--out", out, "--shape", shape, "--from", str(trunk))
     if shape == "tiny":
-        heads("write", *common, "--tokens", "2000")
-        heads("write", *common, "--tokens", "2000", "--judged")
+        heads("write", *common, "--tokens", "500")
+        heads("write", *common, "--tokens", "200", "--judged")
     steps = [json.loads(line) for line in heads("run", *common).splitlines()]
     assert steps[-1]["step"] == 20
     assert len(steps[-1]["losses"]) == 4

@@ -142,7 +142,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny", help="the trunk's")
     parser.add_argument("--run", help="folder of the run, under --out")
-    parser.add_argument("--tokens", type=int, default=1_000_000, help="how much to write")
+    parser.add_argument("--tokens", type=int, default=1_000_000, help="how much is written (write)")
     parser.add_argument("--judged", action="store_true", help="write from held-out text")
     parser.add_argument("--draft-vocab", type=int, help="draft tokens; 0: the trunk's (run)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")

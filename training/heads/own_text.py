@@ -107,17 +107,17 @@ def extend(
     num_tokens: int,
     temperatures: tuple[float, ...] = TEMPERATURES,
 ) -> None:
-    """Let the stream `name` grow to `num_tokens` or more.
+    """Let the stream `name` grow until `num_tokens` or more are written by the model.
 
     It holds replies to prompts from the streams `sources`, those of a part at one of the
     temperatures. It may be stopped at any time, and goes on with other prompts.
     """
     ids, asked = load(folder, name)
     asked_for = prompts(folder, sources, len(ids))
-    while len(ids) < num_tokens:
+    while asked.sum() < num_tokens:
         seed = len(ids)
         more, written = write(engine, asked_for, temperatures[seed % len(temperatures)], seed)
         ids = np.concatenate((ids, np.array(more, np.uint16)))
         asked = np.concatenate((asked, np.array(written, np.bool_)))
         save(folder, name, ids, asked)
-        print(f"{name}: {len(ids):,} tokens, {asked.mean():.0%} of them written", flush=True)
+        print(f"{name}: {len(ids):,} tokens, {asked.sum():,} of them written", flush=True)
