@@ -59,9 +59,9 @@ class Library:
         return function
 
     def model(self, path: str) -> Any:
-        model = self.api.llama_model_load_from_file(
-            path.encode(), self.api.llama_model_default_params()
-        )
+        parameters = self.api.llama_model_default_params()
+        parameters.load_mtp = True
+        model = self.api.llama_model_load_from_file(path.encode(), parameters)
         if not model:
             raise SystemExit(f"llama.cpp cannot read {path}")
         return model
