@@ -14,7 +14,7 @@ import torch
 from training.__main__ import smoke_shape, token_folder
 from training.heads.acceptance import Kept, accepted
 from training.heads.export import export_eagle, export_with_mtp
-from training.heads.head import HeadShape
+from training.heads.head import HeadShape, Kind
 from training.heads.own_text import extend
 from training.heads.teach import HeadSettings, load_head, own_stream, teach
 from training.model import TinyLlama
@@ -78,7 +78,7 @@ def do_write(options: argparse.Namespace) -> None:
 def do_run(options: argparse.Namespace) -> None:
     """Train a head, or go on training it, up to the last step."""
     trunk = trunk_of(options)
-    kind = "mtp" if trunk.shape.architecture == "qwen35" else "eagle3"
+    kind: Kind = "mtp" if trunk.shape.architecture == "qwen35" else "eagle3"
     shape = dataclasses.replace(SMOKE_HEAD if options.smoke else HeadShape(), kind=kind)
     if options.draft_vocab is not None:
         shape = dataclasses.replace(shape, draft_vocab=options.draft_vocab)

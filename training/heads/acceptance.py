@@ -45,7 +45,7 @@ class Kept:
         self.tried += other.tried
         self.kept += other.kept
 
-    def summary(self) -> dict[str, float | list[float]]:
+    def summary(self) -> dict[str, object]:
         """Return the share kept at each depth, and how many of `DEPTHS` drafts are kept."""
         rates = self.kept / self.tried.clamp(min=1)
         return {
@@ -80,7 +80,7 @@ def noise_behind(logits: Tensor, drawn: Tensor) -> Tensor:
     return below.scatter(-1, drawn[..., None], most) - logits
 
 
-@torch.inference_mode()  # type: ignore[misc]
+@torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is untyped here
 def accepted(
     trunk: TinyLlama, head: Head | None, tokens: Path, name: str, temperature: float
 ) -> Kept:

@@ -210,7 +210,8 @@ class Lessons:
         kept = min(settings.average, self.step / (self.step + 10))
         for name, parameter in self.head.named_parameters():
             self.average[name].lerp_(parameter.detach(), 1 - kept)
-        return losses.tolist()
+        found: list[float] = losses.tolist()
+        return found
 
 
 def teach(
