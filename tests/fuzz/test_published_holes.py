@@ -119,7 +119,8 @@ TEMPLATES: dict[str, str] = {
     "{{ (['{0.__class__}'] | map(attribute='format') | first)(1) }}",
     "CVE-2024-56201": "{% include \"x'+__import__('os').popen('id').read()+'\" %}",
     "CVE-2025-27516": "{{ ('{0.__class__.__init__}' | attr('format'))(1) }}",
-    "CVE-2025-61620": "{% for i in range(9**5) %}{% for j in range(9**5) %}{% endfor %}{% endfor %}",
+    "CVE-2025-61620": "{% for i in range(9**5) %}{% for j in range(9**5) %}"
+    "{% endfor %}{% endfor %}",
     "CVE-2026-5760": "{{ self.__init__.__globals__.__builtins__.__import__('os').popen('id') }}",
 }
 """Templates that ran code or without end."""

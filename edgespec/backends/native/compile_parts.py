@@ -12,8 +12,19 @@ from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.moe import row_functions
 from edgespec.backends.native.kernels.moe import stages as moe
 from edgespec.backends.native.kernels.recurrent import inputs, state, walk
-from edgespec.backends.native.kernels.stages import convolve, per_layer, project, states
+from edgespec.backends.native.kernels.stages import (
+    convolve,
+    cutoff,
+    heads,
+    joint,
+    latent,
+    per_layer,
+    project,
+    states,
+    streams,
+)
 from edgespec.backends.native.recurrent.stages import function_address
+from edgespec.memory.kv.arena import LATENT
 from edgespec.memory.plan.state_layout import INSTRUCTION_WORDS, ROW_WORDS
 from edgespec.system.addresses import address_of
 
@@ -28,6 +39,12 @@ def _experts() -> None:
         address_of(entry)
     for name in row_functions.FUNCTIONS:
         isa.expert_address(isa.chosen(), name)
+
+
+def _latent() -> None:
+    for entry in (heads.heads, latent.norm_input, latent.place):
+        address_of(entry)
+    isa.attention_addresses(isa.chosen(), LATENT)
 
 
 def _per_layer() -> None:
@@ -49,14 +66,30 @@ def _states() -> None:
     walk.describe_rows(alone, 0, 0, slots, 0, 0, rows)
 
 
+def _streams() -> None:
+    for entry in (
+        *(streams.begin, streams.predict, streams.correct, streams.add_to_others),
+        *(streams.add_to_first, streams.take_others, streams.end, heads.heads, cutoff.cut),
+    ):
+        address_of(entry)
+
+
 def _whole_norms() -> None:
     address_of(project.place)
+
+
+def _draft_head() -> None:
+    for entry in (joint.leave, joint.gather, joint.pair):
+        address_of(entry)
 
 
 COMPILE: dict[CodePart, Callable[[], None]] = {
     CodePart.ACTIVATIONS: _activations,
     CodePart.EXPERTS: _experts,
+    CodePart.LATENT: _latent,
     CodePart.PER_LAYER: _per_layer,
     CodePart.STATES: _states,
+    CodePart.STREAMS: _streams,
     CodePart.WHOLE_NORMS: _whole_norms,
+    CodePart.DRAFT_HEAD: _draft_head,
 }

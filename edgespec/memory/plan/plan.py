@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from edgespec.memory.plan.placement import DevicePart
+from edgespec.memory.plan.state_layout import CHECKPOINTS
 from edgespec.system.size import format_size
 
 
@@ -35,6 +36,10 @@ class Footprint:
     def exact(self) -> dict[str, int]:
         """The items a backend can be held to, by name, as `Target.allocated_bytes` has them."""
         return {item.name: item.size_bytes for item in self.items if item.exact}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(item.name for item in self.items)
 
     def __iter__(self) -> Iterator[FootprintItem]:
         return iter(self.items)
@@ -114,6 +119,8 @@ class Plan:
     """What GPUs and workers hold; the footprint is what is left to this process."""
     draft_devices: tuple[DevicePart, ...] = field(default=())
     """The same of the draft model, where it is on one of them."""
+    checkpoints: int = CHECKPOINTS
+    """Recurrent states that are set aside for each sequence, where the model has any."""
     mapped: bool = False
     """Weights are used where the file lies in memory, so that its first layers can draft on the
     same pages.
