@@ -65,11 +65,11 @@ class Engine:
         target: Target,
         make_market: Callable[[float], Market],
         progress: Progress | None = None,
-        draft_model: Closable | None = None,
+        drafting: Sequence[Closable] = (),
     ) -> None:
         self.file = file
         self.plan = plan
-        self._draft_model = draft_model
+        self._drafting = drafting
         self._curve = measured_curve(file.path, plan, target, _stage(progress, "measure"))
         self.scheduler = Scheduler(file, plan, target, self._curve, make_market, progress)
         self.line = Line(self.scheduler)
@@ -377,8 +377,8 @@ class Engine:
         """
         if self.line.close():
             self.scheduler.close()
-            if self._draft_model is not None:
-                self._draft_model.close()
+            for one in self._drafting:
+                one.close()
             self.file.close()
             release_free_memory()  # the interpreter's end touches library pages once more
 

@@ -155,17 +155,15 @@ def _load(
         report("load", done, total)
 
     target = backends.open_target(file, chosen, loaded, adapter)
-    beside = ExitStack()
     if draft_model is not None:
         draft_model.load(chosen, loaded)
-        beside.callback(draft_model.close)
     if head is not None:
         head.load(chosen, target, loaded)
-        beside.callback(head.close)
+    drafting = tuple(one for one in (draft_model, head) if one is not None)
     report("load", 1, 1)
     release_free_memory()
     try:
-        return Engine(file, chosen, target, make_market, options.progress, beside)
+        return Engine(file, chosen, target, make_market, options.progress, drafting)
     except BaseException:
         target.close()
         raise

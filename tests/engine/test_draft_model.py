@@ -72,6 +72,11 @@ def in_format(models: dict[str, Path], name: str, backend: str) -> Path:
     return models[f"{name}-onnx" if backend == "onnx" else name]
 
 
+def draft_model_of(engine: edgespec.Engine) -> DraftModel:
+    (found,) = (one for one in engine._drafting if isinstance(one, DraftModel))
+    return found
+
+
 def options(models: dict[str, Path], draft: str, drafting: str, **others: Any) -> dict[str, Any]:
     path = in_format(models, draft, drafting)
     made = {"threads": 1, "draft_model": path, "draft_backend": drafting, "overlap": "off"}
@@ -108,7 +113,7 @@ def test_the_text_is_that_of_plain_decoding(
     with edgespec.load(
         in_format(models, "large", backend), **options(models, draft, drafting, **others)
     ) as engine:
-        assert engine._draft_model is not None and engine._draft_model.backend == drafting
+        assert draft_model_of(engine).backend == drafting
         case = Case(PROMPT, 0.0, seed=3, max_tokens=40, ignore_eos=True)
         plain = case.plain(engine)
         found = case.speculative(engine, "drafter", None, plain)
@@ -137,8 +142,8 @@ def test_a_cut_export_drafts(models: dict[str, Path]) -> None:
     with edgespec.load(
         models["large"], draft_model=models["cut-onnx"], drafters="none", threads=1
     ) as engine:
-        assert engine._draft_model is not None and engine._draft_model.backend == "onnx"
-        assert engine._draft_model.file.spec.num_layers == 2
+        assert draft_model_of(engine).backend == "onnx"
+        assert draft_model_of(engine).file.spec.num_layers == 2
         case = Case(PROMPT, 0.0, seed=1, max_tokens=30, ignore_eos=True)
         plain = case.plain(engine)
         found = case.speculative(engine, "drafter", None, plain)
@@ -179,8 +184,7 @@ def test_its_memory_is_planned(models: dict[str, Path]) -> None:
     with edgespec.load(
         models["large"], draft_model=models["small"], threads=2, sequences=2
     ) as engine:
-        draft_model = engine._draft_model
-        assert isinstance(draft_model, DraftModel)
+        draft_model = draft_model_of(engine)
         target = draft_model._target
         for session in engine.scheduler.take_slots(2):
             assert session.market.size_bytes <= engine.plan.drafter_bytes
@@ -256,7 +260,7 @@ def test_llama_cpp_drafts_from_what_native_cannot_read(
         tokenizer="gpt2", metadata=vocabulary,
     )  # fmt: skip
     with edgespec.load(models["large"], draft_model=odd, drafters="none", threads=1) as engine:
-        assert engine._draft_model is not None and engine._draft_model.backend == "llamacpp"
+        assert draft_model_of(engine).backend == "llamacpp"
         case = Case(PROMPT, 0.0, seed=1, max_tokens=20, ignore_eos=True)
         plain = case.plain(engine)
         assert same(plain, case.speculative(engine, "drafter", None, plain))
