@@ -96,7 +96,7 @@ class CostCurve:
             )
 
 
-@kernel
+@kernel("float64[:]", "float64[:]", "float64[:]", "float64[:]", "float64[:]", "int64", "float64")
 def _follow(
     base: NDArray[np.float64],
     level: NDArray[np.float64],

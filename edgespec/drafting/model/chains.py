@@ -42,7 +42,17 @@ def first_rates(mean: float = 0.7) -> list[float]:
     return [*drafts, *drafts, *seconds, *seconds, mean]
 
 
-@kernel
+@kernel(
+    "float32[:]",
+    "int32[:]",
+    "int32[:]",
+    ("float64", "int64", "float64", "float64", "uint64"),
+    "int64",
+    "int32[:]",
+    "int64[:]",
+    "int64[:]",
+    result="float64",
+)
 def draw_two(
     row: NDArray[np.float32],
     bits: NDArray[np.int32],
@@ -96,7 +106,17 @@ def draw_two(
     return best - second
 
 
-@kernel
+@kernel(
+    "float64[:,:]",
+    "int64[:]",
+    "int64[:,:]",
+    "int64",
+    "int64",
+    "int32[:]",
+    "int16[:]",
+    "float32[:]",
+    result="int64",
+)
 def lay_out(
     rates: NDArray[np.float64],
     kinds: NDArray[np.int64],
@@ -128,7 +148,7 @@ def lay_out(
     return size
 
 
-@kernel
+@kernel("float64[:,:]", "int64[:]", "int64[:,:]", "int64", "int32[:]")
 def learn_chain(
     rates: NDArray[np.float64],
     kinds: NDArray[np.int64],
@@ -146,7 +166,7 @@ def learn_chain(
             return
 
 
-@kernel
+@kernel("float64[:,:,:]", "int64[:]", "int64", "int64")
 def learn_shadows(
     tables: NDArray[np.float64], shadows: NDArray[np.int64], num_shadows: int, token: int
 ) -> None:
@@ -155,7 +175,7 @@ def learn_shadows(
         learn(tables[place], MEAN, 1.0, shadows[place] == token)
 
 
-@kernel
+@kernel("float64[:]", "float64", "float64", "int64", result="float64")
 def best_length(prices: NDArray[np.float64], mean: float, step_s: float, longest: int) -> float:
     """Seconds a token takes at the best length of chain, if each draft is right with the same
     probability: DEL's tokens per layer, in seconds ("DEL: Context-Aware Dynamic Exit Layer for

@@ -21,7 +21,7 @@ import llvmlite.binding as llvm
 from edgespec.backends.native.kernels.codegen.emit import Function
 from edgespec.backends.native.kernels.codegen.host import known_features
 from edgespec.system.disk_cache import cache_folder, code_key, load_checked, store_checked
-from edgespec.system.jit import CACHING
+from edgespec.system.numba_compiler import CACHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,18 @@ def host_processor(without: Iterable[str] = ()) -> Processor:
         for name, present in sorted(known_features().items())
     )
     return Processor(llvm.get_default_triple(), llvm.get_host_cpu_name(), text)
+
+
+def object_of(module: Any, processor: Processor) -> bytes:
+    """An object file of an LLVM module that is optimised already, without what nobody needs."""
+    machine = _target_machine(processor)
+    module.triple, module.data_layout = processor.triple, str(machine.target_data)
+    module.verify()
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_global_dead_code_eliminate_pass()
+    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
+    code: bytes = machine.emit_object(module)
+    return code
 
 
 @cache
