@@ -128,7 +128,8 @@ class Build:
             if emitted.name not in made:
                 text, own = emitted.emit()
                 made[emitted.name] = symbol = self._symbol()
-                code = codegen.object_code(text.replace(f'@"{own}"', f'@"{symbol}"'), processor)
+                renamed = text.replace(f'@"{own}"', f'@"{symbol}"')
+                code = codegen.object_code(renamed, processor, linked=True)
                 self._keep(code, {})
             self._objects[-1].symbols[f"{isa}.{name}"] = made[emitted.name]
 

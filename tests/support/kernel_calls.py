@@ -341,6 +341,17 @@ def _record_loops(calls: Calls, kv_type: str) -> None:
         calls.add(f"mix_{kv_type}_{size}", shares, rows, stride, 36, mixed, 192, 3, rows)
 
 
+def plain_names() -> list[str]:
+    """All functions of the plain set, by the name calls know them by."""
+    sizes = [f"{kind.name}_{size}" for kind in KINDS for size in tile.FORMATS[kind].sizes]
+    return [*ROW_FUNCTIONS, *attention(isa.PLAIN), *sweeps(isa.PLAIN), *sizes]
+
+
+def point_address() -> int:
+    """Where the function is that makes addresses of places."""
+    return compile_function(*_point(), isa.processor(isa.PLAIN))
+
+
 def expected(calls: Calls) -> NDArray[np.uint8]:
     """The memory after all calls as plain loops leave it."""
     memory = calls.run(dict(_plain_addresses()))
