@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgespec.system.sources import source_hash
+
 os.environ["EDGESPEC_KERNELS"] = "jit"  # before anything asks
 
 PACKAGE = Path(__file__).parents[1]
@@ -92,6 +94,7 @@ class Build:
         self._target, self._folder = target, folder
         self._objects: list[Object] = []
         self._count = 0
+        self._hash = source_hash()  # of what is imported, whatever is edited meanwhile
 
     def _symbol(self) -> str:
         self._count += 1
@@ -140,8 +143,6 @@ class Build:
 
     def link(self, output: Path) -> None:
         """Everything with the module that finds and calls it."""
-        from edgespec.system.sources import source_hash
-
         symbols = {name: own for each in self._objects for name, own in each.symbols.items()}
         names = sorted(symbols, key=str.encode)
         declared = "".join(f"extern void {own}(void);\n" for own in sorted(set(symbols.values())))
@@ -151,7 +152,7 @@ class Build:
             "typedef struct { const char *name; void (*code)(void); } Function;\n"
             f"{declared}const Function edgespec_functions[] = {{\n{rows}}};\n"
             f"const long edgespec_num_functions = {len(names)};\n"
-            f'const char edgespec_source_hash[] = "{source_hash()}";\n'
+            f'const char edgespec_source_hash[] = "{self._hash}";\n'
         )
         listed = self._folder / "objects"
         listed.write_text("\n".join(str(each.path) for each in self._objects))

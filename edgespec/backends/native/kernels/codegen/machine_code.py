@@ -23,7 +23,6 @@ from edgespec.backends.native.kernels.codegen.host import known_features
 from edgespec.system.disk_cache import cache_folder, code_key, load_checked, store_checked
 from edgespec.system.numba_compiler import CACHING
 
-
 _LOADED, _LINKED = "jitdefault", "small"
 """How far code may be from what it refers to: anywhere in this process, or near in one library."""
 
