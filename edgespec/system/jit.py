@@ -23,10 +23,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 SOURCE = precompiled.chosen().source
 
 
-def kernel(*arguments: Any, result: Any = ()) -> Callable[[Function], Function]:
+def kernel(*arguments: Any, result: Any = ()) -> Any:
     """Compile for one thread, every float operation in the order it is written; for calls from
     Python with arguments of these types (`entries.Signature`), and from other kernels.
+
+    Without types (`@kernel`), for what is no part of the package: only Numba compiles it.
     """
+    if len(arguments) == 1 and callable(arguments[0]):
+        return _compile("kernel", arguments[0])
     signature = Signature.of(arguments, result)
 
     def decorate(function: Function) -> Function:

@@ -14,6 +14,7 @@ _COMPILED_IN = (
     "system/numba_compiler.py",
     "system/numba_entries.py",
     "system/precompile.py",
+    "system/precompiled.py",
     "backends/passes.py",
     "memory/kv/arena.py",
     "memory/plan/settings.py",

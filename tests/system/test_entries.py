@@ -99,3 +99,8 @@ def test_arrays_are_checked_by_the_library() -> None:
     for wrong in (weights.astype(np.float32), np.zeros(6)[::2], [0.5, 0.5], np.zeros((1, 2))):
         with pytest.raises(TypeError, match="array"):
             draw(wrong, np.uint64(3))
+
+
+def test_every_kernel_of_the_package_says_its_types() -> None:
+    for path in FILES:
+        assert "@kernel\n" not in path.read_text("utf-8"), path
