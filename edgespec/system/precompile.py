@@ -119,15 +119,12 @@ class Build:
         processor = codegen.Processor(self._target.triple, *self._target.baseline)
         self._keep(codegen.object_of(whole, processor), symbols)
 
-    def add_set(self, isa: str, only: Sequence[str] = ()) -> None:
+    def add_set(self, isa: str) -> None:
         """All emitted functions of one instruction set, an object file for each."""
         codegen, everything = _codegen("machine_code"), _codegen("emitters").everything
         processor = codegen.Processor(self._target.triple, *self._target.sets[isa])
         made: dict[str, str] = {}
         for name, emitted in everything(isa):
-            kind = name.split("_", 1)[1].rsplit("_", 1)[0] if name.startswith("tile_") else ""
-            if only and kind and kind not in only:
-                continue
             if emitted.name not in made:
                 text, own = emitted.emit()
                 made[emitted.name] = symbol = self._symbol()
@@ -200,7 +197,7 @@ def undefined(output: Path) -> Iterator[str]:
         yield line.split()[-1]
 
 
-def build(name: str, output: Path, sets: Sequence[str] = (), only: Sequence[str] = ()) -> None:
+def build(name: str, output: Path, sets: Sequence[str] = ()) -> None:
     """Build the library of a platform."""
     import llvmlite.binding as llvm
 
@@ -210,6 +207,7 @@ def build(name: str, output: Path, sets: Sequence[str] = (), only: Sequence[str]
     # Before Numba is imported: what it compiles must run on the oldest processor of a kind. Of
     # another kind, it optimises as for this one, without what only this one has.
     cpu, features = target.baseline if name == host() else PLATFORMS[host()].baseline
+    os.environ["EDGESPEC_TARGET"] = target.triple.partition("-")[0]
     os.environ["NUMBA_CPU_NAME"], os.environ["NUMBA_CPU_FEATURES"] = cpu, features
     import_kernels()
     with tempfile.TemporaryDirectory() as folder:
@@ -221,7 +219,7 @@ def build(name: str, output: Path, sets: Sequence[str] = (), only: Sequence[str]
         made.add_entries()
         told("kernels")
         for isa in sets or target.sets:
-            made.add_set(isa, only)
+            made.add_set(isa)
             told(isa)
         made.link(output)
         told(f"{output}, {output.stat().st_size / 2**20:.1f} MiB")
@@ -233,9 +231,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked.add_argument("--platform", default=host(), choices=sorted(PLATFORMS))
     asked.add_argument("--output", type=Path, default=PACKAGE / "system" / MODULE_FILE)
     asked.add_argument("--sets", nargs="*", default=(), help="instruction sets (default: all)")
-    asked.add_argument("--only", nargs="*", default=(), help="weight types (default: all)")
     given = asked.parse_args(arguments)
-    build(given.platform, given.output, given.sets, given.only)
+    build(given.platform, given.output, given.sets)
 
 
 if __name__ == "__main__":
