@@ -112,6 +112,8 @@ class Build:
         for name, entry in sorted(ENTRIES.items()):
             symbols[name] = self._symbol()
             whole.link_in(entry_module(entry, symbols[name]))
+        if self._target.triple.startswith("aarch64"):
+            whole = llvm.parse_assembly(_for_arm(str(whole)))
         own = set(symbols.values())
         for each in (*whole.functions, *whole.global_variables):
             if not each.is_declaration and each.name not in own:
@@ -163,6 +165,13 @@ class Build:
         )
 
 
+def _for_arm(text: str) -> str:
+    """What Numba made on x86: of its instructions, threads that wait use one."""
+    pause, hint = "void @llvm.x86.sse2.pause()", "void @llvm.aarch64.hint"
+    text = text.replace(f"declare {pause}", f"declare {hint}(i32)")
+    return text.replace(pause, f"{hint}(i32 1)")
+
+
 def _exports(folder: Path) -> Path:
     """What is visible of the library: all else must not meet symbols of others."""
     path = folder / "exports"
@@ -207,7 +216,6 @@ def build(name: str, output: Path, sets: Sequence[str] = ()) -> None:
     # Before Numba is imported: what it compiles must run on the oldest processor of a kind. Of
     # another kind, it optimises as for this one, without what only this one has.
     cpu, features = target.baseline if name == host() else PLATFORMS[host()].baseline
-    os.environ["EDGESPEC_TARGET"] = target.triple.partition("-")[0]
     os.environ["NUMBA_CPU_NAME"], os.environ["NUMBA_CPU_FEATURES"] = cpu, features
     import_kernels()
     with tempfile.TemporaryDirectory() as folder:

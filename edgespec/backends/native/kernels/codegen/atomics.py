@@ -7,7 +7,6 @@ With the JIT off there is one thread, and plain Python stands in.
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
 from typing import Any
 
@@ -73,10 +72,10 @@ else:
 
     @intrinsic
     def spin_pause(typing: Any) -> Any:
-        """Tell the processor, which `precompile.py` names, that this thread is waiting."""
+        """Tell the processor that this thread is waiting."""
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            machine = os.environ.get("EDGESPEC_TARGET") or platform.machine().lower()
+            machine = platform.machine().lower()
             if machine in ("x86_64", "amd64"):
                 kind = ir.FunctionType(VOID, [])
                 builder.call(_declare(builder.module, kind, "llvm.x86.sse2.pause"), [])
