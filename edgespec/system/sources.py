@@ -31,7 +31,7 @@ def source_hash() -> str:
     """A hash of all sources that compiled code depends on."""
     package = Path(__file__).parents[1]
     digest = hashlib.blake2b(digest_size=10)
-    for path in sorted((*package.rglob("*.py"), package / "system" / "library.c")):
+    for path in sorted((*package.rglob("*.py"), *package.glob("system/library.c"))):
         name, source = path.relative_to(package), path.read_bytes()
         if is_compiled(name, source):
             digest.update(f"{name.as_posix()}\0".encode() + source + b"\0")
