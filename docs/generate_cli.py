@@ -32,7 +32,7 @@ the conversation; at the prompt it quits.
 """
 TABLE = "| option | default | meaning |\n|---|---|---|\n"
 SHARED = {
-    "Options to load a model": (LoadOptions, "`run`, `chat`, `batch` and `plan`"),
+    "Options to load a model": (LoadOptions, "`run`, `chat`, `batch`, `plan` and `serve`"),
     "Options of a reply": (ReplyOptions, "`run`, `chat` and `batch`"),
 }
 """Tables that several commands point to: the fields of a dataclass, and who takes them."""

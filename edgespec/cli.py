@@ -16,7 +16,14 @@ from typer.core import TyperGroup
 from edgespec.engine.reply_options import ReplyOptions
 from edgespec.errors import EdgeSpecError, OptionError
 from edgespec.loading.load_options import LoadOptions
-from edgespec.terminal.commands import datastores, measure, model_files, prefixes
+from edgespec.terminal.commands import (
+    datastores,
+    hub_models,
+    measure,
+    model_files,
+    prefixes,
+    serving,
+)
 from edgespec.terminal.parameters import (
     Json,
     Memory,
@@ -136,15 +143,18 @@ def run(
             show_default=False,
         ),
     ] = None,
+    yes: hub_models.Yes = False,
     as_json: Json = False,
 ) -> None:
     """Generate one reply.
 
     The prompt is PROMPT, standard input, or both, separated by a blank line.
     """
+    from edgespec.terminal.pulling import with_model
     from edgespec.terminal.write_reply import write_reply
 
     _check_system(system, reply)
+    load = with_model(load, yes=yes)
     text = read_prompt(prompt, sys.stdin.buffer, stdin_is_terminal=sys.stdin.isatty())
     write_reply(text, load, reply, system=system, stats=stats, as_json=as_json)
 
@@ -157,6 +167,7 @@ def chat(
     load: LoadOptions,
     reply: ReplyOptions,
     system: System = None,
+    yes: hub_models.Yes = False,
     as_json: Json = False,
 ) -> None:
     """Chat with a model.
@@ -164,12 +175,14 @@ def chat(
     If standard input is a pipe, each of its lines is a message.
     """
     from edgespec.terminal.chat_screen import hold_chat
+    from edgespec.terminal.pulling import with_model
 
     if reply.raw:
         raise OptionError(
             "a chat needs the chat template; use `edgespec run --raw` to continue a text"
         )
     _check_system(system, reply)
+    load = with_model(load, yes=yes)
     if not hold_chat(prompt, load, reply, system=system, as_json=as_json):
         raise typer.Exit(1)
 
@@ -230,12 +243,13 @@ def plan(
     """Show how a model would run, and where every byte would go.
 
     Nothing is loaded. The plan is the one that `run` and `chat` use with the same options. Below it
-    is what changing one setting would give.
+    is what changing one setting would give. Of a model on a hub that is not here yet, only the
+    header is downloaded.
     """
-    from edgespec.loading.load import plan_for
+    from edgespec.terminal.pulling import plan_here_or_there
 
     load = replace(load, model=one_model(model_argument, cast("str | None", load.model)))
-    made = plan_for(load.without_drafts() if no_speculation else load)
+    made = plan_here_or_there(load.without_drafts() if no_speculation else load)
     if as_json:
         print_json(made.as_dict())
         return
@@ -244,6 +258,7 @@ def plan(
     print_plan(made, load.model)
 
 
+app.command()(serving.serve)
 for command in (model_files.show, model_files.export, model_files.prepare, model_files.adapt):
     app.command()(command)
 
@@ -293,6 +308,9 @@ def doctor(as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
+app.command()(hub_models.pull)
+app.command()(hub_models.rm)
+app.command(name="list")(hub_models.list_models)
 app.command()(measure.replay)
 app.add_typer(measure.bench, name="bench")
 app.add_typer(datastores.app, name="store")

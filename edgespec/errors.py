@@ -2,7 +2,8 @@
 
 EdgeSpecError
 ├── ModelFileError            the file is missing, damaged, or contradicts itself
-│   └── UnsupportedModelError the file is sound, but holds something this build cannot run
+│   ├── UnsupportedModelError the file is sound, but holds something this build cannot run
+│   └── HubError              a model cannot be listed or downloaded, or other bytes came
 ├── BudgetError               the plan does not fit the memory budget
 ├── ContextOverflowError      the prompt (plus one token) is longer than the context
 ├── TemplateError             the file's chat template is broken or unsafe
@@ -32,6 +33,10 @@ class ModelFileError(EdgeSpecError):
 
 class UnsupportedModelError(ModelFileError):
     """The model file is sound but uses an architecture or type this build cannot run."""
+
+
+class HubError(ModelFileError):
+    """A hub is out of reach, lacks the model, or sent other bytes than it lists."""
 
 
 class BudgetError(EdgeSpecError):

@@ -24,11 +24,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edgespec.errors import OptionError
+from edgespec.errors import HubError, OptionError
+from edgespec.models.hub.download import fetch
+from edgespec.models.hub.listing import find
+from edgespec.models.hub.reference import HubReference
 from edgespec.system.hardware import snapshot
 from edgespec.system.size import GIB, format_size, parse_size
 from edgespec.tools.bench.machine import Machine
-from lab import hub, real_model_parts
+from lab import real_model_parts
 from lab.harness import (
     ROOT,
     Asked,
@@ -123,7 +126,7 @@ def run(asked: Asked) -> Rows:
         key = (entry.repo, entry.file, entry.revision, sorted(settings.items()))
         try:
             found = records.get(key, partial(_measure, entry, settings, asked))
-        except (LeftOut, hub.HubError) as error:  # not kept: the next run tries again
+        except (LeftOut, HubError) as error:  # not kept: the next run tries again
             found = {"problems": [str(error)]}
         done = [*done, asdict(entry) | found]
         _write_tables(asked.out, settings, done)
@@ -159,11 +162,11 @@ def _settings(asked: Asked) -> Found:
 
 def _measure(entry: Entry, settings: Found, asked: Asked) -> Found:
     """Everything about one model; raises LeftOut, HubError where its file cannot be had."""
-    files = hub.find(entry.repo, entry.file, entry.revision)
+    files = find(HubReference(entry.repo, entry.file), entry.revision).files
     folder = asked.out / "models" / entry.repo.replace("/", "--") / files[0].commit[:12]
     size = sum(file.size_bytes for file in files)
     _check_room(size, folder, asked)
-    path, *_ = [hub.fetch(file, folder) for file in files]
+    path, *_ = [fetch(file, folder / file.name.rpartition("/")[2]) for file in files]
     data = {"EDGESPEC_DATA": str(asked.out / "data")}  # the user's own history stays as it is
     facts = in_process(real_model_parts.facts, str(path), settings, **data)
     parts = {}

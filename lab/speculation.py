@@ -342,7 +342,7 @@ def busy(asked: Asked) -> Rows:
                 options: dict[str, Any] = {"max_batch": size, "max_tokens": asked.tokens}
                 options |= {"temperature": 0.0, "ignore_eos": True, "speculation": speculation}
                 stream = engine.stream_batch(texts, **options)
-                while stream._batch.waiting or not stream._batch.running:
+                while not all(one.began for one in stream.generations):
                     next(stream)
                 seconds = time.perf_counter() - start
                 stream.close()

@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.passes import Logits, Pass, Rows, TokenTree
+from edgespec.backends.passes import CompiledPass, Logits, Pass, Rows, TokenTree
 from edgespec.backends.sequence import KvSequence, SequenceHost
 from edgespec.backends.store import SequenceStore
 from edgespec.errors import BackendError, ContextOverflowError
@@ -159,6 +159,18 @@ class Target(SequenceHost):
         adapter if it is named; where the backend has `early_exit`.
         """
         raise NotImplementedError
+
+    def compiled_pass(self, sequence: KvSequence, most_tokens: int) -> CompiledPass | None:
+        """How a kernel computes passes over a sequence that grows by so many tokens, nodes that are
+        rejected included; None where it takes Python. Afterwards `compiled_passes` takes note.
+        """
+        del sequence, most_tokens
+        return None
+
+    def compiled_passes(self, sequence: KvSequence, num_tokens: int, seconds: float) -> None:
+        """A kernel has committed so many tokens; a plain pass took so long."""
+        del seconds
+        sequence.filled(sequence.length + num_tokens)
 
     def close(self) -> None:
         """Give back everything this target holds; using it afterwards is an error."""

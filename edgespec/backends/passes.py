@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,3 +70,25 @@ class Pass:
     """
     seconds_saved: float = 0.0
     """What the pass had less to do because all of its nodes had left one early."""
+    experts: int = 0
+    """How many experts it read, those of all layers; 0 where none mix or the backend cannot tell.
+    """
+
+
+class CompiledPass(NamedTuple):
+    """How a kernel computes passes over one sequence: entries (`system/addresses.py`) that take the
+    table, a number of nodes and the committed length. Good until Python uses the target again.
+    """
+
+    table: int
+    forward: int
+    """Compute a pass over the first nodes of `tokens` and `parents`."""
+    commit: int
+    """Keep the first nodes of `path`, which starts at the root."""
+    tokens: NDArray[np.int32]
+    """[most nodes]"""
+    parents: NDArray[np.int16]
+    path: NDArray[np.int32]
+    logits: Logits
+    """[most nodes, vocab or more]; what lies past the vocabulary is no logit."""
+    maxima: Logits

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.backends.base import Target
+from edgespec.control.expert_prices import ExpertPrices
 from edgespec.errors import BackendError
 from edgespec.system.jit import kernel
 
@@ -64,6 +66,10 @@ class CostCurve:
         self._shape_variance[0] = 0.0  # a plain pass is the yardstick
         self._seconds = self._base.copy()
         self._most = most
+        self._points = dict(points)
+        self._experts: ExpertPrices | None = None
+        self.words = self._base, self._level, self._shape, self._shape_variance, self._seconds
+        """What `follow` takes."""
 
     @property
     def max_nodes(self) -> int:
@@ -81,23 +87,37 @@ class CostCurve:
             num_nodes = min(max(num_nodes, 1), self._most)
         return self._seconds.item(num_nodes - 1)
 
-    def update(self, num_nodes: int, seconds: float) -> None:
-        """Take a live timing into account; one that is not a positive number is ignored."""
-        if 0.0 < seconds < math.inf:
-            index = min(max(num_nodes, 1), self.max_nodes) - 1
-            _follow(
-                self._base,
-                self._level,
-                self._shape,
-                self._shape_variance,
-                self._seconds,
-                index,
-                float(seconds),
-            )
+    def price_experts(self, target: Target) -> None:
+        """Where experts mix, let further nodes cost the experts that they add."""
+        self._experts = ExpertPrices.measured(target, self._points, self._base)
+
+    def update(self, num_nodes: int, seconds: float, experts: int = 0) -> None:
+        """Take a live timing into account, of a pass that read so many experts; one that is not a
+        positive number is ignored.
+        """
+        if not seconds < math.inf:
+            return
+        index = min(max(num_nodes, 1), self.max_nodes) - 1
+        if experts and self._experts is not None:
+            self._base[index] = self._experts.seconds(index, experts)
+        follow(*self.words, index, float(seconds))
+        if experts and self._experts is not None and seconds > 0.0:
+            level = math.exp(self._level[0] + self._shape[index])
+            self._experts.learn(index, experts, seconds / level)
+            self._experts.fill(self._base)
+            refresh(*self.words)
+
+    def predicted(self, num_nodes: int, experts: int) -> float:
+        """Seconds of a pass that reads so many experts, as far as passes have told."""
+        index = min(max(num_nodes, 1), self.max_nodes) - 1
+        if self._experts is None or not experts:
+            return self.seconds(num_nodes)
+        level = math.exp(self._level[0] + self._shape[index])
+        return self._experts.seconds(index, experts) * level
 
 
 @kernel("float64[:]", "float64[:]", "float64[:]", "float64[:]", "float64[:]", "int64", "float64")
-def _follow(
+def follow(
     base: NDArray[np.float64],
     level: NDArray[np.float64],
     shape: NDArray[np.float64],
@@ -107,6 +127,8 @@ def _follow(
     seconds: float,
 ) -> None:
     """One step of the filter, after every pass; `level` holds its value and its variance."""
+    if not seconds > 0.0:
+        return
     level[1] += _LEVEL_DRIFT
     for size in range(1, len(base)):
         shape_variance[size] += _SHAPE_DRIFT
@@ -124,5 +146,20 @@ def _follow(
             gain = own_variance / variance * closeness
             shape[size] += gain * surprise
             shape_variance[size] *= 1.0 - gain
+        longest = max(longest, base[size] * math.exp(level[0] + shape[size]))
+        table[size] = longest
+
+
+@kernel("float64[:]", "float64[:]", "float64[:]", "float64[:]", "float64[:]")
+def refresh(
+    base: NDArray[np.float64],
+    level: NDArray[np.float64],
+    shape: NDArray[np.float64],
+    shape_variance: NDArray[np.float64],
+    table: NDArray[np.float64],
+) -> None:
+    """Fill the table anew: its base has changed."""
+    longest = 0.0
+    for size in range(len(base)):
         longest = max(longest, base[size] * math.exp(level[0] + shape[size]))
         table[size] = longest

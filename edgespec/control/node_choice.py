@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from edgespec.drafting.tree import DraftTree
 from edgespec.system.jit import kernel
 
+Longs = NDArray[np.int64]
 MARGIN = 1.01
 """Drafts must promise this much more goodput than plain decoding."""
 
@@ -95,6 +96,12 @@ class NodeChoice:
         self._heads = np.zeros(num_trees, np.int64)
         self._counts = np.zeros(num_trees, np.int64)
         self._path_p = np.zeros(num_nodes, np.float64)
+
+    def words(self, num_nodes: int) -> tuple[Longs, Longs, Longs, NDArray[np.float64]]:
+        """What `share_nodes` takes for one tree of so many nodes: ends, heads, counts, path_p."""
+        if len(self._ends) != 1 or num_nodes > len(self._path_p):
+            self._allocate(1, max(num_nodes, len(self._path_p)))
+        return self._ends, self._heads, self._counts, self._path_p
 
     def counts(
         self,

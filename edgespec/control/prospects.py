@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.control.accounts import EARNED, EARNED_BEFORE, NUM_OF_SEQUENCE, SILENCE, WAIT
 from edgespec.drafting.market.account import CostlyStep
 from edgespec.drafting.tree import DraftTree, StepOutcome
+
+
+def _numbers() -> NDArray[np.float64]:
+    found = np.zeros(NUM_OF_SEQUENCE)
+    found[EARNED] = EARNED_BEFORE
+    return found
 
 
 @dataclass(slots=True)
 class Prospects:
     """One sequence's part in the controller's decisions, from step to step."""
 
-    gain_s: float = 0.0
-    """What asking has gained lately, its own price left out."""
-    silence: int = 0
-    wait: int = 0
-    """Steps to come in which its free drafters are not to be asked."""
+    numbers: NDArray[np.float64] = field(default_factory=_numbers)
+    """What the rules in `accounts.py` keep of it."""
     asked: bool = False
-    """Whether they were asked in this step."""
+    """Whether its free drafters were asked in this step."""
     proposal: DraftTree | None = None
     """What was proposed, until its outcome is known."""
+
+    def begin(self) -> None:
+        """A reply begins: it may spend little of what earlier ones earned."""
+        numbers = self.numbers
+        numbers[SILENCE] = numbers[WAIT] = 0.0
+        numbers[EARNED] = min(numbers[EARNED], EARNED_BEFORE)
+
+    def waits(self) -> bool:
+        """Whether its free drafters are not to be asked in this step, one of those to come."""
+        if self.numbers.item(WAIT) > 0.0:
+            self.numbers[WAIT] -= 1.0
+            return True
+        return False
 
     def was_right(self, outcome: StepOutcome, costly: CostlyStep) -> bool:
         """Whether the proposal's surest node was the next token; that of the free drafters where

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgespec.drafting.tree import StepOutcome
 
 
@@ -61,6 +64,33 @@ class ReplyStats:
         if draft_s_by_source:
             for name, seconds in draft_s_by_source.items():
                 self._named(name).seconds += seconds
+
+    def record_steps(
+        self,
+        counts: tuple[int, int, int, int],
+        by_source: NDArray[np.int64],
+        seconds: float,
+        plain_s: float,
+        draft_s_by_source: dict[str, float],
+    ) -> None:
+        """Add several steps: how many, their tokens, drafted and accepted nodes, and both by source
+        [2, sources]; what they took, and what their tokens would have taken in plain passes.
+        """
+        steps, tokens, drafted, accepted = counts
+        self.steps += steps
+        self.output_tokens += tokens
+        self.drafted += drafted
+        self.accepted += accepted
+        self.decode_s += seconds
+        self.plain_s += plain_s
+        if drafted:
+            for index, (own, right) in enumerate(by_source.T.tolist()):
+                if own:
+                    source = self._source(index)
+                    source.drafted += own
+                    source.accepted += right
+        for name, spent in draft_s_by_source.items():
+            self._named(name).seconds += spent
 
     def add(self, other: ReplyStats) -> None:
         """Count another reply in."""

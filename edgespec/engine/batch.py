@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Self
 
 from edgespec.engine.generation import Generation
+from edgespec.engine.line import Line
 from edgespec.engine.reply import Reply
 from edgespec.engine.request import Request
 from edgespec.errors import EdgeSpecError, OptionError
 from edgespec.models.reasoning import Piece
 from edgespec.verification.sampling import random_seed
-
-
-class Batch:
-    """Who waits, who is written and who has ended; the scheduler moves them."""
-
-    def __init__(self, generations: Sequence[Generation], most: int = 1) -> None:
-        self.generations = list(generations)
-        self.most = most
-        """Replies that are written at once, at most."""
-        self.waiting = deque(self.generations)
-        self.running: list[Generation] = []
-        self.ended: list[Generation] = []
-        """In the order in which they ended."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all replies have ended."""
-        return not self.waiting and not self.running
-
-    @property
-    def open(self) -> list[Generation]:
-        """Those that have not ended."""
-        return [*self.running, *self.waiting]
-
-
-Steps = Generator[list[tuple[Generation, Piece]], None, None]
-"""The generations of each step, and the pieces of text that it brought them."""
 
 
 class BatchStream:
@@ -47,13 +23,16 @@ class BatchStream:
     `replies` has them all once it has ended, in the order of the prompts.
     """
 
-    def __init__(
-        self, batch: Batch, steps: Steps, end: Callable[[Batch, Generation], None]
-    ) -> None:
-        """`end` ends a generation where it stands."""
-        self._batch, self._steps, self._end = batch, steps, end
+    def __init__(self, line: Line, generations: Sequence[Generation], most: int) -> None:
+        """At most `most` of them are written at once."""
+        self.generations = list(generations)
+        """All replies as they stand."""
+        self._line, self._most = line, most
         self._pieces: deque[tuple[int, Piece]] = deque()
-        self._places = {id(one): place for place, one in enumerate(batch.generations)}
+        self._told: set[int] = set()
+        """Replies whose end was told."""
+        self._left = weakref.finalize(self, _leave, line, self.generations)
+        self._left.atexit = False
 
     def __iter__(self) -> Iterator[tuple[int, Piece]]:
         return self
@@ -65,49 +44,99 @@ class BatchStream:
 
     def step(self) -> list[tuple[int, Piece]]:
         """Write on at all replies that there is room for: (index, piece) of each that grew or
-        ended; raises StopIteration after the last.
+        ended; raises StopIteration after the last, and what ended a reply where that was an error.
         """
-        return [
-            (self._places[id(one)], piece)
-            for one, piece in next(self._steps)
-            if piece or one.is_over
-        ]
+        while True:
+            found = self._news()
+            if found:
+                return found
+            if len(self._told) == len(self.generations):
+                raise StopIteration
+            self._submit()
+            self._line.advance(self._has_news)
+
+    def _has_news(self) -> bool:
+        return any(
+            one.unread or (one.stats is not None and place not in self._told)
+            for place, one in enumerate(self.generations)
+        )
+
+    def _news(self) -> list[tuple[int, Piece]]:
+        found: list[tuple[int, Piece]] = []
+        for place, one in enumerate(self.generations):
+            ended = one.stats is not None
+            pieces = list(one.unread)
+            one.unread.clear()
+            if ended and place not in self._told:
+                self._told.add(place)
+                if one.error is not None:
+                    self.close()
+                    raise one.error
+                pieces = pieces or [Piece("")]
+            found += [(place, piece) for piece in pieces]
+        return found
+
+    def _submit(self) -> None:
+        """Let as many wait for their turn as may be written at once."""
+        open_ = [one for one in self.generations if one.stats is None]
+        num_submitted = sum(one.submitted for one in open_)
+        for one in open_:
+            if num_submitted < self._most and not one.submitted:
+                self._line.submit(one)
+                num_submitted += 1
 
     def cancel(self, index: int) -> None:
         """End one reply where it stands; the others go on."""
-        self._end(self._batch, self._batch.generations[index])
+        self._line.cancel(self.generations[index])
 
     def close(self) -> None:
         """Stop writing; replies that have not ended are cancelled."""
-        self._steps.close()
-        for one in self._batch.open:
-            self._end(self._batch, one)
+        for one in self.generations:
+            self._line.cancel(one)
 
-    @property
-    def generations(self) -> list[Generation]:
-        """All replies as they stand."""
-        return self._batch.generations
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def texts(self) -> list[str]:
         """What has been written so far of each reply."""
-        return [one.text for one in self._batch.generations]
+        return [one.text for one in self.generations]
 
     @property
     def ended(self) -> list[int]:
         """Indices of the replies that have ended, in this order."""
-        return [self._places[id(one)] for one in self._batch.ended]
+        ended = [place for place, one in enumerate(self.generations) if one.stats is not None]
+        return sorted(ended, key=lambda place: self.generations[place].ended_s)
 
     def reply(self, index: int) -> Reply:
         """One reply; raises EdgeSpecError while it is still being written."""
-        return self._batch.generations[index].reply
+        return self.generations[index].reply
 
     @property
     def replies(self) -> list[Reply]:
         """All replies; raises EdgeSpecError while one of them is still being written."""
-        if not self._batch.is_over:
+        if any(one.stats is None for one in self.generations):
             raise EdgeSpecError("the batch is not finished; read the stream to its end or close it")
-        return [one.reply for one in self._batch.generations]
+        return [one.reply for one in self.generations]
+
+
+def _leave(line: Line, generations: Sequence[Generation]) -> None:
+    """A batch was dropped: by whatever thread, perhaps in the middle of a step."""
+    for one in generations:
+        line.cancel(one, wait=False)
+
+
+def check_most(most: int | None, planned: int) -> int:
+    """How many replies to write at once; raises OptionError for more than planned."""
+    if most is not None and not 1 <= most <= planned:
+        raise OptionError(
+            f"max_batch is {most}, and this engine was loaded for {planned} at once; load "
+            f"with sequences={most}, or take 1 to {planned}"
+        )
+    return planned if most is None else most
 
 
 def requests(

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
 import weakref
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Self, Unpack
 
+from edgespec.engine import prompts
 from edgespec.engine.context import NUM_SINKS, Overflow, Sliding, policy
+from edgespec.engine.generation import Generation
 from edgespec.engine.reply import Reply
-from edgespec.engine.reply_options import ReplyOptions
-from edgespec.engine.reply_stream import Stream
-from edgespec.errors import TemplateError
+from edgespec.engine.reply_options import ReplyKeywords, ReplyOptions
+from edgespec.engine.reply_stream import Stream, Then
+from edgespec.errors import EdgeSpecError, OptionError, TemplateError
 from edgespec.models.file import ModelFile
-from edgespec.models.reasoning import Piece
-from edgespec.system.option_fields import takes
+from edgespec.system.option_fields import made, spells
 
-Write = Callable[[Sequence[int], Overflow, Hashable, ReplyOptions], Stream]
+Write = Callable[[Sequence[int], Overflow, Hashable, ReplyOptions, Then], Stream]
 """Begins a reply to token ids, in the sequence of an owner."""
 
 
@@ -58,37 +62,54 @@ class Chat:
         self._text = ""
         self._ids: list[int] = []
         self._prefix = prefix
+        self._last: weakref.ref[Stream] | None = None
         self._owner = object()
         """Stands for this conversation with the engine, which must not keep it alive."""
         self._end = weakref.finalize(self, forget, self._owner)
         self._end.atexit = False
 
-    @takes(ReplyOptions)
-    def send(self, text: str, options: ReplyOptions) -> Reply:
+    @spells(ReplyOptions)
+    def send(self, text: str, **options: Unpack[ReplyKeywords]) -> Reply:
         """Add a turn and return the whole reply."""
-        stream = self._stream(text, options)
+        stream = self._stream(text, made(ReplyOptions, "send", options))
         for _ in stream:
             pass
         return stream.reply
 
-    @takes(ReplyOptions)
-    def stream(self, text: str, options: ReplyOptions) -> Stream:
+    @spells(ReplyOptions)
+    def stream(self, text: str, **options: Unpack[ReplyKeywords]) -> Stream:
         """Add a turn and yield the reply piece by piece.
 
         When the context is full, `on_overflow` "drop-turns" drops the oldest turns whole, and
         "sliding" keeps the system message (or the first tokens) and the latest tokens.
         """
-        return self._stream(text, options)
+        return self._stream(text, made(ReplyOptions, "stream", options))
 
     def _stream(self, text: str, options: ReplyOptions) -> Stream:
+        if not isinstance(text, str):
+            raise OptionError(f"a message is a text, and {text!r} is none")
+        last = None if self._last is None else self._last()
+        if last is not None and last.started and last.generation.stats is None:
+            raise EdgeSpecError(
+                "the last reply of this conversation is still being written; finish or close that "
+                "stream"
+            )
+        if last is not None:
+            last.close()  # so that it is remembered, though it was not read to its end
         turns = [*self.messages, {"role": "user", "content": text}]
         thinking = options.thinking
         rendered = Rendered(turns, self.render(turns, thinking=thinking), thinking)
         ids = self._encode(rendered.text)
         overflow = self._policy(options.on_overflow, rendered)
         options = replace(options, prefix=options.prefix or self._prefix)
-        stream = self._write(ids, overflow, self._owner, options)
-        return Stream(_remembering(stream, self, rendered), stream.generation)
+
+        def then(generation: Generation) -> None:
+            if generation.began:
+                self.remember(rendered, generation)
+
+        stream = self._write(ids, overflow, self._owner, options, then)
+        self._last = weakref.ref(stream)
+        return stream
 
     def render(
         self,
@@ -98,13 +119,11 @@ class Chat:
         thinking: bool | None = None,
     ) -> str:
         """The turns as the model's template writes them; texts cannot pretend to be its marks."""
-        shield = self._tokenizer.shield
-        shielded = [
-            {key: value if key == "role" else shield(value) for key, value in turn.items()}
-            for turn in turns
-        ]
         return self._template.render(
-            shielded, add_generation_prompt=reply_next, tools=self._tools, thinking=thinking
+            prompts.shielded(turns, self._tokenizer.shield),
+            add_generation_prompt=reply_next,
+            tools=self._tools,
+            thinking=thinking,
         )
 
     def encode(self, rendered: str) -> list[int]:
@@ -135,20 +154,43 @@ class Chat:
             return [*self._ids, *tokenizer.encode(rest, add_bos=False, parse_special=True)]
         return self.encode(rendered)
 
-    def remember(self, rendered: Rendered, stream: Stream) -> None:
+    def remember(self, rendered: Rendered, generation: Generation) -> None:
         """Take a finished (or interrupted) reply into the conversation: its answer, and its
         reasoning for templates that want it. What is no longer as the model wrote it is encoded
         anew.
         """
-        reply = stream.reply
+        reply = generation.reply
         turn = {"role": "assistant", "content": reply.text}
         if reply.reasoning:
             turn["reasoning_content"] = reply.reasoning
         self.messages = [*rendered.turns, turn]
         self._text, self._ids = "", []
-        if stream.untouched:
+        if generation.untouched:
             self._text = rendered.text + self._tokenizer.shield(reply.text)
-            self._ids = list(stream.seen_ids)
+            self._ids = list(generation.seen_ids)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the conversation to a JSON file, which `Engine.load_chat` goes on with; raises
+        OSError.
+        """
+        kept = {
+            "edgespec_chat": 1,
+            "messages": self.messages,
+            "tools": self._tools,
+            "tokenizer": self._tokenizer.fingerprint.hex(),
+            "text": self._text,
+            "ids": self._ids,
+        }
+        text = json.dumps(kept, ensure_ascii=False, indent=1)
+        unfinished = Path(f"{os.fspath(path)}.part")
+        unfinished.write_text(text, encoding="utf-8", errors="surrogatepass")
+        unfinished.replace(path)
+
+    def restore(self, saved: SavedChat) -> None:
+        """Go on where a saved conversation stood: with the tokens it had, if they mean the same."""
+        self.messages = saved.messages
+        if saved.tokenizer == self._tokenizer.fingerprint.hex():
+            self._text, self._ids = saved.text, saved.ids
 
     def reset(self) -> None:
         """Forget all turns but the system message."""
@@ -216,11 +258,33 @@ def _without_oldest(turns: list[dict[str, str]]) -> list[dict[str, str]] | None:
     return [*turns[: users[0]], *turns[users[1] :]] if len(users) > 1 else None
 
 
-def _remembering(stream: Stream, chat: Chat, rendered: Rendered) -> Generator[Piece, None, None]:
-    """The pieces of a reply, which becomes a turn however it ends."""
-    try:
-        yield from stream
-    finally:
-        stream.close()
-        if stream.started:
-            chat.remember(rendered, stream)
+@dataclass(frozen=True, slots=True)
+class SavedChat:
+    """What `Chat.save` wrote."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None
+    tokenizer: str
+    text: str
+    ids: list[int]
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Self:
+        """Raises OptionError for another file."""
+        try:
+            text = Path(path).read_text("utf-8", errors="surrogatepass")
+            kept = json.loads(text)
+            found = cls(*(kept[field.name] for field in fields(cls)))
+            turns = isinstance(found.messages, list) and all(
+                isinstance(one["role"], str) for one in found.messages
+            )
+            ids = isinstance(found.ids, list) and all(isinstance(one, int) for one in found.ids)
+            if kept["edgespec_chat"] != 1 or not (turns and ids and isinstance(found.text, str)):
+                raise ValueError
+        except OSError as error:
+            raise OptionError(f"cannot go on with {os.fspath(path)}: {error}") from None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise OptionError(
+                f"cannot go on with {os.fspath(path)}: it is no saved conversation"
+            ) from None
+        return found

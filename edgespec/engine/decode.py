@@ -1,4 +1,7 @@
-"""The decode loop: draft, verify, commit, learn, yield. One sequence is a batch of one."""
+"""The decode loop: draft, verify, commit, learn, yield. One sequence is a batch of one.
+
+Where a reply needs no Python between its steps, a burst of them is one compiled call.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from edgespec.control.controller import Controller
 from edgespec.control.step_clock import StepClock
 from edgespec.drafting.market.account import NOTHING_COSTLY, CostlyStep
 from edgespec.drafting.tree import DraftTree, StepOutcome, TopTokens
+from edgespec.engine.burst import Burst, Written
 from edgespec.engine.generation import Generation
+from edgespec.verification.match import bad_row
 from edgespec.verification.top import top_tokens
 
 
@@ -23,26 +28,52 @@ def decode(
     model, prompt, sampling and seed alone: drafts decide only how many tokens a step yields.
     """
     controller.begin()
-    clock = StepClock(running[0].slot.clock)
+    clock, burst = StepClock(running[0].slot.clock), Burst(controller)
     try:
         while running:
             clock.start()
+            if len(running) == 1 and (written := burst.write(running[0])) is not None:
+                yield [take(running[0], controller, written, clock)]
+                continue
             trees = draft(running, controller, clock)
             clock.drafted()
-            rows, seconds_saved = verify(running, trees)
+            rows, seconds_saved, experts = verify(running, trees)
             steps = [one.commit(*part) for one, part in zip(running, rows, strict=True)]
             clock.verified(seconds_saved)
-            learn(running, controller, steps, rows, clock)
+            learn(running, controller, steps, rows, clock, experts)
             yield [new for _, new in steps]
     finally:
         for generation in running:
             generation.slot.settle()
 
 
+def take(
+    generation: Generation, controller: Controller, written: Written, clock: StepClock
+) -> list[int]:
+    """Count the steps of a burst; returns their tokens."""
+    if written.status < 0 and not written.steps:
+        raise bad_row(generation.position, written.status)
+    market, spent = generation.slot.market, {}
+    generation.grow(written.tokens, written.num_tokens)
+    if generation.request.speculation:
+        market.token_s = controller.curve.seconds(1)
+        spent = market.take_seconds()
+    counts = written.steps, written.num_tokens, written.drafted, written.accepted
+    generation.counts.record_steps(
+        counts, written.by_source, clock.elapsed_s, written.plain_s, spent
+    )
+    return written.tokens
+
+
 def draft(
     running: Sequence[Generation], controller: Controller, clock: StepClock
 ) -> list[DraftTree]:
-    """What to verify next: of all that drafters propose, the nodes that pay."""
+    """What to verify next: of all that drafters propose, the nodes that pay; where a grammar leaves
+    no choice, what must come, and nothing else.
+    """
+    certain = forced(running, controller.max_nodes)
+    if certain is not None:
+        return certain
     trees, was_asked = [], False
     for one in running:
         trees.append(propose(one, controller, len(running)))
@@ -63,6 +94,25 @@ def draft(
     ]
 
 
+def forced(running: Sequence[Generation], max_nodes: int) -> list[DraftTree] | None:
+    """Chains of the tokens that must come next, as many as a pass takes; None where none must."""
+    if all(one.request.grammar is None for one in running):
+        return None
+    room, trees, was_any = max_nodes - len(running), [], False
+    for one in running:
+        slot, tokens = one.slot, one.forced()[:room]
+        room -= len(tokens)
+        slot.prospects.asked = False
+        was_any |= bool(tokens)
+        source = len(slot.market.names)
+        trees.append(
+            DraftTree.chain(slot.ids[-1], tokens, [1.0] * len(tokens), source)
+            if tokens
+            else slot.root()
+        )
+    return trees if was_any else None
+
+
 def propose(generation: Generation, controller: Controller, num_sequences: int) -> DraftTree:
     """A sequence's drafts, as far as asking its drafters is likely to pay."""
     slot = generation.slot
@@ -70,8 +120,7 @@ def propose(generation: Generation, controller: Controller, num_sequences: int) 
         return slot.root()
     market, prospects = slot.market, slot.prospects
     costly = market.step >= market.costly_at
-    if prospects.wait and not costly:
-        prospects.wait -= 1
+    if not costly and prospects.waits():
         return slot.root()
     room = controller.draft_room(
         prospects, generation.most_drafts, num_sequences, free=market.has_free, costly=costly
@@ -84,9 +133,9 @@ def propose(generation: Generation, controller: Controller, num_sequences: int) 
 
 def verify(
     running: Sequence[Generation], trees: Sequence[DraftTree]
-) -> tuple[list[tuple[DraftTree, Logits, Logits | None]], float]:
-    """One pass over all trees: each with the logits and maxima of its nodes, and the seconds that
-    drafting spared the pass.
+) -> tuple[list[tuple[DraftTree, Logits, Logits | None]], float, int]:
+    """One pass over all trees: each with the logits and maxima of its nodes, the seconds that
+    drafting spared the pass, and the experts that it read.
     """
     target = running[0].slot.sequence.target
     found = target.forward(
@@ -97,13 +146,14 @@ def verify(
     )
     logits, maxima, first, rows = found.logits, found.maxima, 0, []
     if len(trees) == 1:  # slices take longer than a short pass should wait
-        return [(trees[0], logits, maxima)], saved_by(running[0], found.seconds_saved)
+        saved_s = saved_by(running[0], found.seconds_saved)
+        return [(trees[0], logits, maxima)], saved_s, found.experts
     for tree in trees:
         own = slice(first, first + len(tree))
         rows.append((tree, logits[own], None if maxima is None else maxima[own]))
         first += len(tree)
     share_s = found.seconds_saved / len(running)
-    return rows, sum(saved_by(one, share_s) for one in running)
+    return rows, sum(saved_by(one, share_s) for one in running), found.experts
 
 
 def saved_by(generation: Generation, in_pass_s: float) -> float:
@@ -123,6 +173,7 @@ def learn(
     steps: Sequence[tuple[StepOutcome, list[int]]],
     rows: Sequence[tuple[DraftTree, Logits, Logits | None]],
     clock: StepClock,
+    experts: int,
 ) -> None:
     """Let drafters and controller learn from a step, from one without drafts as little as pays;
     and count it.
@@ -149,9 +200,11 @@ def learn(
     if was_asked:
         asked, outcomes = [one.slot.prospects for one in running], [step[0] for step in steps]
         parts = [costly.get(place, NOTHING_COSTLY) for place in range(num_sequences)]
-        controller.observe(asked, outcomes, clock.verify_s, clock.draft_s, clock.study_s, parts)
-    elif speculates:
-        controller.rest(clock.verify_s, clock.study_s, num_sequences)
+        controller.observe(
+            asked, outcomes, clock.verify_s, clock.draft_s, clock.study_s, parts, experts
+        )
+    elif speculates and num_nodes == num_sequences:
+        controller.rest(clock.verify_s, clock.study_s, num_sequences, experts)
     plain_s = controller.curve.seconds(num_sequences)
     # A pass that was held up would have been with one node for each sequence as well.
     held_up_s = clock.verify_s / controller.curve.seconds(num_nodes) * plain_s

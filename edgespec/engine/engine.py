@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+import os
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgespec.control.curve_cache import measured_curve
 from edgespec.drafting.market.market import Market
 from edgespec.engine import prompts
-from edgespec.engine.batch import Batch, BatchStream, requests
-from edgespec.engine.chat import Chat
+from edgespec.engine.batch import BatchStream, check_most, requests
+from edgespec.engine.chat import Chat, SavedChat
 from edgespec.engine.context import Overflow, policy
+from edgespec.engine.embedding import Pooling, check_pooling, embedding
 from edgespec.engine.generation import Generation, check_prompt
 from edgespec.engine.idle_sequences import why_no_prefixes
+from edgespec.engine.line import Line
+from edgespec.engine.prompts import Message
 from edgespec.engine.reply import Reply
-from edgespec.engine.reply_options import ReplyOptions
-from edgespec.engine.reply_stream import Stream
+from edgespec.engine.reply_options import ReplyKeywords, ReplyOptions
+from edgespec.engine.reply_stream import Stream, Then
 from edgespec.engine.request import Request
 from edgespec.engine.scheduler import Progress, Scheduler
 from edgespec.engine.voting import Vote, first_finished, majority
@@ -27,15 +32,16 @@ from edgespec.memory.kv import prompt_cache
 from edgespec.memory.kv.kv_file import KvHeader
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
-from edgespec.models.reasoning import Piece
-from edgespec.system.option_fields import takes, takes_also
+from edgespec.system.option_fields import made, spells
 from edgespec.system.resident_memory import release_free_memory
 
 if TYPE_CHECKING:
     from edgespec.backends.base import Target
     from edgespec.models.tokenizers.tokenizer import Tokenizer
 
-Prompts = Sequence[str | Sequence[int] | Request]
+Prompt = str | Sequence[int]
+"""A text, or token ids."""
+Prompts = Sequence[Prompt | Request]
 
 
 class Closable(Protocol):
@@ -47,9 +53,10 @@ class Closable(Protocol):
 class Engine:
     """One open model with its KV cache; a context manager.
 
-    Made by `edgespec.load`. One stream or batch at a time: starting a second before the first
-    ended is an EdgeSpecError. Prompts that begin like a sequence already in the cache are prefilled
-    only from where they differ; each chat's sequence stays there while others are written.
+    Made by `edgespec.load`. Any thread may use it: as many replies as `load` had `sequences` share
+    their passes, and the others wait in line. Prompts that begin like a sequence already in the
+    cache are prefilled only from where they differ; each chat's sequence stays there while others
+    are written.
     """
 
     def __init__(
@@ -57,7 +64,7 @@ class Engine:
         file: ModelFile,
         plan: Plan,
         target: Target,
-        make_market: Callable[[], Market],
+        make_market: Callable[[float], Market],
         progress: Progress | None = None,
         draft_model: Closable | None = None,
     ) -> None:
@@ -66,6 +73,7 @@ class Engine:
         self._draft_model = draft_model
         self._curve = measured_curve(file.path, plan, target, _stage(progress, "measure"))
         self.scheduler = Scheduler(file, plan, target, self._curve, make_market, progress)
+        self.line = Line(self.scheduler)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -75,56 +83,85 @@ class Engine:
         """Seconds of one forward pass by number of nodes, as measured on this machine."""
         return dict(self._curve)
 
-    @takes(ReplyOptions)
-    def generate(self, prompt: str | Sequence[int], options: ReplyOptions) -> Reply:
-        """Write the whole reply to a prompt; see `stream`."""
-        generation = Generation(self._request(prompt, options), policy(options.on_overflow))
-        for _ in self.scheduler.run(Batch([generation])):
+    @spells(ReplyOptions)
+    def generate(
+        self,
+        prompt: Prompt | Request | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        tools: Sequence[Message] | None = None,
+        **options: Unpack[ReplyKeywords],
+    ) -> Reply:
+        """Write the whole reply to a prompt or to messages; see `stream`."""
+        asked = made(ReplyOptions, "generate", options)
+        stream = self._written(self._request(prompt, asked, messages, tools), asked)
+        for _ in stream:
             pass
-        return generation.reply
+        return stream.reply
 
-    @takes(ReplyOptions)
-    def stream(self, prompt: str | Sequence[int], options: ReplyOptions) -> Stream:
-        """Yield the reply piece by piece; afterwards `.reply` is the whole.
+    @spells(ReplyOptions)
+    def stream(
+        self,
+        prompt: Prompt | Request | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        tools: Sequence[Message] | None = None,
+        **options: Unpack[ReplyKeywords],
+    ) -> Stream:
+        """Yield the reply piece by piece, to `for` or `async for`; afterwards `.reply` is the
+        whole.
 
         A piece is a `str` whose `reasoning` says whether it is thought or answer.
         A text prompt becomes one user turn of the model's chat template, unless `raw` is set or the
-        model has none; token ids are taken as they are. When the context is full, `on_overflow`
-        says what happens: "stop", or "sliding" keeps the first tokens and the latest; in a chat,
-        "drop-turns" drops the oldest turns. `accept="typical"` is lossy: drafts that the model
-        finds likely enough stay, and the text is another than without them. Raises OptionError for
-        values that mean nothing, KvFileError for a prefix that there is not, ContextOverflowError
-        when the prompt does not fit and nothing may be dropped, BudgetError when the process comes
-        to hold more than its budget.
+        model has none; token ids are taken as they are. `messages` are a whole conversation, each
+        with `role` and `content`, and `tools` functions as JSON schemas that the model may call. A
+        `Request` brings its own options.
+        When the context is full, `on_overflow` says what happens: "stop", or "sliding" keeps the
+        first tokens and the latest; in a chat, "drop-turns" drops the oldest turns.
+        `accept="typical"` is lossy: drafts that the model finds likely enough stay, and the text is
+        another than without them. Several streams share passes as far as `load` had `sequences`,
+        from one thread or many; the others wait in line. Raises OptionError for values that mean
+        nothing, KvFileError for a prefix that there is not, ContextOverflowError when the prompt
+        does not fit and nothing may be dropped, BudgetError when the process comes to hold more
+        than its budget.
         """
-        return self._written(
-            Generation(self._request(prompt, options), policy(options.on_overflow))
-        )
+        asked = made(ReplyOptions, "stream", options)
+        return self._written(self._request(prompt, asked, messages, tools), asked)
 
-    def _written(self, generation: Generation) -> Stream:
-        return Stream(_pieces(self.scheduler, generation), generation)
+    def _written(self, request: Request, options: ReplyOptions) -> Stream:
+        return Stream(self.line, Generation(request, policy(options.on_overflow)))
 
-    def generate_batch(self, prompts: Prompts, **options: Any) -> list[Reply]:
-        """Write the replies to several prompts, as many at once as `load` had `sequences`; see
-        `stream_batch` for the options.
-
-        The replies are in the order of the prompts, `n` for each, and each is what `generate` would
-        write with the same seed.
-        """
-        stream = self.stream_batch(prompts, **options)
-        for _ in stream:
-            pass
-        return stream.replies
-
-    @takes_also(ReplyOptions)
-    def stream_batch(
+    @spells(ReplyOptions)
+    def generate_batch(
         self,
         prompts: Prompts,
-        options: ReplyOptions,
         *,
         n: int = 1,
         seeds: Sequence[int] | None = None,
         max_batch: int | None = None,
+        **options: Unpack[ReplyKeywords],
+    ) -> list[Reply]:
+        """Write the replies to several prompts, as many at once as `load` had `sequences`; see
+        `stream_batch`.
+
+        The replies are in the order of the prompts, `n` for each, and each is what `generate` would
+        write with the same seed.
+        """
+        asked = made(ReplyOptions, "generate_batch", options)
+        stream = self._batch(prompts, asked, n, seeds, max_batch)
+        for _ in stream:
+            pass
+        return stream.replies
+
+    @spells(ReplyOptions)
+    def stream_batch(
+        self,
+        prompts: Prompts,
+        *,
+        n: int = 1,
+        seeds: Sequence[int] | None = None,
+        max_batch: int | None = None,
+        **options: Unpack[ReplyKeywords],
     ) -> BatchStream:
         """Yield (index, piece) of several replies as they come; afterwards `.replies` has them all.
 
@@ -132,7 +169,8 @@ class Engine:
         `max_batch` at once. A prompt may be a `Request`, which brings its own options. Raises as
         `stream` does, and OptionError for more at once than planned.
         """
-        return self._batch(prompts, options, n, seeds, max_batch)
+        asked = made(ReplyOptions, "stream_batch", options)
+        return self._batch(prompts, asked, n, seeds, max_batch)
 
     def _batch(
         self,
@@ -146,39 +184,39 @@ class Engine:
             lambda prompt: self._request(prompt, options), prompts, n, options.seed, seeds
         )
         written = [Generation(request, policy(options.on_overflow)) for request in asked]
-        most = self.scheduler.check_batch(max_batch)
+        most = check_most(max_batch, self.plan.sequences)
         for one in written:
             one.fit(self.plan, self.file.spec.context_length)
-        batch = Batch(written, most)
-        return BatchStream(batch, self.scheduler.run(batch), self.scheduler.end)
+        return BatchStream(self.line, written, most)
 
-    @takes_also(ReplyOptions)
+    @spells(ReplyOptions)
     def first_finished(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         n: int,
-        options: ReplyOptions,
         *,
         seeds: Sequence[int] | None = None,
         max_batch: int | None = None,
+        **options: Unpack[ReplyKeywords],
     ) -> Reply:
         """Write n replies at once until the first ends, and return it; the rest is never written.
 
         First is the one that takes the fewest tokens, the earlier seed among equals, whatever
         speculation made faster. Seeds and errors are as for `stream_batch`.
         """
-        return first_finished(self._batch([prompt], options, n, seeds, max_batch))
+        asked = made(ReplyOptions, "first_finished", options)
+        return first_finished(self._batch([prompt], asked, n, seeds, max_batch))
 
-    @takes_also(ReplyOptions)
+    @spells(ReplyOptions)
     def majority(
         self,
-        prompt: str | Sequence[int],
+        prompt: Prompt,
         n: int,
-        options: ReplyOptions,
         *,
         key: Callable[[str], Hashable] = str.strip,
         seeds: Sequence[int] | None = None,
         max_batch: int | None = None,
+        **options: Unpack[ReplyKeywords],
     ) -> Vote:
         """Let n replies vote: `key` takes a reply's text to its answer, and None abstains.
 
@@ -186,19 +224,70 @@ class Engine:
         for `stream_batch`. Source: "Self-Consistency Improves Chain of Thought Reasoning in
         Language Models".
         """
-        return majority(self._batch([prompt], options, n, seeds, max_batch), key)
+        asked = made(ReplyOptions, "majority", options)
+        return majority(self._batch([prompt], asked, n, seeds, max_batch), key)
 
-    @takes(ReplyOptions)
-    def request(self, prompt: str | Sequence[int], options: ReplyOptions) -> Request:
+    @spells(ReplyOptions)
+    def request(
+        self,
+        prompt: Prompt | Request | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        tools: Sequence[Message] | None = None,
+        **options: Unpack[ReplyKeywords],
+    ) -> Request:
         """A reply to be written, checked; raises as `stream` does."""
-        return self._request(prompt, options)
+        asked = made(ReplyOptions, "request", options)
+        return self._request(prompt, asked, messages, tools)
 
-    def _request(self, prompt: str | Sequence[int], options: ReplyOptions) -> Request:
+    def _request(
+        self,
+        prompt: Prompt | Request | None,
+        options: ReplyOptions,
+        messages: Sequence[Message] | None = None,
+        tools: Sequence[Message] | None = None,
+    ) -> Request:
+        if (prompt is None) == (messages is None):
+            raise OptionError("give either a prompt or messages")
+        options = options.without_thoughts()
+        if messages is not None:
+            ids = prompts.encode_messages(self.file, messages, tools, options.thinking)
+            return Request.of(ids, options, in_template=True).checked(self.file)
         if isinstance(prompt, str):
             raw = prompts.is_raw(self.file, raw=options.raw)
             ids = self.encode(prompt, raw=raw, prefix=options.prefix, thinking=options.thinking)
-            return Request.of(ids, options, in_template=not raw)
-        return Request.of(prompt, options)
+            return Request.of(ids, options, in_template=not raw).checked(self.file)
+        if isinstance(prompt, Request):
+            return prompt
+        if isinstance(prompt, bytes | bytearray | Mapping) or not isinstance(prompt, Iterable):
+            raise OptionError(f"a prompt is text or token ids, and {prompt!r} is neither")
+        return Request.of(prompt, options).checked(self.file)
+
+    def count_tokens(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        tools: Sequence[Message] | None = None,
+        raw: bool = False,
+    ) -> int:
+        """How many tokens a prompt, or a conversation, takes of the context."""
+        asked = ReplyOptions(raw=raw)
+        return len(self._request(prompt, asked, messages, tools).prompt_ids)
+
+    def embed(self, text: Prompt, *, pooling: Pooling = "mean") -> NDArray[np.float32]:
+        """What a text is about, as a vector [dim] f32 of length one: the model's hidden states,
+        averaged over its tokens ("mean") or of the last one.
+
+        Raises OptionError and ContextOverflowError as `generate` does, BackendError for a backend
+        or a model that does not give its states.
+        """
+        check_pooling(pooling)
+        ids = self._request(text, ReplyOptions(raw=True)).prompt_ids
+        check_prompt(len(ids), self.plan, self.file.spec.context_length)
+        with self.line.free_slot() as slot:
+            self.scheduler.idle.switch(slot, None, ids)
+            return embedding(self.file, slot, ids, pooling)
 
     def encode(
         self,
@@ -230,16 +319,30 @@ class Engine:
             if system is not None:
                 raise OptionError("a chat takes a system message or a saved prefix, and got both")
             system = prompts.prefix_text(self.file, prefix, raw=False)
-        return Chat(self.file, self._turn, self.scheduler.forget, system, prefix, tools)
+        return Chat(self.file, self._turn, self.line.forget, system, prefix, tools)
+
+    def load_chat(self, path: str | os.PathLike[str]) -> Chat:
+        """The conversation that `Chat.save` wrote, perhaps with another model; raises OptionError
+        for a file that holds none.
+        """
+        saved = SavedChat.read(path)
+        chat = self.chat(tools=saved.tools)
+        chat.restore(saved)
+        return chat
 
     def _turn(
-        self, ids: Sequence[int], overflow: Overflow, owner: Hashable, options: ReplyOptions
+        self,
+        ids: Sequence[int],
+        overflow: Overflow,
+        owner: Hashable,
+        options: ReplyOptions,
+        then: Then | None = None,
     ) -> Stream:
         """A reply that goes on with the sequence of an owner, such as a chat, until it is
         forgotten.
         """
         request = Request.of(ids, options, in_template=True)
-        return self._written(Generation(request, overflow, owner))
+        return Stream(self.line, Generation(request, overflow, owner), then)
 
     def save_prefix(self, name: str, text: str, *, raw: bool = False) -> prompt_cache.Prefix:
         """Compute a system message, or with `raw` the beginning of a text, and save it with its
@@ -261,8 +364,7 @@ class Engine:
         ids = prompts.prefix_ids(self.file, text, raw=raw)
         prompt = [*ids, *ids[-1:]]  # the last token of a prompt is left to be computed
         check_prompt(len(prompt), self.plan, self.file.spec.context_length)
-        with scheduler.alone():
-            slot = scheduler.slots[0]
+        with self.line.free_slot() as slot:
             scheduler.idle.switch(slot, None, prompt)
             slot.begin(prompt, scheduler.cached_besides(slot), scheduler.prefilled)
             scheduler.idle.drop_saved(name)
@@ -273,8 +375,11 @@ class Engine:
             return replace(prefix, size_bytes=prompt_cache.save(prefix, contents))
 
     def close(self) -> None:
-        """Give back the model's memory and file; using the engine afterwards is an error."""
-        if self.scheduler.close():
+        """End what is being written, wait for that, and give back the model's memory and file;
+        using the engine afterwards is an error.
+        """
+        if self.line.close():
+            self.scheduler.close()
             if self._draft_model is not None:
                 self._draft_model.close()
             self.file.close()
@@ -285,12 +390,6 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _pieces(scheduler: Scheduler, generation: Generation) -> Generator[Piece, None, None]:
-    """The pieces of one reply: a batch of one."""
-    for grown in scheduler.run(Batch([generation])):
-        yield from (piece for _, piece in grown if piece)
 
 
 def _stage(progress: Progress | None, stage: str) -> Callable[[int, int], None] | None:

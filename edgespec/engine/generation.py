@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgespec.backends.passes import Logits, Progress
 from edgespec.control.statistics import ReplyStats
 from edgespec.drafting.tree import DraftTree, StepOutcome
 from edgespec.engine.context import Overflow, Stop
 from edgespec.engine.idle_sequences import KvTraffic
-from edgespec.engine.reply import FinishReason, Reply, Stats
+from edgespec.engine.reply import FinishReason, Reply, Stats, TokenLogprob
 from edgespec.engine.request import Request
 from edgespec.engine.slot import CachedSequence, Slot
+from edgespec.engine.stop_texts import StopTexts
+from edgespec.engine.verifiers import verifier_for
 from edgespec.errors import ContextOverflowError, EdgeSpecError, OptionError
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.reasoning import Parser, Piece, joined
 from edgespec.models.tokenizers.stream import StreamDecoder
 from edgespec.system.resident_memory import peak_resident_bytes
+from edgespec.verification.logprobs import log_probabilities
 from edgespec.verification.match import Verifier
+from edgespec.verification.shaped_verifier import ShapedVerifier
+
+
+class Cancelled(Exception):
+    """Ends a prefill that nobody waits for any more; never leaves the engine."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,11 +56,33 @@ class Generation:
     """What the model has before it: prompt and reply, less what was dropped."""
     finish_reason: FinishReason = "cancelled"
     stats: Stats | None = None
+    """Filled in when it ends."""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    """One for each of `token_ids`, where they were asked for."""
+    origins: list[str] = field(default_factory=list)
+    """The drafter of each of `token_ids`, "" for the model itself, where that was asked for."""
+    unread: deque[Piece] = field(default_factory=deque)
+    """What has been written and nobody has taken yet."""
+    submitted: bool = False
+    cancelled: bool = False
+    """Set by any thread: it ends before the next step."""
+    shared: bool = False
+    """Others were written beside it."""
+    error: Exception | None = None
+    """What ended it, where that was an error."""
+    wake: Callable[[], None] | None = None
+    """Called by whoever writes when there is something to read, or it has ended."""
+    traffic: KvTraffic = field(default_factory=KvTraffic)
+    ended_s: float = 0.0
+    """When it ended, by `time.perf_counter`."""
     counts: ReplyStats = field(default_factory=ReplyStats)
     slot: Slot = field(init=False)
     """Where it is written, from `begin` to `end`."""
+    end_tokens: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    """Those that end the reply, for kernels."""
     _verifier: Verifier | None = None
     _pieces: StreamDecoder | None = None
+    _stops: StopTexts | None = None
     _thoughts: Parser | None = None
     """What tells reasoning from the answer, where there may be any."""
     _marks: Mapping[int, str] = field(default_factory=dict)
@@ -92,8 +126,10 @@ class Generation:
         self._cached = slot.begin(self.seen_ids, others, progress)
         self._prefill_s = time.perf_counter() - begun
         end_ids = frozenset[int]() if self.request.ignore_eos else file.tokenizer.end_ids
-        self.take(slot, verifier_for(self.request, file.spec.vocab_size, max_nodes), end_ids)
-        if self.request.in_template and file.reasoning is not None:
+        self.take(slot, verifier_for(self.request, file, max_nodes), end_ids)
+        self._stops = StopTexts(self.request.stop) if self.request.stop else None
+        request = self.request
+        if request.in_template and request.grammar is None and file.reasoning is not None:
             self._thoughts = file.reasoning.parser(self.seen_ids)
             self._marks = file.reasoning.marks
         self._pieces = file.tokenizer.stream()  # last: from here on it has begun
@@ -101,8 +137,10 @@ class Generation:
     def take(self, slot: Slot, verifier: Verifier, end_ids: frozenset[int] = frozenset()) -> None:
         """Go on from what a slot holds, which is the prompt."""
         self.slot, self._verifier, self._end_ids = slot, verifier, end_ids
-        self.counts = ReplyStats(slot.market.names)
+        self.end_tokens = np.array(sorted(end_ids), np.int32)
+        self.counts = ReplyStats((*slot.market.names, "grammar"))
         if self.request.speculation:
+            slot.prospects.begin()
             slot.market.begin(self.request.sampling)
             slot.market.reset(slot.ids)
 
@@ -121,12 +159,42 @@ class Generation:
         return self.finish_reason != "cancelled"
 
     @property
+    def position(self) -> int:
+        """The last token's, for its noise."""
+        return self._shift + len(self.slot.ids) - 1
+
+    @property
+    def tokens_left(self) -> int:
+        """Tokens that may still be written."""
+        return self.request.max_tokens - self.counts.output_tokens
+
+    @property
+    def plain_verifier(self) -> Verifier | None:
+        """What draws its tokens, if that takes the rows and nothing of the text, and nothing but
+        the tokens is asked for.
+        """
+        verifier, request = self._verifier, self.request
+        if request.logprobs is not None or request.origins:
+            return None
+        is_plain = type(verifier) is Verifier and verifier.params.repetition_penalty == 1.0
+        return verifier if is_plain else None
+
+    @property
     def most_drafts(self) -> int:
         """Most nodes besides the root that may be drafted now."""
         sequence = self.slot.sequence
         room = sequence.target.context_length - sequence.length
-        room = min(room, self.request.max_tokens - self.counts.output_tokens)
+        room = min(room, self.tokens_left)
         return min(room, self.request.max_nodes or room) - 1
+
+    def forced(self) -> list[int]:
+        """The tokens that a grammar leaves no choice about, as many as may be verified now."""
+        verifier = self._verifier
+        if not self.request.speculation or not isinstance(verifier, ShapedVerifier):
+            return []
+        if verifier.constraint is None or self.most_drafts < 1:
+            return []
+        return verifier.constraint.forced()[: self.most_drafts]
 
     def commit(
         self, tree: DraftTree, logits: Logits, maxima: Logits | None
@@ -136,17 +204,28 @@ class Generation:
         """
         slot, verifier = self.slot, self._verifier
         assert verifier is not None
-        ids, sampling = slot.ids, self.request.sampling
-        recent = ids[-sampling.repetition_window :]
-        position = self._shift + len(ids) - 1
-        verdict = verifier.verify(logits, tree.tokens, tree.parents, recent, position, maxima)
+        ids = slot.ids
+        recent = ids[-verifier.window :]
+        verdict = verifier.verify(logits, tree.tokens, tree.parents, recent, self.position, maxima)
         slot.sequence.commit(verdict.path)
         drafts = verdict.path[1:]
         tokens = [*tree.tokens[drafts].tolist(), verdict.bonus] if drafts else [verdict.bonus]
         new = _until_end(tokens, self._end_ids)
-        ids.extend(new)
-        self._judge(new, len(tokens))
+        if self.request.logprobs is not None:
+            found = log_probabilities(logits, verdict.path, new, self.request.logprobs)
+            self.logprobs += [TokenLogprob(*one) for one in found]
+        if self.request.origins:
+            names = self.counts.sources
+            self.origins += [*(names[source] for source in tree.sources[drafts].tolist()), ""][
+                : len(new)
+            ]
+        self.grow(new, len(tokens))
         return StepOutcome(tree, verdict.path, verdict.bonus, tokens), new
+
+    def grow(self, new: list[int], num_tokens: int) -> None:
+        """Steps have brought these tokens, and committed `num_tokens`."""
+        self.slot.ids.extend(new)
+        self._judge(new, num_tokens)
 
     def _judge(self, new: Sequence[int] = (), num_tokens: int = 0) -> None:
         """Find out whether the reply has ended, now that a step brought so many tokens."""
@@ -164,50 +243,68 @@ class Generation:
     @property
     def untouched(self) -> bool:
         """Whether the text is all that the tokens say."""
-        return self._thoughts is None or self._thoughts.untouched
+        whole = self._thoughts is None or self._thoughts.untouched
+        return whole and not (self._stops is not None and self._stops.found)
 
-    def push(self, new: list[int]) -> list[Piece]:
-        """Make text of a step's tokens; returns what they complete, in at most a piece for each
+    def push(self, new: list[int]) -> None:
+        """Make text of a step's tokens, to be read: what they complete, in at most a piece for each
         change between reasoning and answer.
         """
         assert self._pieces is not None
         self._first_s = self._first_s or time.perf_counter() - self._start
         kept = new[:-1] if self.finish_reason == "stop" else new
-        self.token_ids += kept
-        self.seen_ids += kept
-        pieces = self._made(kept)
-        if self.is_over and not self._make_room():
+        pieces, num_kept = self._made(kept)
+        self.token_ids += kept[:num_kept]
+        self.seen_ids += kept[:num_kept]
+        if self._stops is not None and self._stops.found:
+            self.finish_reason = "stop"
+        elif self.is_over and not self._make_room():
             pieces += self._flush()
-        return self._keep(pieces)
+        del self.logprobs[len(self.token_ids) :], self.origins[len(self.token_ids) :]
+        self._keep(pieces)
 
-    def _made(self, kept: list[int]) -> list[Piece]:
-        decoder, parser = self._pieces, self._thoughts
+    def _made(self, kept: list[int]) -> tuple[list[Piece], int]:
+        """Text of tokens, and how many of them there are up to one that completes a stop text."""
+        decoder, parser, stops = self._pieces, self._thoughts, self._stops
         assert decoder is not None
-        if parser is None:
-            return [Piece("".join(map(decoder.push, kept)))]
+        if parser is None and stops is None:
+            return [Piece("".join(map(decoder.push, kept)))], len(kept)
         made: list[Piece] = []
-        for token in kept:
+        for place, token in enumerate(kept):
             mark = self._marks.get(token)
-            made += parser.push(decoder.push(token)) if mark is None else parser.mark(mark)
-        return made
+            if parser is None:
+                pieces = [Piece(decoder.push(token))]
+            elif mark is None:
+                pieces = parser.push(decoder.push(token))
+            else:
+                pieces = parser.mark(mark)
+            made += pieces if stops is None else stops.push(pieces)
+            if stops is not None and stops.found:
+                return made, place + 1
+        return made, len(kept)
 
     def _flush(self) -> list[Piece]:
         """What is left at the end, once."""
-        decoder, parser = self._pieces, self._thoughts
+        decoder, parser, stops = self._pieces, self._thoughts, self._stops
         if decoder is None:
             return []
-        if parser is None:
-            return [Piece(decoder.flush())]
-        return [*parser.push(decoder.flush()), *parser.flush()]
+        text = decoder.flush()
+        pieces = [Piece(text)] if parser is None else [*parser.push(text), *parser.flush()]
+        return pieces if stops is None else [*stops.push(pieces), *stops.flush()]
 
-    def _keep(self, pieces: list[Piece]) -> list[Piece]:
+    def _keep(self, pieces: list[Piece]) -> None:
         pieces = joined(pieces)
         for piece in pieces:
             if piece.reasoning:
                 self.reasoning += piece
             else:
                 self.text += piece
-        return pieces
+        self.unread.extend(pieces)
+
+    def tell(self) -> None:
+        """Wake who reads, wherever that is."""
+        if self.wake is not None:
+            self.wake()
 
     def _make_room(self) -> bool:
         """Where the context is full, let the policy drop something and prefill what is left; False
@@ -231,10 +328,14 @@ class Generation:
         self._judge()
         return True
 
-    def end(self, plan: Plan, traffic: KvTraffic) -> None:
+    def end(self, plan: Plan) -> None:
         """Fill in the numbers; the slot is free. One that never began has none to speak of."""
-        if self._thoughts is not None and not self.is_over:  # cut short: what was held back
-            self._keep(self._thoughts.flush())
+        if not self.is_over:  # cut short: what was held back
+            held = [] if self._thoughts is None else self._thoughts.flush()
+            self._keep(
+                held if self._stops is None else [*self._stops.push(held), *self._stops.flush()]
+            )
+        traffic, self.ended_s = self.traffic, time.perf_counter()
         market = self.slot.market if self.began and self.request.speculation else None
         computed = max(self._num_prompt - 1 - self._cached, 0)
         self.stats = Stats(
@@ -266,16 +367,10 @@ class Generation:
         """The reply; raises EdgeSpecError while it is still being written."""
         if self.stats is None:
             raise EdgeSpecError("the reply is not finished; read the stream to its end or close it")
-        return Reply(self.text, self.token_ids, self.finish_reason, self.stats, self.reasoning)
-
-
-def verifier_for(request: Request, vocab_size: int, max_nodes: int) -> Verifier:
-    """What compares a request's drafts with the model's own tokens."""
-    if request.lossy:
-        from edgespec.verification.typical import TypicalVerifier
-
-        return TypicalVerifier(vocab_size, request.sampling, max_nodes)
-    return Verifier(vocab_size, request.sampling, max_nodes)
+        logprobs = None if self.request.logprobs is None else self.logprobs
+        origins = self.origins if self.request.origins else None
+        told = (self.text, self.token_ids, self.finish_reason, self.stats, self.reasoning)
+        return Reply(*told, logprobs, origins)
 
 
 def check_prompt(num_tokens: int, plan: Plan, most: int) -> None:

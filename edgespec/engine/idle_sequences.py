@@ -130,6 +130,9 @@ class IdleSequences:
             store.settle(slot.sequence)
             idle = self.target.idle_sequence()
             slot.sequence.swap(idle)
+            replaced = self._texts.pop(slot.owner, None)  # of nobody's texts one is kept
+            if replaced is not None:
+                self._remove(replaced)
             self._texts[slot.owner] = IdleSequence(list(slot.ids), idle)
         slot.ids.clear()
 
@@ -249,17 +252,22 @@ class IdleSequences:
         """An owner has ended: its text goes at the next `sweep`. May be called at any time."""
         self._ended.append(owner)
 
-    def sweep(self, slot: Slot) -> None:
-        """Forget the texts of owners that have ended."""
+    def sweep(self, slots: Sequence[Slot], written: Sequence[Slot] = ()) -> None:
+        """Forget the texts of owners that have ended, but for those being written."""
+        kept = [owner for owner in self._ended if any(slot.owner == owner for slot in written)]
         while self._ended:
             owner = self._ended.popleft()
-            if slot.owner == owner:
-                slot.owner = None
-                slot.sequence.truncate(0)
-                slot.ids.clear()
+            if owner in kept:
+                continue
+            for slot in slots:
+                if slot.owner == owner:
+                    slot.owner = None
+                    slot.sequence.truncate(0)
+                    slot.ids.clear()
             text = self._texts.pop(owner, None)
             if text is not None:
                 self._remove(text)
+        self._ended.extend(kept)
 
     def close(self) -> None:
         """Forget all texts."""

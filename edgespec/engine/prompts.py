@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 from edgespec.engine.slot import num_common
-from edgespec.errors import OptionError
+from edgespec.errors import OptionError, TemplateError
 from edgespec.memory.kv import prompt_cache
 from edgespec.models.file import ModelFile
+
+Message = Mapping[str, Any]
+"""{"role": ..., "content": ...}, and what else a template reads."""
 
 
 def encode(
@@ -19,6 +25,48 @@ def encode(
         return file.tokenizer.encode((before or "") + prompt)
     turns = [] if before is None else [("system", before)]
     return _encode_turns(file, [*turns, ("user", prompt)], thinking)
+
+
+def encode_messages(
+    file: ModelFile,
+    messages: Sequence[Message],
+    tools: Sequence[Message] | None = None,
+    thinking: bool | None = None,
+) -> list[int]:
+    """Token ids of a conversation in the chat template, before the reply to it.
+
+    Raises TemplateError when the model has no template or it refuses the messages, OptionError for
+    what is no message.
+    """
+    if file.chat_template is None:
+        raise TemplateError(
+            f"{file.path.name} has no chat template, so it takes no messages; give the text as a "
+            "prompt"
+        )
+    for message in messages:
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise OptionError(
+                f"a message is a dictionary with a role and a content, and {message!r} is none"
+            )
+    shield = file.tokenizer.shield
+    text = file.chat_template.render(shielded(messages, shield), tools=tools, thinking=thinking)
+    return file.tokenizer.encode(text, parse_special=True)
+
+
+def shielded(messages: Sequence[Message], shield: Callable[[str], str]) -> list[dict[str, Any]]:
+    """Messages whose texts cannot pretend to be the template's marks."""
+    return [
+        {key: value if key == "role" else _shielded(value, shield) for key, value in one.items()}
+        for one in messages
+    ]
+
+
+def _shielded(value: Any, shield: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return shield(value)
+    if isinstance(value, Mapping):
+        return {key: _shielded(one, shield) for key, one in value.items()}
+    return [_shielded(one, shield) for one in value] if isinstance(value, list | tuple) else value
 
 
 def prefix_ids(file: ModelFile, text: str, *, raw: bool) -> list[int]:

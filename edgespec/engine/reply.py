@@ -59,6 +59,19 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely the model found a token before anything was done to its logits, and the likeliest
+    tokens there.
+    """
+
+    token_id: int
+    logprob: float
+    """Natural logarithm of the probability."""
+    top: list[tuple[int, float]]
+    """(token id, log-probability), the likeliest first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """A finished reply; `token_ids` leave out the token that ended it."""
 
@@ -68,3 +81,7 @@ class Reply:
     stats: Stats
     reasoning: str = ""
     """What the model thought before it answered; its tokens are among `token_ids`."""
+    logprobs: list[TokenLogprob] | None = None
+    """One for each of `token_ids`; None unless they were asked for."""
+    origins: list[str] | None = None
+    """The drafter of each of `token_ids`, "" for the model itself; None unless asked for."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Self, TypedDict
 
 from edgespec.system.option_fields import Option
 
@@ -40,6 +41,66 @@ class ReplyOptions:
     repetition_penalty: Annotated[
         float, Option("Values above 1 discourage repetition.", metavar="R")
     ] = 1.0
+    repetition_window: Annotated[
+        int, Option("Tokens that repetition, frequency and presence look back on.", shell=False)
+    ] = 64
+    frequency_penalty: Annotated[
+        float, Option("Taken from a logit for each time its token was used lately.", shell=False)
+    ] = 0.0
+    presence_penalty: Annotated[
+        float, Option("Taken once from the logits of tokens that were used lately.", shell=False)
+    ] = 0.0
+    dry_multiplier: Annotated[
+        float, Option("How much DRY takes from what would repeat the text; 0 is off.", shell=False)
+    ] = 0.0
+    dry_base: Annotated[
+        float, Option("DRY takes so many times more for each token of a repetition.", shell=False)
+    ] = 1.75
+    dry_allowed_length: Annotated[
+        int, Option("Repetitions up to this many tokens cost least.", shell=False)
+    ] = 2
+    top_n_sigma: Annotated[
+        float,
+        Option("Keep logits within N standard deviations of the best; 0 is off.", shell=False),
+    ] = 0.0
+    typical_p: Annotated[
+        float,
+        Option("Keep the tokens of about the expected surprise, up to P; 1 is off.", shell=False),
+    ] = 1.0
+    xtc_probability: Annotated[
+        float,
+        Option("How often the likeliest tokens but the last are left out; 0 is off.", shell=False),
+    ] = 0.0
+    xtc_threshold: Annotated[
+        float, Option("Probability from which XTC counts a token as likely.", shell=False)
+    ] = 0.1
+    logit_bias: Annotated[
+        Mapping[int, float] | None,
+        Option("What is added to the logits of tokens, by their ids.", shell=False),
+    ] = None
+    stop: Annotated[
+        str | Sequence[str] | None,
+        Option("End the reply before this text.", metavar="TEXT"),
+    ] = None
+    schema: Annotated[
+        Any,
+        Option("JSON schema that the reply must follow: a file, or JSON text.", metavar="FILE"),
+    ] = None
+    regex: Annotated[
+        str | None, Option("Regular expression that the whole reply must match.", shell=False)
+    ] = None
+    grammar: Annotated[
+        str | None, Option("Grammar in Lark's notation that the reply must follow.", shell=False)
+    ] = None
+    logprobs: Annotated[
+        int | None,
+        Option(
+            "Give each token's log-probability, and those of the N likeliest there.", shell=False
+        ),
+    ] = None
+    origins: Annotated[
+        bool, Option("Tell of each token which drafter proposed it.", shell=False)
+    ] = False
     seed: Annotated[
         int | None,
         Option("Random seed; the same seed gives the same text. Random by default.", metavar="S"),
@@ -79,3 +140,46 @@ class ReplyOptions:
         str | None,
         Option("Start with the system message saved by `edgespec prefix save`.", metavar="NAME"),
     ] = None
+
+    def without_thoughts(self) -> Self:
+        """The same, but where something binds the reply the model does not reason before it."""
+        if (self.schema, self.regex, self.grammar) == (None, None, None):
+            return self
+        return replace(self, thinking=self.thinking or False)
+
+
+class ReplyKeywords(TypedDict, total=False):
+    """The same as keywords, for type checkers; a test holds the two together."""
+
+    max_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    repetition_window: int
+    frequency_penalty: float
+    presence_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    top_n_sigma: float
+    typical_p: float
+    xtc_probability: float
+    xtc_threshold: float
+    logit_bias: Mapping[int, float] | None
+    stop: str | Sequence[str] | None
+    schema: Any
+    regex: str | None
+    grammar: str | None
+    logprobs: int | None
+    origins: bool
+    seed: int | None
+    speculation: bool
+    max_nodes: int | None
+    ignore_eos: bool
+    accept: str
+    on_overflow: str
+    raw: bool
+    thinking: bool | None
+    prefix: str | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,11 +21,14 @@ from edgespec.memory.plan.plan import Plan
 from edgespec.memory.watch import Watch
 from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
-from edgespec.system.option_fields import takes
+from edgespec.system.option_fields import check_types, takes
 from edgespec.system.resident_memory import release_free_memory
 
 if TYPE_CHECKING:
     from edgespec.engine.engine import Engine
+
+
+_log = logging.getLogger(__name__)
 
 
 @takes(LoadOptions)
@@ -48,20 +52,23 @@ def load(options: LoadOptions) -> Engine:
 
 def plan_for(options: LoadOptions) -> Plan:
     """`plan`, for options in one object."""
+    check_types(options)
     with ExitStack() as opened, _planning(options, opened, compare=True) as planning:
         return planning.plan()
 
 
 def open_engine(options: LoadOptions) -> Engine:
     """`load`, for options in one object."""
+    check_types(options)
     with _refusals(resolve(options.model)), ExitStack() as opened:
         with _planning(options, opened) as planning:
             chosen = planning.plan()
-            names, draft_model = planning.drafters, planning.draft_model
+            names, draft_model = planning.drafters_on(chosen.backend), planning.draft_model
             if chosen.mapped:
                 draft_model = FirstLayers.of(planning.file)
                 names = tuple(dict.fromkeys((*names, model_drafters.EARLY_EXIT)))
             engine = _load(planning, chosen, names, draft_model)
+        _log.info("opened %s: %s", resolve(options.model), chosen.footprint.summary())
         opened.pop_all()  # the files are the engine's from here on
         return engine
 
@@ -121,7 +128,8 @@ def _load(
     release_free_memory()  # the compiler's peak must be over before the weights come
     report("kernels", 1, 1)
     adapted = () if adapter is None else adapter.layers
-    make_market = market_maker(names, chosen, file, options.store, draft_model, adapted)
+    trial = () if model_drafters.EARLY_EXIT in planning.drafters else (model_drafters.EARLY_EXIT,)
+    make_market = market_maker(names, chosen, file, options.store, draft_model, adapted, trial)
     watch = Watch(chosen, lambda: 0)  # there are no stores yet that could shrink
 
     def loaded(done: int, total: int) -> None:

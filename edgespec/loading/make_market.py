@@ -25,9 +25,12 @@ def market_maker(
     store: str | os.PathLike[str] | None,
     draft_model: DraftModel | None,
     adapted: Sequence[int] = (),
-) -> Callable[[], Market]:
+    on_trial: Sequence[str] = (),
+) -> Callable[[float], Market]:
     """Makes the drafters asked for, none when there is no room for any: called once for each
-    sequence that may be written at a time. `adapted` are the exits that have an adapter.
+    sequence that may be written at a time, with the seconds of a plain pass. `adapted` are the
+    exits that have an adapter; those `on_trial` nobody asked for, and they are left out where
+    passes are short.
 
     What belongs to all sequences is made once: what the user said before, a corpus, what other
     replies to the same prompt say, how far each drafter is to be trusted.
@@ -36,7 +39,7 @@ def market_maker(
     from edgespec.drafting.market.market import Market
 
     if not chosen.drafter_bytes:
-        return lambda: Market([])
+        return lambda _: Market([])
     sizes = {name: chosen.footprint[f"drafter {name}"] // chosen.sequences for name in names}
     shared = {name: _shared(name, file, store) for name in names}
     statistics = KeptStatistics(file.fingerprint, names)
@@ -46,7 +49,12 @@ def market_maker(
             return model_drafters.make(name, file, draft_model, chosen, adapted)
         return make_drafter(name, sizes[name], **shared[name])
 
-    return lambda: Market([make_one(name) for name in names], statistics)
+    def make(pass_s: float) -> Market:
+        is_long = pass_s >= model_drafters.JOIN_SECONDS
+        chosen_names = [name for name in names if is_long or name not in on_trial]
+        return Market([make_one(name) for name in chosen_names], statistics, on_trial=on_trial)
+
+    return make
 
 
 def _shared(name: str, file: ModelFile, store: str | os.PathLike[str] | None) -> dict[str, Any]:

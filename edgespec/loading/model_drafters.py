@@ -10,7 +10,9 @@ from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.sizing import MODEL_DRAFTERS
 from edgespec.models.adapter import Adapter, find_adapter
 from edgespec.models.file import ModelFile
+from edgespec.models.layers import Moe
 from edgespec.system.cores import cores
+from edgespec.system.size import MIB
 
 if TYPE_CHECKING:
     from edgespec.drafting.base import Drafter
@@ -21,6 +23,21 @@ EXIT_LAYER_KEY = "edgespec.early_exit.layer"
 """Metadata of files that were trained to be left early: after which layer."""
 _HEAD_PART, _LEAST_HEAD = 4, 2048
 """Drafts are drawn from this part of the vocabulary, its first tokens, or from so many."""
+
+
+JOIN_SECONDS = 0.003
+"""Exits draft by themselves where a plain pass takes this long: what they take besides is small."""
+_JOIN_BYTES = 64 * MIB
+"""Models below this are never that slow, so that nothing need be planned for exits."""
+
+
+def may_join(file: ModelFile) -> bool:
+    """Whether exits may draft without being asked for, should passes take long enough."""
+    spec = file.spec
+    can_leave = not spec.recurrent and spec.per_layer_embedding is None and spec.num_layers > 1
+    # What a partial pass of a mixture spares was never measured.
+    can_leave = can_leave and not any(isinstance(layer.ffn, Moe) for layer in spec.layers)
+    return can_leave and file.format == "gguf" and file.size_bytes >= _JOIN_BYTES
 
 
 def exit_layer(file: ModelFile) -> int:

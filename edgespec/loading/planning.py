@@ -47,6 +47,13 @@ class Planning:
     """Whether the plan is to compare every backend that can run the model."""
     _now: MemorySnapshot = field(default_factory=snapshot)
 
+    def drafters_on(self, backend: str) -> tuple[str, ...]:
+        """Who drafts on a backend: early exits that nobody asked for do so on the native one."""
+        joins = self.options.drafters == "auto" and backend == "native"
+        if joins and model_drafters.may_join(self.file):
+            return tuple(dict.fromkeys((*self.drafters, model_drafters.EARLY_EXIT)))
+        return self.drafters
+
     def plan(self) -> Plan:
         """The plan to carry out; raises what `load` raises before it loads."""
         devices = self._devices()
@@ -108,7 +115,7 @@ class Planning:
         with backends.survey(name, self.file, devices, mapped=asked and first is not None) as ask:
             planned = partial(self._made, name, ask)
             if first is None or ask is None:
-                return planned(self.drafters, self.draft_model, to_draft)
+                return planned(self.drafters_on(name), self.draft_model, to_draft)
             return with_first_layers(self.drafters, first, ask, planned)
 
     def _made(
@@ -154,7 +161,7 @@ class Planning:
         """Whether all that a session on a backend needs is compiled."""
         apart = backends.compiled_apart(name, self.options.kv_type)
         kinds = compiled_for(self.file, name, self.adapter)
-        drafters = self.drafters or BUILT_IN_DRAFTERS
+        drafters = self.drafters_on(name) or BUILT_IN_DRAFTERS
         ready = kernels_are_cached(name, kinds, drafters, apart)
         return ready and (self.draft_model is None or self.draft_model.is_ready)
 

@@ -108,6 +108,7 @@ def warm_up_drafter(name: str) -> None:
     from edgespec.drafting.market.market import Market
     from edgespec.drafting.registry import make_drafter
     from edgespec.drafting.tree import StepOutcome, TopTokens
+    from edgespec.engine.burst import Burst
     from edgespec.memory.plan.sizing import MODEL_DRAFTERS
     from edgespec.verification.match import Verifier
     from edgespec.verification.sampling import SamplingParams
@@ -141,6 +142,8 @@ def warm_up_drafter(name: str) -> None:
         market.extend(tokens)
         text += tokens
         controller.observe(prospects, [outcome], 1.0, 0.1)
+    controller.rest(1.0)
+    Burst(controller).warm_up(market, Verifier(16, sampling, 1))
 
 
 def _give_back_regularly() -> None:

@@ -7,6 +7,9 @@ import os
 from pathlib import Path
 
 from edgespec.errors import ModelFileError
+from edgespec.models.hub.kept import find_kept
+from edgespec.models.hub.names import own_names, recommended, reference_of
+from edgespec.models.hub.reference import HubReference
 
 BUNDLED = {
     "edgespec-tiny": "edgespec-tiny-q8_0.gguf",
@@ -14,13 +17,25 @@ BUNDLED = {
 }
 DEFAULT = "edgespec-tiny"
 
+
+class NotPulledError(ModelFileError):
+    """The model is on a hub, as far as its name says, and was not downloaded yet."""
+
+    def __init__(self, name: str, reference: HubReference) -> None:
+        super().__init__(
+            f"the model {name} is not on this machine; download it with `edgespec pull {name}`"
+        )
+        self.reference = reference
+
+
 _FOLDER = Path(__file__).parent / "bundled"
 
 
 def resolve(name_or_path: str | os.PathLike[str] | None = None) -> Path:
-    """The file of a bundled model or of a path; None is the default model.
+    """The file of a path, a bundled model or a downloaded one; None is the default model.
 
-    An existing path wins over a bundled name. Raises ModelFileError with the nearest names.
+    An existing path wins over a name. Raises ModelFileError with the nearest names, NotPulledError
+    for a model that has to be downloaded first.
     """
     if name_or_path is None:
         name_or_path = DEFAULT
@@ -29,7 +44,7 @@ def resolve(name_or_path: str | os.PathLike[str] | None = None) -> Path:
         return path
     name = str(name_or_path)
     if name not in BUNDLED:
-        raise ModelFileError(_unknown(name))
+        return _downloaded(name)
     bundled = _FOLDER / BUNDLED[name]
     if not bundled.exists():
         raise ModelFileError(
@@ -39,11 +54,22 @@ def resolve(name_or_path: str | os.PathLike[str] | None = None) -> Path:
     return bundled
 
 
+def _downloaded(name: str) -> Path:
+    reference = reference_of(name)
+    if reference is None:
+        raise ModelFileError(_unknown(name))
+    found = find_kept(reference)
+    if found is None:
+        raise NotPulledError(name, reference)
+    return found
+
+
 def _unknown(name: str) -> str:
     here = sorted(path.name for path in Path().glob("*.gguf"))
-    near = difflib.get_close_matches(name, [*BUNDLED, *here], n=3, cutoff=0.5)
+    known = [*BUNDLED, *here, *own_names(), *(one.name for one in recommended())]
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if near:
         hint = f"did you mean {' or '.join(near)}?"
     else:
-        hint = f"give the path of a .gguf file, or one of the bundled models: {', '.join(BUNDLED)}"
-    return f"cannot find the model {name!r}: there is no file or bundled model of that name; {hint}"
+        hint = "give the path of a .gguf file, or a name that `edgespec list` shows"
+    return f"cannot find the model {name!r}: there is no file or model of that name; {hint}"

@@ -106,6 +106,7 @@ else:
 
 int32_rows, float64_rows, int64_rows = (viewer(k, 2) for k in (np.int32, np.float64, np.int64))
 """The array of two axes that the words from an index of a table on describe."""
+float32_rows = viewer(np.float32, 2)
 int32_line, float64_line, int64_line = (viewer(k, 1) for k in (np.int32, np.float64, np.int64))
 int16_line, float32_line, uint8_line = (viewer(k, 1) for k in (np.int16, np.float32, np.uint8))
 """The array of one axis."""

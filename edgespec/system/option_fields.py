@@ -1,32 +1,27 @@
 """Options as dataclasses: each is spelled out once, with its help, and read from there.
 
-A field of a frozen dataclass is `Annotated` with an `Option`. `takes` turns such a class into the
-keywords of a Python function, `edgespec.terminal.parameters` into options of a command.
+A field of a frozen dataclass is `Annotated` with an `Option`. `takes` and `spells` turn such a
+class into the keywords of a function, `edgespec.terminal.parameters` into options of a command.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, Field, dataclass, fields
-from typing import (
-    Any,
-    Concatenate,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    cast,
-    get_args,
-    get_type_hints,
-    overload,
-)
+from difflib import get_close_matches
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from edgespec.errors import OptionError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-A = TypeVar("A")
-B = TypeVar("B")
 OptionsT = TypeVar("OptionsT")
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,52 +68,95 @@ def changed(options: Any) -> dict[str, Any]:
     return {name: value for name, (value, default) in values.items() if value != default}
 
 
-class Taking(Protocol[P, OptionsT]):  # type: ignore[misc]
-    """Makes a function's last positional parameter, its options, the keywords of a caller."""
-
-    @overload
-    def __call__(self, function: Callable[[OptionsT], R]) -> Callable[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[[A, OptionsT], R]) -> Callable[Concatenate[A, P], R]: ...
-    @overload
-    def __call__(
-        self, function: Callable[[A, B, OptionsT], R]
-    ) -> Callable[Concatenate[A, B, P], R]: ...
-    @overload
-    def __call__(self, function: Callable[..., R]) -> Callable[..., R]: ...
-    def __call__(self, function: Callable[..., R]) -> Callable[..., R]: ...
+def check_types(options: Any) -> None:
+    """Raise OptionError for an option whose value is of another type than its field's."""
+    for name, (_, type_, _) in options_of(options.__class__).items():
+        value, members = getattr(options, name), _members(type_)
+        if not any(_fits(value, member) for member in members):
+            words = [_WORDS.get(get_origin(one) or one, str(one)) for one in members]
+            raise OptionError(f"{name} is {value!r}, which is not {' or '.join(words)}")
 
 
-def takes(kind: Callable[P, OptionsT]) -> Taking[P, OptionsT]:
-    """A decorator for a function with a parameter `options` of a dataclass: callers give its fields
-    as keywords, and see them in the signature and, one line each, in the docstring.
+_WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "a text",
+    NoneType: "None",
+    Mapping: "a dictionary",
+    Sequence: "a list",
+    os.PathLike: "a path",
+    Callable: "a function",
+}
 
-    The function's other parameters stay as they are; an unknown keyword is a TypeError.
+
+def _members(type_: Any) -> tuple[Any, ...]:
+    return get_args(type_) if isinstance(type_, UnionType) else (type_,)
+
+
+def _fits(value: Any, type_: Any) -> bool:
+    kind = get_origin(type_) or type_
+    if kind in (int, float):
+        number = Integral if kind is int else Real
+        return isinstance(value, number) and not isinstance(value, bool)
+    if kind is Sequence:
+        return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
+    return kind is Any or not isinstance(kind, type) or isinstance(value, kind)
+
+
+def made(kind: type[OptionsT], function: str, keywords: Mapping[str, Any]) -> OptionsT:
+    """The options that keywords give; raises TypeError for a name that is none, as Python does."""
+    known = [field.name for field in fields(cast(Any, kind))]
+    for name in keywords:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
+    return kind(**keywords)
+
+
+def spells(kind: type) -> Callable[[FunctionT], FunctionT]:
+    """A decorator for a function with `**options: Unpack[...]`: its signature and its docstring
+    spell the options of a dataclass out.
     """
-    names = frozenset(field.name for field in fields(cast(Any, kind)))
 
-    def decorate(function: Callable[..., R]) -> Callable[..., R]:
+    def decorate(function: FunctionT) -> FunctionT:
         own = inspect.signature(function)
-        num_leading = list(own.parameters).index("options")
+        merged = [*_merged(own.parameters, kind)]
+        merged.sort(key=lambda parameter: parameter.kind)  # stable: keywords go last
+        known: Any = function
+        known.__signature__ = own.replace(parameters=merged)
+        known.__doc__ = f"{inspect.getdoc(function) or ''}\n\n{_lines(kind)}"
+        return function
+
+    return decorate
+
+
+def takes(kind: Callable[P, OptionsT]) -> Callable[[Callable[[OptionsT], R]], Callable[P, R]]:
+    """A decorator for a function of one parameter `options`, a dataclass: callers give its fields,
+    and see them in the signature and, one line each, in the docstring.
+    """
+    own: Any = kind
+
+    def decorate(function: Callable[[OptionsT], R]) -> Callable[P, R]:
+        accepted = inspect.signature(own)
+        leading = [name for name, one in accepted.parameters.items() if one.kind < one.KEYWORD_ONLY]
 
         @functools.wraps(function)
-        def called(*leading: Any, **keywords: Any) -> R:
-            given = {name: keywords.pop(name) for name in names & keywords.keys()}
-            options = cast(Any, kind)(*leading[num_leading:], **given)
-            return function(*leading[:num_leading], options=options, **keywords)
+        def called(*values: P.args, **keywords: P.kwargs) -> R:
+            if len(values) > len(leading):
+                raise TypeError(
+                    f"{function.__name__}() takes {len(leading)} positional arguments but "
+                    f"{len(values)} were given"
+                )
+            given = dict(zip(leading, values, strict=False))
+            return function(made(own, function.__name__, {**keywords, **given}))
 
-        merged = [*_merged(own.parameters, cast(type, kind))]
-        merged.sort(key=lambda parameter: parameter.kind)  # stable: keywords go last
-        called.__signature__ = own.replace(parameters=merged)  # type: ignore[attr-defined]
-        called.__doc__ = f"{inspect.getdoc(function) or ''}\n\n{_lines(cast(type, kind))}"
+        shown: Any = called
+        spells(own)(shown)
         return called
 
-    return cast("Taking[P, OptionsT]", decorate)
-
-
-def takes_also(kind: Callable[..., Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """`takes` for a function with keywords of its own, which type checkers cannot follow."""
-    return takes(kind)
+    return decorate
 
 
 def _merged(own: Any, kind: type) -> Iterator[inspect.Parameter]:

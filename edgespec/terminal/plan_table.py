@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from edgespec.models.registry import resolve
+from edgespec.models.registry import NotPulledError, resolve
 from edgespec.system.size import format_size
 from edgespec.terminal.grid import bar, grid, wide_console
 from edgespec.terminal.text_io import printable
@@ -21,7 +21,7 @@ def print_plan(plan: Plan, model: str | os.PathLike[str] | None) -> None:
     """The settings, a bar for each part of the memory, and the reason for each choice."""
     console = wide_console()
     settings, *_ = plan.explain().splitlines()
-    console.print(Text(f"{printable(resolve(model).name)}", style="bold"))
+    console.print(Text(printable(_name(model)), style="bold"))
     console.print(Text(settings))
     console.print()
     whole = plan.budget_bytes if plan.planned_bytes * 4 >= plan.budget_bytes else plan.planned_bytes
@@ -48,6 +48,13 @@ def print_plan(plan: Plan, model: str | os.PathLike[str] | None) -> None:
         console.print()
         console.print(Text("What changing one setting would give:"))
         console.print(_alternatives(plan))
+
+
+def _name(model: str | os.PathLike[str] | None) -> str:
+    try:
+        return resolve(model).name
+    except NotPulledError as missing:
+        return f"{missing.reference} (not downloaded)"
 
 
 def _candidates(plan: Plan) -> Table:

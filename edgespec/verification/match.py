@@ -140,6 +140,19 @@ class Verifier:
         )
 
     @property
+    def window(self) -> int:
+        """How many of the text's last tokens `verify` looks at."""
+        return self.params.repetition_window
+
+    @property
+    def words(
+        self,
+    ) -> tuple[Settings, tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]]:
+        """What `walk` takes of settings, and its scratch but for the path."""
+        window, _, block_max, heap = self._scratch
+        return self._settings, (window, block_max, heap)
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of the scratch buffers."""
         found = 0 if self._found is None else self._found.nbytes

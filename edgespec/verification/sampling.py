@@ -40,19 +40,21 @@ class SamplingParams:
     seed: int = field(default_factory=random_seed)
 
     def __post_init__(self) -> None:
-        _check("temperature", self.temperature, 0.0, MAX_TEMPERATURE, "0 is greedy, 0.8 is usual")
-        _check_int("top_k", self.top_k, 0, 2**31 - 1, "0 turns it off, 40 is usual")
-        _check("top_p", self.top_p, 0.0, 1.0, "1 turns it off, 0.95 is usual")
-        _check("min_p", self.min_p, 0.0, 1.0, "0 turns it off, 0.05 is usual")
-        _check(
+        check_number(
+            "temperature", self.temperature, 0.0, MAX_TEMPERATURE, "0 is greedy, 0.8 is usual"
+        )
+        check_whole("top_k", self.top_k, 0, 2**31 - 1, "0 turns it off, 40 is usual")
+        check_number("top_p", self.top_p, 0.0, 1.0, "1 turns it off, 0.95 is usual")
+        check_number("min_p", self.min_p, 0.0, 1.0, "0 turns it off, 0.05 is usual")
+        check_number(
             "repetition_penalty", self.repetition_penalty, 0.0, MAX_REPETITION_PENALTY, "1 is off"
         )
         if self.repetition_penalty == 0.0:
             raise OptionError("repetition_penalty is 0, which no logit survives; 1 turns it off")
-        _check_int(
+        check_whole(
             "repetition_window", self.repetition_window, 0, MAX_REPETITION_WINDOW, "64 is usual"
         )
-        _check_int("seed", self.seed, 0, 2**64 - 1, "any whole number in that range will do")
+        check_whole("seed", self.seed, 0, 2**64 - 1, "any whole number in that range will do")
 
     @property
     def greedy(self) -> bool:
@@ -60,7 +62,8 @@ class SamplingParams:
         return self.temperature == 0.0
 
 
-def _check(name: str, value: float, low: float, high: float, hint: str) -> None:
+def check_number(name: str, value: float, low: float, high: float, hint: str) -> None:
+    """Raise OptionError for what is no number, or lies outside."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise OptionError(
             f"{name} must be a number from {low:g} to {high:g}, not {value!r}; {hint}"
@@ -69,7 +72,8 @@ def _check(name: str, value: float, low: float, high: float, hint: str) -> None:
         raise OptionError(f"{name} is {value:g}, but must lie in {low:g} to {high:g}; {hint}")
 
 
-def _check_int(name: str, value: int, low: int, high: int, hint: str) -> None:
+def check_whole(name: str, value: int, low: int, high: int, hint: str) -> None:
+    """Raise OptionError for what is no whole number, or lies outside."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise OptionError(
             f"{name} must be a whole number from {low} to {high}, not {value!r}; {hint}"

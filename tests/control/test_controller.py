@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from edgespec.control import accounts
 from edgespec.control.controller import START_PASSES, Controller
 from edgespec.control.cost_curve import CostCurve
 from edgespec.control.node_choice import NodeChoice
@@ -181,7 +182,7 @@ def test_a_reply_does_not_risk_what_earlier_ones_gained(
     simulation = Simulation(curve, draft_s=draft_s)
     for _ in range(200):
         simulation.step(0.97)
-    assert simulation.controller._account_s > 10.0
+    assert simulation.controller.numbers[accounts.ACCOUNT_S] > 10.0
     simulation.controller.begin()
     before = simulation.clock, simulation.tokens
     for _ in range(60):
@@ -195,15 +196,15 @@ def test_a_look_that_was_held_up_does_not_silence_those_to_come() -> None:
     for _ in range(300):
         simulation.step(0.0)
     controller = simulation.controller
-    assert controller._account_s < controller._draft_s
-    before = controller._probe_s
+    assert controller.numbers[accounts.ACCOUNT_S] < controller.numbers[accounts.DRAFT_S]
+    before = controller.numbers[accounts.PROBE_S]
     prospects = Prospects()
     controller.draft_room(prospects, 15)
     prospects.asked = True
     controller.choose([prospects], [chain(15)], 2.0)
     outcome = StepOutcome(DraftTree.root(1), [0], WRONG, [WRONG])
     controller.observe([prospects], [outcome], 1.0, 2.0)
-    assert controller._probe_s > before - 0.6
+    assert controller.numbers[accounts.PROBE_S] > before - 0.6
 
 
 @pytest.mark.parametrize("draft_s", [0.001, 0.01])
@@ -237,7 +238,7 @@ def test_costly_drafts_are_asked_for_less_often_while_they_are_wrong() -> None:
         controller.choose([prospects], [chain(15)], 0.05)
         root = DraftTree.root(1)
         controller.observe([prospects], [StepOutcome(root, [0], WRONG, [WRONG])], 1.0, 0.05)
-    assert asked < 15
+    assert asked * 0.05 < accounts.EARNED_BEFORE + 300 * 2 * accounts.PROBE_ALLOWANCE
 
 
 @pytest.mark.parametrize(("study_s", "least", "most"), [(0.0005, 95, 100), (0.05, 2, 12)])

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgespec.control import accounts
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
 from edgespec.control.node_choice import MARGIN
@@ -83,7 +84,7 @@ def test_no_other_shares_promise_more(
     draft_s = data.draw(st.sampled_from([0.0, 0.1]))
     curve = CostCurve(steepness, 16)
     controller = Controller(curve, most)
-    controller._account_s = 100.0
+    controller.numbers[accounts.ACCOUNT_S] = 100.0
     limited = [tree.take(1 + limit) for tree, limit in zip(trees, limits, strict=True)]
     counts = controller.choose([Prospects() for _ in trees], limited, draft_s)
     assert sum(counts) + len(trees) <= most
@@ -174,7 +175,7 @@ def test_drafting_that_is_costly_is_asked_where_it_is_right() -> None:
     asked = np.zeros(2, np.int64)
     for _ in range(1000):
         simulation.step()
-        asked += [one.wait == 0 for one in simulation.prospects]
+        asked += [one.numbers[accounts.WAIT] == 0 for one in simulation.prospects]
     assert asked[1] > 4 * asked[0]
     assert simulation.speedup > 1.2
 

@@ -52,13 +52,20 @@ def test_two_chats_take_turns(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "throw"])
-def test_an_interrupted_reply_stays_as_far_as_it_was_written(engine: Engine, how: str) -> None:
+def test_an_interrupted_reply_stays_as_far_as_it_was_written(
+    engine: Engine, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
     chat = engine.chat()
     stream = chat.stream("hello", max_tokens=100, seed=1, ignore_eos=True)
     written = next(stream) + next(stream)
     if how == "throw":
-        with pytest.raises(KeyboardInterrupt):
-            stream._pieces.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(engine.scheduler.watch, "check", interrupt)
+            for _ in stream:
+                pass
     else:
         stream.close()
     assert chat.messages[-1]["role"] == "assistant"

@@ -114,14 +114,21 @@ def test_only_what_is_new_is_prefilled(engine: Engine) -> None:
 
 @pytest.mark.parametrize("how", ["close", "forget", "throw"])
 @pytest.mark.parametrize("after", [0, 1, 5])
-def test_a_reply_that_is_left_leaves_the_engine_whole(engine: Engine, how: str, after: int) -> None:
+def test_a_reply_that_is_left_leaves_the_engine_whole(
+    engine: Engine, how: str, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
     expected = write(engine)
     stream = engine.stream(PROMPT, max_tokens=200, seed=1, ignore_eos=True)
     for _ in range(after):
         next(stream)
     if how == "throw":
-        with pytest.raises(KeyboardInterrupt):
-            stream._pieces.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(engine.scheduler.watch, "check", interrupt)
+            while True:
+                next(stream)
     elif how == "close":
         stream.close()
     if after and how != "forget":
@@ -175,13 +182,16 @@ def test_an_interrupt_of_the_prefill_leaves_the_engine_whole(
     assert write(engine, "word " * 100) == expected
 
 
-def test_one_reply_at_a_time(engine: Engine) -> None:
+def test_a_second_reply_waits_for_the_first(engine: Engine) -> None:
+    """In one thread too: who reads the second has the first written to its end."""
+    expected = write(engine, max_tokens=50)
     stream = engine.stream(PROMPT, max_tokens=50, seed=1, ignore_eos=True)
     next(stream)
-    with pytest.raises(EdgeSpecError, match="still being written"):
-        write(engine)
-    stream.close()
-    write(engine)
+    assert write(engine) == expected[:24]
+    assert stream.generation.stats is not None
+    for _ in stream:
+        pass
+    assert stream.reply.token_ids == expected
 
 
 def test_a_stream_that_was_never_read_blocks_nothing(engine: Engine) -> None:

@@ -114,7 +114,7 @@ def test_the_one_idle_longest_is_spilled_and_comes_back(name: str, spill: Path) 
         assert again.stats.spilled_tokens and not again.stats.notes
         _check_budget(engine)
         for talk in talks:
-            engine.scheduler.forget(talk)
+            engine.line.forget(talk)
         assert not list(spill.iterdir())
     assert [firsts[0].token_ids, again.token_ids] == _alone(name, turns[0])
 

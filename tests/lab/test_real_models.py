@@ -94,10 +94,8 @@ def test_what_fails_is_a_sentence_and_not_the_end(published: RealModels) -> None
     assert found.returncode == 1
     problems = [" ".join(model["problems"]) for model in published.models()]
     assert "cannot list random/nowhere-GGUF" in problems[0]
-    assert problems[1] == (
-        "random/llama-GGUF has no file of the name *Q8_0.gguf; it has llama-F16.gguf"
-    )
-    assert "has 2 models of the name *.gguf; it has qwen3-F16.gguf, qwen3-Q4.gguf" in problems[2]
+    assert "random/llama-GGUF has no model called *Q8_0.gguf; choose with" in problems[1]
+    assert "has 2 models called *.gguf" in problems[2]
     assert "sent other bytes of gemma3-F16.gguf than it lists" in problems[3]
     assert problems[4].startswith("file: ") and "lfm2-F16.gguf" in problems[4]
     assert "the file's architecture is llama" in problems[5]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.control.accounts import WAIT
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
 from edgespec.control.prospects import Prospects
@@ -68,6 +69,8 @@ class Boundless(CostlyAccount):
 class Eager(Controller):
     """Verifies every draft it can get, whether it pays or not."""
 
+    is_compiled = False
+
     def __init__(self, max_nodes: int) -> None:
         super().__init__(CostCurve({1: 1.0, max(max_nodes, 2): 1.0}), max_nodes)
         self.most = max_nodes - 1
@@ -81,7 +84,7 @@ class Eager(Controller):
         free: bool = True,
         costly: bool = False,
     ) -> int:
-        prospects.asked, prospects.wait = True, 0
+        prospects.asked, prospects.numbers[WAIT] = True, 0.0
         return min(self.most, limit)
 
     def choose(
@@ -103,6 +106,7 @@ class Eager(Controller):
         draft_s: float = 0.0,
         study_s: float = 0.0,
         costly: Sequence[CostlyStep] = (),
+        experts: int = 0,
     ) -> None:
         """Nothing is learnt."""
 

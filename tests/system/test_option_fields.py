@@ -6,17 +6,28 @@ import inspect
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
 
+import numpy as np
 import pytest
 
 import edgespec
 from edgespec import cli
-from edgespec.engine.reply_options import ReplyOptions
+from edgespec.engine.reply_options import ReplyKeywords, ReplyOptions
+from edgespec.errors import OptionError
 from edgespec.loading.load_options import LoadOptions
-from edgespec.system.option_fields import Option, changed, options_of, takes
+from edgespec.system.option_fields import (
+    Option,
+    changed,
+    check_types,
+    made,
+    options_of,
+    spells,
+    takes,
+)
 from edgespec.terminal.parameters import expand
-from tests.support.command_line import environment
+from tests.support.command_line import ROOT, environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,35 +38,75 @@ class Tea:
     host: Annotated[str, Option("Who.", shell=False)] = "me"
 
 
+@takes(Tea)
+def brewed(options: Tea) -> Tea:
+    """Brew."""
+    return options
+
+
 class Pot:
-    @takes(Tea)
-    def pour(self, guest: str, options: Tea, *, again: bool = False) -> tuple[str, Tea, bool]:
+    @spells(Tea)
+    def pour(self, guest: str, *, again: bool = False, **options: Any) -> tuple[str, Tea, bool]:
         """Pour."""
-        return guest, options, again
+        return guest, made(Tea, "pour", options), again
 
 
 def test_a_function_takes_the_fields_as_keywords() -> None:
     assert Pot().pour("you", cups=2, again=True) == ("you", Tea(cups=2), True)
     assert Pot().pour(guest="you") == ("you", Tea(), False)
+    assert brewed(cups=3) == Tea(cups=3)
     shown = str(inspect.signature(Pot.pour))
-    assert shown.startswith("(self, guest: 'str', *, cups: int = 1, leaf: str | None = None, ")
-    assert Pot.pour.__doc__ is not None
-    assert Pot.pour.__doc__.startswith("Pour.\n\ncups: How many.\nleaf: Which.\n")
+    assert shown.startswith("(self, guest: 'str', *, again: 'bool' = False, cups: int = 1, leaf: ")
+    for function in (Pot.pour, brewed):
+        assert function.__doc__ is not None
+        assert "\n\ncups: How many.\nleaf: Which.\n" in function.__doc__
+
+
+def test_a_wrong_name_is_a_type_error_with_the_right_one() -> None:
+    for function in (Pot().pour, brewed):
+        with pytest.raises(TypeError, match="argument 'cup'; did you mean 'cups'?"):
+            function(**{"guest": "you"} if function is not brewed else {}, cup=1)
+    with pytest.raises(TypeError, match="takes 0 positional arguments but 1 were given"):
+        brewed(3)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(
-    ("leading", "keywords", "words"),
+    ("wrong", "words"),
     [
-        (("you",), {"cup": 1}, "pour.* got an unexpected keyword argument 'cup'"),
-        ((), {"cups": 1}, "missing 1 required positional argument: 'guest'"),
-        (("you", 3), {}, "positional argument"),
+        ({"cups": "5"}, "cups is '5', which is not a whole number"),
+        ({"cups": 2.0}, "cups is 2.0, which is not a whole number"),
+        ({"cups": True}, "cups is True, which is not a whole number"),
+        ({"leaf": b"oolong"}, "leaf is b'oolong', which is not a text or None"),
+        ({"hot": 1}, "hot is 1, which is not True or False"),
     ],
 )
-def test_a_wrong_call_is_a_type_error(
-    leading: tuple[object, ...], keywords: dict[str, object], words: str
-) -> None:
-    with pytest.raises(TypeError, match=words):
-        Pot().pour(*leading, **keywords)
+def test_a_value_of_another_type_is_refused(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        check_types(Tea(**wrong))
+    check_types(Tea(cups=np.int64(3)))  # type: ignore[arg-type]
+
+
+def test_keywords_for_type_checkers_are_those_of_the_dataclass() -> None:
+    known = get_type_hints(ReplyKeywords)
+    assert known == {name: type_ for name, (_, type_, _) in options_of(ReplyOptions).items()}
+    assert list(known) == list(options_of(ReplyOptions))
+
+
+def test_mypy_knows_the_options(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import edgespec\n"
+        "with edgespec.load(memory='1GiB') as engine:\n"
+        "    engine.generate('hello', temperature=1.0)\n"
+        "    engine.generate('hello', temprature=1.0)\n"
+        "    engine.stream_batch(['hello'], temprature=1.0)\n"
+        "    engine.chat().send('hello', seed='5')\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--follow-imports=silent", str(program)]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    lines = [line for line in found.stdout.splitlines() if "error" in line]
+    assert [int(line.split(".py:")[1].split(":")[0]) for line in lines[:3]] == [4, 5, 6], lines
+    assert len(lines) == 4  # the last is their number
 
 
 def test_what_is_at_its_default_need_not_be_said() -> None:

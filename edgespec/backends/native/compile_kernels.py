@@ -8,7 +8,7 @@ from contextlib import closing
 import numpy as np
 
 from edgespec.backends.native.code_parts import CodePart, Compiled
-from edgespec.backends.native.kernels import early_nodes, table
+from edgespec.backends.native.kernels import early_nodes, table, whole_pass
 from edgespec.backends.native.kernels.attention import grouped_query
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.kv import places
@@ -40,6 +40,7 @@ def warm_up(kinds: Iterable[Compiled], kv_type: str = "f16") -> None:
     for entry in (
         *(norm.norm, multiply.multiply, multiply.logits, gated.gated, angles.angles),
         *(project.project, attend.attend, attend.finish),
+        *(whole_pass.forward, whole_pass.commit),
     ):
         address_of(entry)
     places.move_kv(empty, 0, 0, 0, 0)

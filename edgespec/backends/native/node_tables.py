@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,13 @@ class NodeTables:
             c[table.NODES] = self._nodes.ctypes.data
             c[table.EXTRA] = self._extra.ctypes.data
             c[table.PARTS] = own.ctypes.data
+
+    @property
+    def of_one(self) -> tuple[NDArray[Any], ...]:
+        """For a kernel that describes a pass over one sequence of the first shape: nodes, room for
+        ancestors, parts, slots in order.
+        """
+        return self._nodes, self._extra, self._parts[0], self.in_order
 
     def describe(self, tables: Sequence[NDArray[np.int64]], parts: Sequence[NodeRows]) -> None:
         """Fill the arrays from a pass, and enter the number of its parts in the shapes' tables."""

@@ -31,7 +31,17 @@ from edgespec.backends.native.shape_tables import ShapeTables
 from edgespec.backends.native.shapes import shapes_of
 from edgespec.backends.native.team import Team
 from edgespec.backends.native.weights import TYPE_CODES, Weights
-from edgespec.backends.passes import TILE, Capabilities, Logits, Pass, Progress, Rows, TokenTree
+from edgespec.backends.native.whole_passes import WholePasses
+from edgespec.backends.passes import (
+    TILE,
+    Capabilities,
+    CompiledPass,
+    Logits,
+    Pass,
+    Progress,
+    Rows,
+    TokenTree,
+)
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import UnsupportedModelError
 from edgespec.memory.plan.footprint import ADAPTER_ITEM
@@ -40,6 +50,7 @@ from edgespec.memory.plan.state_layout import CHECKPOINT_EVERY
 from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
 from edgespec.system.disk_cache import code_key
+from edgespec.system.jit import SOURCE
 
 _NOTHING = (0, 0)
 """As a range of stages."""
@@ -113,6 +124,16 @@ class NativeTarget(EarlyExits):
         self.limit_threads(None)
         self._num_logits = spec.vocab_size
         """Of the last pass."""
+        self._whole_passes = WholePasses(
+            self._table,
+            self._nodes,
+            self._scratch,
+            self._program,
+            self._weights.embedding,
+            spec.embedding_scale,
+            self._tiles_for,
+            plan.max_nodes,
+        )
 
     @property
     def prefill_chunk(self) -> int:
@@ -143,6 +164,7 @@ class NativeTarget(EarlyExits):
                 self._scratch.attention_bytes
                 + self._nodes.size_bytes
                 + self._early.rows.nbytes
+                + self._whole_passes.size_bytes
                 + (0 if self._recurrent is None else self._recurrent.scratch_bytes)
                 + (self._experts.scratch.size_bytes if self._experts else 0)
             ),
@@ -238,10 +260,7 @@ class NativeTarget(EarlyExits):
         """
         count = num_rows if rows == "all" else int(rows == "last")
         self._num_logits = num_logits = num_logits or self.spec.vocab_size
-        if self._head_entered != (num_logits, adapted):
-            matrix = self._weights.head_place(num_logits)
-            self._head = self._program.choose_head(matrix, self._adapters.place(adapted))
-            self._head_entered = num_logits, adapted
+        self._choose_head(num_logits, adapted)
         at_once, threads = count == num_rows and num_layers > 0, self._pace.threads
         if num_layers > 0:
             starts = self._program.starts
@@ -254,6 +273,32 @@ class NativeTarget(EarlyExits):
             self._team.run((*_NOTHING, *self._head), count, num_rows - count, threads)
         return self._found(count, num_logits)
 
+    def compiled_pass(self, sequence: KvSequence, most_tokens: int) -> CompiledPass | None:
+        if self._kv.only is None or self._per_layer is not None or SOURCE == "python":
+            return None
+        if self._experts is not None:
+            return None  # what its passes read is to be known after each
+        self.check(sequence, np.zeros(0, np.int32))
+        sequence.early = None
+        sequence.state.reserve(sequence.length, sequence.length + most_tokens)
+        self._choose_head(self.spec.vocab_size, None)
+        self._tiles_entered = 0
+        self._team.gather()
+        threads = min(self._pace.threads, self._team.size)
+        return self._whole_passes.over(sequence.state.addresses, self._head, threads)
+
+    def compiled_passes(self, sequence: KvSequence, num_tokens: int, seconds: float) -> None:
+        super().compiled_passes(sequence, num_tokens, seconds)
+        if seconds:
+            self._pace.observe(1, seconds)
+
+    def _choose_head(self, num_logits: int, adapted: int | None) -> None:
+        """Let the head's stages say so many logits, through a layer's adapter if one is named."""
+        if self._head_entered != (num_logits, adapted):
+            matrix = self._weights.head_place(num_logits)
+            self._head = self._program.choose_head(matrix, self._adapters.place(adapted))
+            self._head_entered = num_logits, adapted
+
     def _found(self, count: int, num_logits: int) -> Pass:
         """What lies in the scratch arrays after a pass: always in the same place, so views of it
         are made once.
@@ -263,7 +308,7 @@ class NativeTarget(EarlyExits):
             scratch, num_tiles = self._scratch, -(-num_logits // TILE)
             views = scratch.logits[:count, :num_logits], scratch.maxima[:count, :num_tiles]
             self._views[count, num_logits] = views
-        return Pass(*views)
+        return Pass(*views, experts=0 if self._experts is None else int(self._experts.read.sum()))
 
     def _choose_tiles(self, num_nodes: int) -> None:
         """Enter the tile functions for this many nodes in the table."""
@@ -309,6 +354,7 @@ class NativeTarget(EarlyExits):
             self._nodes,
             self._early,
             self._adapters,
+            self._whole_passes,
         )
 
     def _snapshot(self, sequence: KvSequence) -> Snapshot:

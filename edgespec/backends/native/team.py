@@ -41,10 +41,14 @@ class Team:
         self, stages: tuple[int, int, int, int], num_rows: int, first_row: int, threads: int
     ) -> None:
         """One pass on the first `threads` of the team; see `forward.run`."""
-        if self._process != os.getpid():  # threads do not survive a fork
+        self.gather()
+        forward.run(self._table, *stages, num_rows, first_row, min(threads, self.size))
+
+    def gather(self) -> None:
+        """Start the other threads anew in a process that was forked: they do not survive that."""
+        if self._process != os.getpid():
             self._end.detach()
             self._end = self._gather()
-        forward.run(self._table, *stages, num_rows, first_row, min(threads, self.size))
 
     def close(self) -> None:
         """End the other threads."""

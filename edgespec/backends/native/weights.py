@@ -43,7 +43,6 @@ class PackedMatrix:
     weights: NDArray[np.uint8]
     scales: NDArray[np.uint8]
     _places: tuple[int, int, int, int] = field(init=False)
-    """Addresses of weights and scales, and bytes of both in a tile."""
     _fields: tuple[Any, ...] = field(init=False)
     """The format's layout as a plain tuple."""
 
@@ -59,6 +58,11 @@ class PackedMatrix:
         num_tiles = -(-num_rows // TILE_ROWS)
         weights, scales = (_aligned(num_tiles * size) for size in form.tile_bytes(num_columns))
         return cls(form, num_rows, num_columns, weights, scales)
+
+    @property
+    def places(self) -> tuple[int, int, int, int]:
+        """Addresses of weights and scales, and bytes of both in a tile."""
+        return self._places
 
     @property
     def size_bytes(self) -> int:

@@ -5,6 +5,10 @@ have been were the scores probabilities. Their ratio, drawn to one as a Gamma pr
 what a score is multiplied by: what is not yet known is believed, what was seen is known better, and
 scores keep their order inside a bucket. A drafter's score is a function of its match length, so
 score buckets are match-length buckets that also fit drafters without matches.
+
+Where several drafters propose, what one alone says is less likely than what it says on the whole:
+the others looked, and said something else. So its row counts nodes that nobody else proposed, and
+the rest are counted as agreed on (`merging.record_merged`).
 """
 
 from __future__ import annotations
@@ -75,9 +79,11 @@ def record_tree(
     p_accept: NDArray[np.float32],
     new_tokens: NDArray[np.int32],
     begin: int,
+    is_alone: bool,
 ) -> int:
-    """Count every node of a source's tree whose parent was right, verified or not; return how many
-    tokens were. The tree begins after the first `begin` of them, its root being right.
+    """How many tokens of a source's tree were right; if it `is_alone`, every node whose parent was
+    is counted, verified or not. The tree begins after the first `begin` new tokens, its root being
+    right.
     """
     node = 0
     for depth in range(begin + 1, len(new_tokens) + 1):
@@ -85,7 +91,8 @@ def record_tree(
         for child in range(node + 1, len(tokens)):
             if parents[child] == node:
                 hit = tokens[child] == new_tokens[depth - 1]
-                record(table, source, np.float64(p_accept[child]), depth, hit)
+                if is_alone:
+                    record(table, source, np.float64(p_accept[child]), depth, hit)
                 if hit:
                     follower = child
         if follower < 0:

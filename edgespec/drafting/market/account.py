@@ -27,6 +27,10 @@ that it has come to lose.
 """
 START = 4.0
 """What of them a reply may risk that has gained nothing itself."""
+TRIAL = 1.0
+"""The same two for a drafter that nobody asked for: a few proposals, and a percent or two of a
+short reply.
+"""
 LARGEST_BILL = 2.5
 """What a proposal counts as at most: compiling a kernel is no draft."""
 _SURE = (0.3, 0.7)
@@ -61,10 +65,22 @@ NOTHING_COSTLY = CostlyStep()
 class CostlyAccount:
     """A costly drafter's balance, and when it is worth asking; the market counts the steps."""
 
-    __slots__ = ("_bill", "_gains", "_mood", "_paid", "_silence", "_tries", "_until", "balance")
+    __slots__ = (
+        "_bill",
+        "_gains",
+        "_mood",
+        "_opening",
+        "_paid",
+        "_silence",
+        "_start",
+        "_tries",
+        "_until",
+        "balance",
+    )
 
-    def __init__(self) -> None:
-        self.balance = OPENING
+    def __init__(self, *, on_trial: bool = False) -> None:
+        self._opening, self._start = (TRIAL, TRIAL) if on_trial else (OPENING, START)
+        self.balance = self._opening
         self._bill = 0.0
         """A typical proposal's."""
         self._gains = [0.0] * (len(_SURE) + 2)
@@ -80,12 +96,12 @@ class CostlyAccount:
 
     def begin(self) -> None:
         """A reply begins."""
-        self.balance = min(self.balance, START)
+        self.balance = min(self.balance, self._start)
 
     def may_want(self, step: int) -> bool:
         """Whether to ask in this step may be worth it, however sure the others are."""
-        if self.balance < OPENING:
-            self.balance = min(self.balance + ALLOWANCE * (step - self._paid), OPENING)
+        if self.balance < self._opening:
+            self.balance = min(self.balance + ALLOWANCE * (step - self._paid), self._opening)
         self._paid = step
         return self.balance > self._bill and step >= min(self._until)
 

@@ -47,6 +47,7 @@ class Books:
         statistics: NDArray[np.float64],
         clock: Callable[[], float],
         compiled: bool,
+        on_trial: Sequence[str] = (),
     ) -> None:
         self.sources = [Source(drafter, number) for number, drafter in enumerate(drafters, 1)]
         self.costly = [source for source in self.sources if source.drafter.costly]
@@ -65,7 +66,7 @@ class Books:
         self._room = 0
         """Tokens that may come before a store that kernels write could be full."""
         for source in self.sources:
-            self._enter(source, compiled)
+            self._enter(source, compiled, source.drafter.name in on_trial)
         self.core.bind(LEDGER, self.ledger)
         self.core.bind(CREDIT, self._credit)
         self.core.bind(PENDING, self._pending_tokens)
@@ -73,11 +74,11 @@ class Books:
         self.merged = MergedTree(self.core, statistics)
         self.reserve(_FIRST_NODES)
 
-    def _enter(self, source: Source, compiled: bool) -> None:
+    def _enter(self, source: Source, compiled: bool, on_trial: bool) -> None:
         drafter, row = source.drafter, self.ledger[source.number - 1]
         row[FREE] = not drafter.costly
         if drafter.costly:
-            source.account = CostlyAccount()
+            source.account = CostlyAccount(on_trial=on_trial)
         elif compiled and isinstance(drafter, GrownDrafter) and drafter.callable_from_kernels:
             self.called.append(drafter)
             row[TABLE] = drafter.table.address
@@ -92,11 +93,24 @@ class Books:
 
     def write_new(self, tokens: Sequence[int] | NDArray[np.int32]) -> NDArray[np.int32]:
         """Put the tokens that came where kernels find them."""
-        if len(tokens) > len(self._new):
-            self._make_new_tokens(2 * len(tokens))
+        self.reserve_new(len(tokens))
         for place, token in enumerate(tokens):
             self._new[place] = token
         return self._new_tokens[: len(tokens)]
+
+    def reserve_new(self, num_tokens: int) -> None:
+        """Make room for so many tokens of a step."""
+        if num_tokens > len(self._new):
+            self._make_new_tokens(2 * num_tokens)
+
+    @property
+    def kernel_room(self) -> int:
+        """Tokens that may be appended to those that no store has read yet."""
+        return min(self._room, _MOST_PENDING - self.words[NUM_PENDING])
+
+    def appended(self, num_tokens: int) -> None:
+        """A kernel has appended so many."""
+        self._room -= num_tokens
 
     def reserve(self, max_nodes: int) -> None:
         """Make room for proposals of so many nodes besides the root."""

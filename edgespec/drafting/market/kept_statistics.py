@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from edgespec.drafting.market.acceptance import MOST_COUNTED, AcceptanceStatistics
 from edgespec.system.user_data import data_folder, write_private
 
-VERSION = 1
+VERSION = 2
 _HEAD = struct.Struct("<8s2I16s")
 _MAGIC = b"EDGESTAT"
 _DIGEST_BYTES = 16

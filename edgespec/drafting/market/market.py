@@ -50,10 +50,13 @@ class Market(Drafter):
         clock: Callable[[], float] = time.perf_counter,
         *,
         compiled: bool = True,
+        on_trial: Sequence[str] = (),
     ) -> None:
-        """Without `compiled` every drafter is asked by Python, which proposes the same."""
+        """Without `compiled` every drafter is asked by Python, which proposes the same. Costly ones
+        `on_trial` may lose less, as nobody asked for them.
+        """
         self.statistics = statistics or AcceptanceStatistics(MAX_SOURCES + 1)
-        self._books = books = Books(drafters, self.statistics.table, clock, compiled)
+        self._books = books = Books(drafters, self.statistics.table, clock, compiled, on_trial)
         self._sources, self._costly, self._merged = books.sources, books.costly, books.merged
         self._is_whole = len(books.called) == len(self._sources)
         """Whether nobody is left to be asked by Python."""
@@ -157,6 +160,31 @@ class Market(Drafter):
                 self._costly[0].spent_s += self._clock() - start - costly.seconds
         return found
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether a kernel may ask, tell and feed all sources by `compiled`."""
+        return self._is_whole and not self.wants_top
+
+    @property
+    def room(self) -> int:
+        """Tokens that a kernel may append before Python has to look after the stores."""
+        return self._books.kernel_room
+
+    def compiled(self, max_nodes: int) -> int:
+        """The address of the table that `step.draft` and `step.learn` take, with room for proposals
+        of so many nodes, root included.
+        """
+        if max_nodes > self._books.most_nodes:
+            self._books.reserve(max_nodes)
+        self._books.reserve_new(max_nodes)
+        return self._books.core.address
+
+    def wrote(self, num_tokens: int, num_steps: int, seconds: float) -> None:
+        """A kernel has appended so many tokens in so many steps; drafting took so long in all."""
+        self.step += num_steps
+        self._called_s += seconds
+        self._books.appended(num_tokens)
+
     def _ask(self, source: Source, max_nodes: int) -> None:
         """Merge a free source's proposal, if it is its turn."""
         row = self._books.ledger[source.number - 1]
@@ -203,6 +231,7 @@ class Market(Drafter):
 
     def _record(self, new_tokens: NDArray[np.int32]) -> None:
         """Count what the sources that Python asked had right."""
+        is_alone = int((self._books.ledger[:, SIZE] > 0).sum()) == 1
         for source in self._sources:
             if source.tree:
                 tree, path = source.tree, source.path.tokens
@@ -217,6 +246,7 @@ class Market(Drafter):
                     tree.p_accept,
                     new_tokens,
                     len(path),
+                    is_alone,
                 )
 
     def pause(self) -> None:

@@ -1,9 +1,10 @@
 """Many proposals become one tree: equal prefixes are one node, likeliest paths come first.
 
-A node that one drafter proposes is as likely as that drafter's posterior says. Where several agree,
-what the surest of them says is the score of a source of its own (`AGREED`), whose posterior learns
-how much surer agreement is: drafters read the same text and are far from independent. Siblings
-exclude each other, so their probabilities are scaled to sum to 1 at most.
+A node that one drafter proposes is as likely as that drafter's posterior says, which is learnt from
+such nodes. Where several agree, what the surest of them says is the score of a source of its own
+(`AGREED`), whose posterior learns how much surer agreement is: drafters read the same text and are
+far from independent. Siblings exclude each other, so their probabilities are scaled to sum to 1 at
+most.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ def add_tree(
     root; return their new count.
 
     Fills, by merged node: nodes [6, n] with token, parent, first child, next sibling, the source
-    that is surest of it and the one that said it first; of chances [4, n] all but the first row,
-    with what the surest source says, the number of sources, and the depth. place [n] is scratch.
-    Siblings of one tree must differ.
+    that is surest of it and the one that said it first; of chances [5, n] all but the first row,
+    with what the surest source says, the number of sources, the depth, and the highest score.
+    place [n] is scratch. Siblings of one tree must differ.
     """
     token, parent, child, sibling, source = nodes[0], nodes[1], nodes[2], nodes[3], nodes[4]
     surest, votes, depth = chances[1], chances[2], chances[3]
@@ -83,11 +84,12 @@ def add_tree(
             token[same], parent[same], child[same] = tokens[node], above, -1
             sibling[same], child[above] = child[above], same
             source[same], nodes[5, same], surest[same] = number, number, own
-            votes[same], depth[same] = 1.0, level
+            votes[same], depth[same], chances[4, same] = 1.0, level, np.float64(p_accept[node])
         else:
             if own > surest[same]:
                 source[same], surest[same] = number, own
             votes[same] += 1.0
+            chances[4, same] = max(chances[4, same], np.float64(p_accept[node]))
         place[node] = same
     return count
 
@@ -122,7 +124,7 @@ def price(core: int) -> None:
         rank[node] = -1
         chances[0, node] = chances[1, node]
         if chances[2, node] > 1.0:
-            chances[0, node] = posterior(table, AGREED, chances[1, node], int(chances[3, node]))
+            chances[0, node] = posterior(table, AGREED, chances[4, node], int(chances[3, node]))
     for node in range(count):
         share_among_siblings(nodes[2], nodes[3], chances[0], node)
 
@@ -176,8 +178,9 @@ def likeliest(core: int, most: int) -> int:
 
 @inner_kernel
 def record_merged(core: int, new_tokens: NDArray[np.int32], credit: NDArray[np.int64]) -> None:
-    """Count nodes that several sources proposed; credit each right token that was among the
-    likeliest to the first source that said it, by its number.
+    """Count nodes whose parents were right, for agreement or for the one source that proposed them;
+    credit each right token that was among the likeliest to the first source that said it, by its
+    number.
     """
     nodes, chances = int32_rows(core, NODES), float64_rows(core, CHANCES)
     table, rank = float64_block(core, STATISTICS), int32_line(core, RANK)
@@ -186,8 +189,8 @@ def record_merged(core: int, new_tokens: NDArray[np.int32], credit: NDArray[np.i
         follower, other = -1, nodes[2, node]
         while other >= 0:
             hit = nodes[0, other] == new_tokens[depth - 1]
-            if chances[2, other] > 1.0:
-                record(table, AGREED, chances[1, other], depth, hit)
+            source = AGREED if chances[2, other] > 1.0 else int(nodes[5, other])
+            record(table, source, chances[4, other], depth, hit)
             if hit:
                 follower = other
                 if rank[other] >= 0:
@@ -247,7 +250,7 @@ class MergedTree:
         self._core.words[NUM_MERGED] = 0
         merged: dict[int, NDArray[Any]] = {
             NODES: np.zeros((6, num_merged), np.int32),
-            CHANCES: np.zeros((4, num_merged), np.float64),
+            CHANCES: np.zeros((5, num_merged), np.float64),
             PLACE: np.zeros(num_merged, np.int32),
             PATH_P: np.zeros(num_merged, np.float64),
             RANK: np.zeros(num_merged, np.int32),

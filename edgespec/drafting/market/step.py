@@ -125,14 +125,21 @@ def rate(row: NDArray[np.int64], brought: int) -> None:
 
 
 @inner_kernel
-def settle_ratings(core: int, new_tokens: NDArray[np.int32]) -> None:
-    """Count what several sources said, and decide who is asked next."""
-    ledger, credit = int64_rows(core, LEDGER), int64_line(core, CREDIT)
+def count_trees(ledger: NDArray[np.int64]) -> int:
+    """How many sources proposed something."""
     num_trees = 0
     for source in range(len(ledger)):
         num_trees += ledger[source, SIZE] > 0
+    return num_trees
+
+
+@inner_kernel
+def settle_ratings(core: int, new_tokens: NDArray[np.int32]) -> None:
+    """Count what several sources said, and decide who is asked next."""
+    ledger, credit = int64_rows(core, LEDGER), int64_line(core, CREDIT)
+    for source in range(len(ledger)):
         credit[source + 1] = ledger[source, RIGHT]
-    if num_trees > 1:
+    if count_trees(ledger) > 1:
         for source in range(len(ledger)):
             credit[source + 1] = 0
         record_merged(core, new_tokens, credit)
@@ -157,6 +164,7 @@ def learn(
     set_word(outcome, OUTCOME_NEW + 1, num_new)
     new_tokens = int32_line(outcome, OUTCOME_NEW)
     ledger = int64_rows(core, LEDGER)
+    is_alone = count_trees(ledger) == 1
     for source in range(len(ledger)):
         row = ledger[source]
         row[RIGHT] = 0
@@ -172,6 +180,7 @@ def learn(
                 float32_line(table, OWN_CHANCES)[:size],
                 new_tokens,
                 0,
+                is_alone,
             )
         settle(table, outcome, new_tokens)
     if whole:

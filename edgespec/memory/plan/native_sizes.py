@@ -235,6 +235,10 @@ def activation_bytes(spec: ModelSpec, rows: int, kv_type: str = "f16", sequences
     return padded * _row_bytes(spec) + _query_bytes(spec, padded, kv_type, sequences)
 
 
+_WHOLE_PASS_BYTES = 8 * (49 + 2 * 26 * 9)
+"""Words of a table, and two for each type of weights and number of nodes up to 9."""
+
+
 def scratch_bytes(
     spec: ModelSpec,
     context_length: int,
@@ -247,7 +251,8 @@ def scratch_bytes(
 
     Tables are five 4-byte numbers for each node, max_nodes squared, and five 8-byte numbers for
     each text (and shape of attention), with one more of each; and a 4-byte number for each node.
-    Nodes that leave a pass early keep their streams: max_nodes x dim x 4 bytes.
+    Nodes that leave a pass early keep their streams: max_nodes x dim x 4 bytes. Kernels that
+    compute whole passes read a tree of max_nodes x 10 bytes and words of their own.
     """
     rows = max(max_nodes, prefill_chunk)
     kept = _attention_bytes(spec, context_length, max_nodes, threads, sequences)
@@ -257,7 +262,7 @@ def scratch_bytes(
     early = 4 * max_nodes * spec.dim
     padded = _padded_rows(rows)
     kept += recurrent_scratch_bytes(spec, padded, max_nodes, threads, sequences)
-    return kept + tables + early
+    return kept + tables + early + 10 * max_nodes + _WHOLE_PASS_BYTES
 
 
 def _experts_bytes(spec: ModelSpec, rows: int, threads: int) -> int:

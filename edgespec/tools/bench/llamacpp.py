@@ -75,6 +75,11 @@ class _Server:
         self.batch = llama.llama_batch_init(_BATCH, 0, 1)
         self.filled = 0
         """Positions from the first on that hold the tokens every question starts with."""
+        self.has_states = bool(
+            llama.llama_model_is_hybrid(model) or llama.llama_model_is_recurrent(model)
+        )
+        """States can't go back to an earlier position: they are copied at `filled`."""
+        self.copy: Any = None
 
     def answer(self, question: dict[str, Any]) -> list[float]:
         n, past = question["n"], question["past"]
@@ -92,13 +97,26 @@ class _Server:
 
     def _fill(self, past: int) -> None:
         self._keep(min(past, self.filled))
+        if self.filled == past:
+            return
         for start in range(self.filled, past, _BATCH):
             self._pass(range(start, min(start + _BATCH, past)), last_only=True)
         self.filled = past
+        if self.has_states:
+            size = self.llama.llama_state_seq_get_size(self.context, 0)
+            self.copy = (ctypes.c_uint8 * size)()
+            self.llama.llama_state_seq_get_data(self.context, self.copy, size, 0)
 
     def _keep(self, positions: int) -> None:
-        self.llama.llama_memory_seq_rm(self.memory, 0, positions, -1)
-        self.filled = min(self.filled, positions)
+        if not self.has_states:
+            self.llama.llama_memory_seq_rm(self.memory, 0, positions, -1)
+            self.filled = min(self.filled, positions)
+            return
+        self.llama.llama_memory_seq_rm(self.memory, 0, -1, -1)
+        if positions == self.filled > 0:
+            self.llama.llama_state_seq_set_data(self.context, self.copy, len(self.copy), 0)
+        else:
+            self.filled = 0
 
     def _pass(self, places: range, *, last_only: bool) -> float:
         """Seconds of one llama_decode over these positions."""

@@ -1,0 +1,133 @@
+"""What a reply may look like: JSON schemas, regular expressions and grammars, as llguidance reads
+them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgespec.errors import OptionError
+
+if TYPE_CHECKING:
+    import llguidance
+
+    from edgespec.models.tokenizers.tokenizer import Tokenizer
+
+MAX_SOURCE_CHARACTERS = 1 << 20
+_SPECIAL = b"\xff"
+"""What llguidance wants before tokens that are no text."""
+_STYLE: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""One way to put blanks into JSON: it leaves more of the text without a choice, and keeps models
+from writing blanks for ever. A schema's "x-guidance" may say otherwise.
+"""
+_tokenizers: weakref.WeakKeyDictionary[Tokenizer, Any] = weakref.WeakKeyDictionary()
+
+
+def grammar_of(schema: Any, regex: str | None, grammar: str | None) -> str | None:
+    """The one of three that was given, in llguidance's own form; None when none was.
+
+    A schema is a dictionary, JSON text, the path of a file of it, or a class with pydantic's
+    `model_json_schema`; `grammar` is in Lark's notation. Raises OptionError for what cannot be
+    read, and where llguidance is not installed.
+    """
+    given = [value for value in (schema, regex, grammar) if value is not None]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise OptionError("give one of schema, regex and grammar, not several")
+    if importlib.util.find_spec("llguidance") is None:
+        raise OptionError("schema, regex and grammar need llguidance: pip install edgespec[schema]")
+    from llguidance import LLMatcher
+
+    if regex is not None:
+        return _checked(LLMatcher.grammar_from_regex(regex), regex)
+    if grammar is not None:
+        return _checked(LLMatcher.grammar_from_lark(grammar), grammar)
+    text = json.dumps(_schema(schema))
+    try:
+        return _checked(LLMatcher.grammar_from_json_schema(text, defaults=_STYLE), text)
+    except ValueError as error:
+        raise OptionError(f"the schema cannot be used: {error}") from None
+
+
+def matcher_of(tokenizer: Tokenizer, grammar: str) -> llguidance.LLMatcher:
+    """What follows one reply through a grammar; raises OptionError for one that cannot be read."""
+    from llguidance import LLMatcher
+
+    matcher = LLMatcher(_tokens(tokenizer), grammar, log_level=0)
+    if matcher.is_error():
+        first = matcher.get_error().strip().splitlines()[0]
+        raise OptionError(f"the schema, regex or grammar cannot be used: {first}")
+    return matcher
+
+
+def _checked(made: str, source: str) -> str:
+    if len(source) > MAX_SOURCE_CHARACTERS:
+        raise OptionError(
+            f"a schema or grammar of {len(source)} characters is too long; "
+            f"{MAX_SOURCE_CHARACTERS} are allowed"
+        )
+    return made
+
+
+def _schema(given: Any) -> Any:
+    """A JSON schema as plain values."""
+    made = getattr(given, "model_json_schema", None)
+    if made is not None:
+        return made()
+    if isinstance(given, Mapping | bool):
+        return given
+    if not isinstance(given, str):
+        raise OptionError(
+            f"a schema is a dictionary, JSON text, a file or a pydantic class, not {given!r}"
+        )
+    try:
+        text = given if given.lstrip().startswith("{") else Path(given).read_text("utf-8")
+        return json.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise OptionError(f"cannot read the schema {given[:80]!r}: {error}") from None
+
+
+def _tokens(tokenizer: Tokenizer) -> Any:
+    """The vocabulary as llguidance wants it, made once for each tokenizer."""
+    found = _tokenizers.get(tokenizer)
+    if found is None:
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        found = LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer)))
+        _tokenizers[tokenizer] = found
+    return found
+
+
+class _Vocabulary:
+    """A tokenizer under the names that llguidance asks for."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        from edgespec.models.tokenizers.vocabulary import TokenKind
+
+        special = set(tokenizer.vocabulary.ids_of(TokenKind.CONTROL)) | set(tokenizer.end_ids)
+        self.eos_token_id = end_token(tokenizer)
+        self.bos_token_id = tokenizer.bos_id
+        self.special_token_ids = sorted(special)
+        self.tokens = [
+            _SPECIAL + tokenizer.token_text(token).encode()
+            if token in special
+            else tokenizer.token_bytes(token)
+            for token in range(tokenizer.vocab_size)
+        ]
+        self._encode = tokenizer.encode
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8")
+        return self._encode(text, add_bos=False)
+
+
+def end_token(tokenizer: Tokenizer) -> int:
+    """The token that stands for all that end a reply."""
+    return tokenizer.eos_id if tokenizer.eos_id is not None else min(tokenizer.end_ids)

@@ -1,0 +1,1 @@
+"""Models of a hub: named, listed, looked at before they are downloaded, and kept."""
