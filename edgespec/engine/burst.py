@@ -22,7 +22,7 @@ from edgespec.engine import compiled_steps as c
 from edgespec.engine.generation import Generation
 from edgespec.system.addresses import address_of
 from edgespec.system.clock import Clock
-from edgespec.system.jit import SOURCE
+from edgespec.system.precompiled import chosen
 from edgespec.verification.match import Verifier
 from edgespec.verification.noise import wrapping
 
@@ -140,7 +140,7 @@ class Burst:
 
     def warm_up(self, market: Market, verifier: Verifier) -> None:
         """Compile the kernel, or load it from the cache, on passes that compute nothing."""
-        if SOURCE == "python" or not market.is_compiled:
+        if chosen().source == "python" or not market.is_compiled:
             return
         self._state[:] = 0
         self._state[c.TOKENS_LEFT], self._state[c.CONTEXT] = 1, 2

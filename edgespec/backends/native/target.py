@@ -50,7 +50,7 @@ from edgespec.memory.plan.state_layout import CHECKPOINT_EVERY
 from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
 from edgespec.system.disk_cache import code_key
-from edgespec.system.jit import SOURCE
+from edgespec.system.precompiled import chosen
 
 _NOTHING = (0, 0)
 """As a range of stages."""
@@ -274,7 +274,7 @@ class NativeTarget(EarlyExits):
         return self._found(count, num_logits)
 
     def compiled_pass(self, sequence: KvSequence, most_tokens: int) -> CompiledPass | None:
-        if self._kv.only is None or self._per_layer is not None or SOURCE == "python":
+        if self._kv.only is None or self._per_layer is not None or chosen().source == "python":
             return None
         if self._experts is not None:
             return None  # what its passes read is to be known after each
