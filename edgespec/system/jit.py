@@ -35,6 +35,8 @@ def kernel(*arguments: Any, result: Any = ()) -> Any:
 
     def decorate(function: Function) -> Function:
         name = name_of(function)
+        if function.__code__.co_argcount != len(arguments):
+            raise TypeError(f"{name} says the types of {len(arguments)} arguments and takes others")
         if SOURCE == "library":
             return precompiled.library().kernel(name, signature)  # type: ignore[return-value]
         compiled = _compile("kernel", function)

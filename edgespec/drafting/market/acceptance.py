@@ -69,6 +69,7 @@ def record(table: NDArray[np.float64], source: int, p_accept: float, depth: int,
     "float32[:]",
     "int32[:]",
     "int64",
+    "bool",
     result="int64",
 )
 def record_tree(
