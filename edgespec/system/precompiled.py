@@ -83,13 +83,22 @@ def chosen() -> Choice:
             f"EDGESPEC_KERNELS asks for {asked!r}; set it to library or jit, or unset it"
         )
     if asked == "jit":
-        return Choice("numba", "EDGESPEC_KERNELS asks for it")
+        return _compiled("EDGESPEC_KERNELS asks for the compiler")
     why_not = refusal()
     if not why_not:
         return Choice("library", "as EDGESPEC_KERNELS asks" if asked == "library" else "it is here")
     if asked == "library":
         raise BackendError(f"EDGESPEC_KERNELS asks for precompiled kernels, but {why_not}")
-    return Choice("numba", why_not)
+    return _compiled(why_not)
+
+
+def _compiled(why: str) -> Choice:
+    if find_spec("numba") is None:
+        raise BackendError(
+            f"precompiled kernels are not used: {why}; and Numba, which would compile them, is not "
+            "installed: pip install 'edgespec[jit]'"
+        )
+    return Choice("numba", why)
 
 
 @cache

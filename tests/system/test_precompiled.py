@@ -42,6 +42,14 @@ def test_the_library_comes_first(choose: Any) -> None:
     )
 
 
+def test_without_a_library_and_a_compiler_there_is_a_sentence(
+    choose: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precompiled, "find_spec", lambda name: None)
+    with pytest.raises(BackendError, match="this installation has none.*edgespec.jit"):
+        choose(refusal="this installation has none")
+
+
 def test_a_source_can_be_forced(choose: Any) -> None:
     assert choose(EDGESPEC_KERNELS="jit").source == "numba"
     assert choose(EDGESPEC_KERNELS="library").source == "library"
