@@ -34,7 +34,7 @@ LIBRARIES: dict[str, Cost] = {
 
 KERNELS: dict[KernelState, Cost] = {
     "ready": Cost(0, 0),
-    "library": Cost(9 * MIB, 7 * MIB),
+    "library": Cost(13 * MIB, 11 * MIB),
     "cached": Cost(42 * MIB, 10 * MIB),
     "cold": Cost(216 * MIB, 10 * MIB),
 }
