@@ -78,7 +78,8 @@ if SOURCE != "numba":
 
     def call(address: int, table: int, one: int, other: int) -> int:
         """Call the entry at this address."""
-        return _ENTRIES[int(address)](table, one, other)
+        result: int = _ENTRIES[int(address)](table, one, other)
+        return result
 
     def _array_at(kind: Any, address: int, shape: tuple[int, ...]) -> NDArray[Any]:
         num_bytes = math.prod(shape) * np.dtype(kind).itemsize

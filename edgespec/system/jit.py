@@ -13,7 +13,7 @@ sources serve.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from edgespec.system import precompiled
 from edgespec.system.entries import ENTRIES, Entry, Signature, name_of
@@ -23,7 +23,21 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 SOURCE = precompiled.chosen().source
 
 
-def kernel(*arguments: Any, result: Any = ()) -> Any:
+Types = str | tuple[Any, ...]
+"""A type of an argument, or of a tuple of them (`entries.Signature`)."""
+
+
+@overload
+def kernel(function: Function, /) -> Function: ...
+
+
+@overload
+def kernel(
+    *arguments: Types, result: str | tuple[str, ...] = ()
+) -> Callable[[Function], Function]: ...
+
+
+def kernel(*arguments: Any, result: str | tuple[str, ...] = ()) -> Any:
     """Compile for one thread, every float operation in the order it is written; for calls from
     Python with arguments of these types (`entries.Signature`), and from other kernels.
 

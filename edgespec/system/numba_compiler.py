@@ -125,7 +125,7 @@ def entry_signature(entry: Entry) -> Any:
 
 def callback_address(entry: Entry) -> int:
     """Compile a function to be called by address; the code stays."""
-    compiled = _Callback(
+    compiled: Any = _Callback(
         entry.make(),
         normalize_signature(entry_signature(entry)),
         locals={},
