@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import edgespec
-from edgespec.memory.plan.native_sizes import KV_BLOCK, kv_bytes
+from edgespec.memory.plan.kv_sizes import KV_BLOCK, kv_bytes
 from edgespec.memory.plan.settings import KV_TYPES
 from edgespec.models.file import ModelFile
 from edgespec.models.open_model import open_model

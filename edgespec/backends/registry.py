@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from edgespec.backends.native.code_parts import Compiled, code_parts
 from edgespec.errors import BackendError, OptionError, UnsupportedModelError
+from edgespec.memory.plan.native_sizes import turned_mixers, turned_type
 from edgespec.memory.plan.settings import CHOSEN_KV_TYPES
 
 if TYPE_CHECKING:
@@ -160,7 +161,10 @@ def compiled_for(
     if not compiles(name):
         return frozenset()
     tensors = (*file.tensors.values(), *more)
-    return code_parts(file.spec) | {info.type for info in tensors if len(info.shape) > 1}
+    types = {info.type for info in tensors if len(info.shape) > 1}
+    turned = turned_mixers(file.spec)
+    types |= {turned_type(file.tensors[own.key_up.tensor].type) for own in turned}
+    return code_parts(file.spec) | types
 
 
 def warm_up(name: str, kinds: Iterable[Compiled], kv_type: str = "f16") -> None:

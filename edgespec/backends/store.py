@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -11,18 +10,7 @@ from numpy.typing import NDArray
 
 from edgespec.backends.sequence import KvSequence
 from edgespec.memory.kv.arena import KvArena
-
-
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """What the bytes of a sequence are, so that they can be put back."""
-
-    length: int
-    """Positions committed."""
-    firsts: tuple[int, ...]
-    """The first position that the blocks of each shape of attention hold."""
-    states: tuple[tuple[int, int], ...] = ()
-    """Positions and parities of recurrent layers' states: checkpoints, then the one it is at."""
+from edgespec.memory.kv.kv_file import Outline as Outline
 
 
 class SequenceStore(Protocol):
@@ -53,7 +41,8 @@ class SequenceStore(Protocol):
 
     def begin(self, sequence: KvSequence, outline: Outline) -> Sequence[NDArray[np.uint8]]:
         """Forget everything and make room for such contents; they are to be filled, and then
-        `KvSequence.filled` called. BudgetError when there is no room.
+        `KvSequence.filled` called. KvFileError for an outline that no such sequence has,
+        BudgetError when there is no room.
         """
 
     def give_back(self) -> None:

@@ -186,8 +186,8 @@ def write(
 ) -> None:
     """Write on until a token ends the reply, there is no more room, or the time is over.
 
-    `passes` are a `CompiledPass`'s table and entries, `rows` its logits, their bits and the
-    maxima's, tree its tokens, parents and path; `core` is the market's table (0: nobody drafts).
+    `passes` are a `CompiledPass`'s table and entries, `rows` its logits, their bits and those of
+    the maxima, tree its tokens, parents and path; `core` is the market's table (0: nobody drafts).
     `reply` are state and seconds as above, the tokens, of which the first is the text's last, and
     nodes drafted and accepted by source.
     """

@@ -18,7 +18,7 @@ from edgespec.engine.chat import Chat, SavedChat
 from edgespec.engine.context import Overflow, policy
 from edgespec.engine.embedding import Pooling, check_pooling, embedding
 from edgespec.engine.generation import Generation, check_prompt
-from edgespec.engine.idle_sequences import why_no_prefixes
+from edgespec.engine.idle_sequences import NO_PREFIXES
 from edgespec.engine.line import Line
 from edgespec.engine.prompts import Message
 from edgespec.engine.reply import Reply
@@ -29,7 +29,6 @@ from edgespec.engine.scheduler import Progress, Scheduler
 from edgespec.engine.voting import Vote, first_finished, majority
 from edgespec.errors import BackendError, OptionError
 from edgespec.memory.kv import prompt_cache
-from edgespec.memory.kv.kv_file import KvHeader
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.system.option_fields import made, spells
@@ -252,16 +251,16 @@ class Engine:
         options = options.without_thoughts()
         if messages is not None:
             ids = prompts.encode_messages(self.file, messages, tools, options.thinking)
-            return Request.of(ids, options, in_template=True).checked(self.file)
+            return Request.of(ids, options, in_template=True).checked(self.file, self.plan)
         if isinstance(prompt, str):
             raw = prompts.is_raw(self.file, raw=options.raw)
             ids = self.encode(prompt, raw=raw, prefix=options.prefix, thinking=options.thinking)
-            return Request.of(ids, options, in_template=not raw).checked(self.file)
+            return Request.of(ids, options, in_template=not raw).checked(self.file, self.plan)
         if isinstance(prompt, Request):
             return prompt
         if isinstance(prompt, bytes | bytearray | Mapping) or not isinstance(prompt, Iterable):
             raise OptionError(f"a prompt is text or token ids, and {prompt!r} is neither")
-        return Request.of(prompt, options).checked(self.file)
+        return Request.of(prompt, options).checked(self.file, self.plan)
 
     def count_tokens(
         self,
@@ -349,18 +348,14 @@ class Engine:
         keys and values under a name, which `prefix=` takes; returns what was saved.
 
         Raises OptionError for a name that cannot be one, ContextOverflowError when the context does
-        not hold the text, BackendError for a backend that keeps keys and values to itself or a
-        model with windows or states, KvFileError when the file cannot be written.
+        not hold the text, BackendError for a backend that keeps keys and values to itself,
+        KvFileError when the file cannot be written.
         """
         prompt_cache.check_name(name)
         scheduler = self.scheduler
         store, raw = scheduler.target.store, raw or self.file.chat_template is None
-        arena = None if store is None else store.only
-        if arena is None:
-            instead = "load with backend native" if store is None else "give it as a system message"
-            raise BackendError(
-                f"a prefix cannot be saved: {why_no_prefixes(scheduler.target)}; {instead}"
-            )
+        if store is None:
+            raise BackendError(f"a prefix cannot be saved: {NO_PREFIXES}; load with backend native")
         ids = prompts.prefix_ids(self.file, text, raw=raw)
         prompt = [*ids, *ids[-1:]]  # the last token of a prompt is left to be computed
         check_prompt(len(prompt), self.plan, self.file.spec.context_length)
@@ -368,10 +363,12 @@ class Engine:
             scheduler.idle.switch(slot, None, prompt)
             slot.begin(prompt, scheduler.cached_besides(slot), scheduler.prefilled)
             scheduler.idle.drop_saved(name)
-            header = KvHeader(scheduler.kv_kind(), arena.block_bytes, np.asarray(ids, np.int32))
-            model = self.file.spec.name or self.file.path.name
-            prefix = prompt_cache.Prefix(name, text, raw, model, header, 0)
-            contents = slot.sequence.state.contents(len(ids))
+            store.settle(slot.sequence)
+            outline, contents = store.outline(slot.sequence), store.contents(slot.sequence)
+            header, model = scheduler.idle.header(ids, contents), self.file.spec.name
+            prefix = prompt_cache.Prefix(name, text, raw, model or self.file.path.name, header, 0)
+            if store.only is None:
+                prefix = replace(prefix, outline=outline)
             return replace(prefix, size_bytes=prompt_cache.save(prefix, contents))
 
     def close(self) -> None:

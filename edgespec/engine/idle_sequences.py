@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgespec.backends.base import Target
 from edgespec.backends.sequence import KvSequence
@@ -24,21 +25,11 @@ from edgespec.engine.slot import Slot, num_common
 from edgespec.errors import EdgeSpecError, KvFileError
 from edgespec.memory.kv.arena import BLOCK
 from edgespec.memory.kv.kv_file import KvHeader
-from edgespec.memory.kv.prompt_cache import Prefix, blocks
+from edgespec.memory.kv.prompt_cache import Prefix, blocks, fill
 from edgespec.memory.kv.spill import SpillFolder
 
-_KEEPS_NONE = "this backend keeps keys and values itself"
-_KEEPS_MORE = (
-    "this model's layers keep windows or states, and prefixes are files of the keys and values of "
-    "all positions"
-)
-
-
-def why_no_prefixes(target: Target) -> str:
-    """Why prefixes cannot be saved and used; "" where they can."""
-    if target.store is None:
-        return _KEEPS_NONE
-    return _KEEPS_MORE if target.store.only is None else ""
+NO_PREFIXES = "this backend keeps keys and values itself"
+"""Why prefixes cannot be saved and used."""
 
 
 @dataclass(slots=True)
@@ -140,10 +131,9 @@ class IdleSequences:
         """Let a prompt begin like a saved prefix, if that is more than the `known` positions that
         its slot has, or another text in memory.
         """
-        arena = None if self.target.store is None else self.target.store.only
-        if arena is None:
-            why = why_no_prefixes(self.target)
-            self.traffic.note(f"the prefix {prefix.name} was computed: {why}")
+        store = self.target.store
+        if store is None:
+            self.traffic.note(f"the prefix {prefix.name} was computed: {NO_PREFIXES}")
             return
         ids = prefix.header.ids[: self.target.context_length].tolist()
         known = max((text.common(prompt_ids) for text in self.texts()), default=known)
@@ -152,18 +142,29 @@ class IdleSequences:
         self.drop_saved(prefix.name)
         idle = self.target.idle_sequence()
         try:
-            if prefix.header.kind != self.kind() or prefix.header.block_bytes != arena.block_bytes:
-                raise KvFileError(
-                    f"it was saved with {prefix.model} in another form: another file of that name, "
-                    "KV type, processor or version"
-                )
-            for content in blocks(prefix, -(-len(ids) // BLOCK)):
-                idle.state.append(content)
+            self._begin(idle, prefix, len(ids), store)
             idle.filled(len(ids))
             self._texts[_saved(prefix.name)] = IdleSequence(ids, idle, is_saved=True)
         except EdgeSpecError as error:
             idle.close()
             self.traffic.note(f"the prefix {prefix.name} was computed again: {error}")
+
+    def _begin(self, idle: KvSequence, prefix: Prefix, length: int, store: SequenceStore) -> None:
+        """Give an empty sequence what was saved of a prefix's first positions."""
+        arena, header = store.only, prefix.header
+        block_bytes = 0 if arena is None else arena.block_bytes
+        if header.kind != self.kind() or header.block_bytes != block_bytes:
+            raise KvFileError(
+                f"it was saved with {prefix.model} in another form: another file of that name, "
+                "KV type, processor or version"
+            )
+        if arena is not None:
+            for content in blocks(prefix, -(-length // BLOCK)):
+                idle.state.append(content)
+        elif prefix.outline is None or prefix.outline.length > length:
+            raise KvFileError("it is longer than the context")
+        else:
+            fill(prefix, store.begin(idle, prefix.outline))
 
     def drop_saved(self, name: str) -> None:
         """Close a prefix's file."""
@@ -207,12 +208,16 @@ class IdleSequences:
         store, sequence = self.target.store, text.sequence
         assert store is not None
         outline, contents = store.outline(sequence), store.contents(sequence)
-        ids = np.asarray(text.ids[: outline.length], np.int32)
-        if store.only is not None:
-            header = KvHeader(self.kind(), store.only.block_bytes, ids)
-        else:
-            header = KvHeader(self.kind(), 0, ids, sizes=tuple(map(len, contents)))
+        header = self.header(text.ids[: outline.length], contents)
         return Spilled(folder.write(header, contents), header, outline)
+
+    def header(self, ids: Sequence[int], contents: Sequence[NDArray[np.uint8]]) -> KvHeader:
+        """What a file says of the blocks that a sequence with these ids holds."""
+        arena = None if self.target.store is None else self.target.store.only
+        tokens = np.asarray(ids, np.int32)
+        if arena is not None:
+            return KvHeader(self.kind(), arena.block_bytes, tokens)
+        return KvHeader(self.kind(), 0, tokens, sizes=tuple(map(len, contents)))
 
     def _restore(
         self, spilled: Spilled, ids: Sequence[int], slot: Slot, prompt_ids: Sequence[int]

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Self
 from edgespec.engine.context import check_policy
 from edgespec.engine.reply_options import ReplyOptions
 from edgespec.errors import OptionError
-from edgespec.models.grammars import grammar_of, matcher_of
+from edgespec.models.grammars import grammar_of, matcher_of, prepare
 from edgespec.system.option_fields import check_types
+from edgespec.system.resident_memory import resident_bytes
 from edgespec.verification.sampling import SamplingParams, random_seed
 from edgespec.verification.shaping import Shaping
 
 if TYPE_CHECKING:
+    from edgespec.memory.plan.plan import Plan
     from edgespec.models.file import ModelFile
 
 DEFAULT_MAX_TOKENS = 512
@@ -114,9 +116,10 @@ class Request:
                 "one of the two out"
             )
 
-    def checked(self, file: ModelFile) -> Self:
+    def checked(self, file: ModelFile, plan: Plan) -> Self:
         """This, if a model can answer it: raises OptionError for a token that its vocabulary does
-        not have, and for a schema or grammar that cannot be followed.
+        not have, and for a schema or grammar that cannot be followed; BudgetError where there is no
+        room for one.
         """
         vocab_size = file.spec.vocab_size
         for token in self.prompt_ids:
@@ -131,6 +134,7 @@ class Request:
                     f"{vocab_size - 1}"
                 )
         if self.grammar is not None:
+            prepare(file.tokenizer, plan.budget_bytes - resident_bytes())
             matcher_of(file.tokenizer, self.grammar)
         return self
 

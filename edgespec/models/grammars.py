@@ -11,13 +11,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgespec.errors import OptionError
+from edgespec.errors import BudgetError, OptionError
+from edgespec.system.size import format_size
 
 if TYPE_CHECKING:
     import llguidance
 
     from edgespec.models.tokenizers.tokenizer import Tokenizer
 
+BYTES_PER_TOKEN = 600
+"""More than llguidance keeps of a vocabulary: of 128,000 random tokens 64 MiB were measured."""
 MAX_SOURCE_CHARACTERS = 1 << 20
 _SPECIAL = b"\xff"
 """What llguidance wants before tokens that are no text."""
@@ -64,6 +67,18 @@ def matcher_of(tokenizer: Tokenizer, grammar: str) -> llguidance.LLMatcher:
         first = matcher.get_error().strip().splitlines()[0]
         raise OptionError(f"the schema, regex or grammar cannot be used: {first}")
     return matcher
+
+
+def prepare(tokenizer: Tokenizer, room_bytes: int) -> None:
+    """Make of a vocabulary what grammars need, once; raises BudgetError where there is no room."""
+    needed = BYTES_PER_TOKEN * tokenizer.vocab_size
+    if tokenizer not in _tokenizers and needed > room_bytes:
+        raise BudgetError(
+            f"a schema, regex or grammar needs {format_size(needed)} once for this vocabulary, and "
+            f"{format_size(max(room_bytes, 0))} of the budget are left; load with more --memory or "
+            "a smaller --context"
+        )
+    _tokens(tokenizer)
 
 
 def _checked(made: str, source: str) -> str:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from edgespec.models.attention import Attention as Attention
+from edgespec.models.attention import LatentAttention as LatentAttention
 from edgespec.models.parts import Matrix as Matrix
 from edgespec.models.parts import Norm as Norm
 from edgespec.models.parts import PositionScale as PositionScale
@@ -24,56 +26,6 @@ Activation = Literal["silu", "gelu", "swiglu_oai"]
 "swiglu_oai" is gpt-oss': gate and up are clamped to 7, the sigmoid takes 1.702 gate, up is up + 1.
 """
 Scoring = Literal["softmax", "sigmoid", "softmax_of_chosen"]
-
-
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """Grouped-query attention; scores are `scale` query . key."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    query: Matrix
-    key: Matrix | None
-    """None where keys and values of layer `shares` are read."""
-    value: Matrix | None
-    """None where the values are the keys, before norm and rotation, or another layer's."""
-    output: Matrix
-    rope: Rope | None
-    scale: float
-    query_norm: Norm | None = None
-    """Of each head, or of all heads together where it is that wide; before the rotation."""
-    key_norm: Norm | None = None
-    value_norm: Norm | None = None
-    norm_after_rope: bool = False
-    window: int = 0
-    """Positions that a position sees, its own and those just before; 0 is all."""
-    chunk: int = 0
-    """A position sees those of its own chunk of so many only; 0 is all."""
-    softcap: float = 0.0
-    """Scores are softcap * tanh(score / softcap); 0 is without."""
-    sinks: str = ""
-    """A vector [heads] of scores that take part in the softmax and have no value."""
-    gate: Matrix | None = None
-    """What is mixed is multiplied by its sigmoid."""
-    shares: int | None = None
-    """An earlier layer whose keys and values this one reads."""
-    position_scale: PositionScale | None = None
-
-    @property
-    def kv_dim(self) -> int:
-        """Width of one position's keys (or values)."""
-        return self.kv_heads * self.head_dim
-
-    @property
-    def reach(self) -> int:
-        """Positions that stay of use, its own and those before; 0 is all."""
-        return self.window or self.chunk
-
-    @property
-    def matrices(self) -> tuple[Matrix, ...]:
-        parts = (self.query, self.key, self.value, self.gate, self.output)
-        return tuple(part for part in parts if part is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,51 +118,6 @@ class Mamba2:
     @property
     def matrices(self) -> tuple[Matrix, ...]:
         return self.projection, self.output
-
-
-@dataclass(frozen=True, slots=True)
-class LatentAttention:
-    """Attention whose keys and values are kept as one latent vector a position (MLA).
-
-    A head's key is key_up[head] x latent, then the rotated key that all heads share; its value is
-    value_up[head] x latent; its query is nope_dim numbers, then rope.dim numbers that are rotated.
-    Scores are `scale` query . key. Source: "DeepSeek-V2", section 2.1.
-    """
-
-    heads: int
-    nope_dim: int
-    value_dim: int
-    query: Matrix
-    """[heads * (nope_dim + rope.dim), dim, or query_down.rows]."""
-    latent: Matrix
-    """[width of the latent vector, dim]."""
-    rope_key: Matrix
-    """[rope.dim, dim]."""
-    latent_norm: Norm
-    key_up: Matrix
-    """[heads * nope_dim, latent]; or, where `transposed`, experts = heads of [latent, nope_dim]."""
-    value_up: Matrix
-    """[heads * value_dim, latent]; or, where `transposed`, experts = heads of [value_dim, latent].
-    """
-    output: Matrix
-    rope: Rope
-    scale: float
-    query_down: Matrix | None = None
-    query_norm: Norm | None = None
-    """Of what `query_down` gives."""
-    transposed: bool = False
-    position_scale: PositionScale | None = None
-
-    @property
-    def latent_dim(self) -> int:
-        """Width of the latent vector."""
-        return self.latent.rows
-
-    @property
-    def matrices(self) -> tuple[Matrix, ...]:
-        down = () if self.query_down is None else (self.query_down,)
-        ups = self.key_up, self.value_up
-        return self.query, *down, self.latent, self.rope_key, *ups, self.output
 
 
 Mixer = Attention | LatentAttention | GatedDeltaNet | ShortConv | Mamba2
@@ -359,7 +266,7 @@ class LayerSpec:
         if self.laurel is not None:
             more += self.laurel.left, self.laurel.right
         if self.altup is not None:
-            more += self.altup.router, self.altup.predict, self.altup.correct
+            more += (self.altup.router,)  # the others are a few numbers
         return (*self.mixer.matrices, *(self.ffn.matrices if self.ffn else ()), *more)
 
     @property
@@ -370,3 +277,11 @@ class LayerSpec:
             all_experts = sum(part.size for part in (self.ffn.gate, self.ffn.up, self.ffn.down))
             inactive = all_experts * (self.ffn.experts - self.ffn.active) // self.ffn.experts
         return sum(matrix.size for matrix in self.matrices) - inactive
+
+
+def attention_of(layer: LayerSpec) -> Attention | None:
+    """A layer's attention, latent attention as what a cache keeps of it; None of other mixers."""
+    mixer = layer.mixer
+    if isinstance(mixer, LatentAttention):
+        return mixer.absorbed
+    return mixer if isinstance(mixer, Attention) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, replace
 
-from edgespec.models.layers import Attention, LayerSpec, Matrix, Moe, Norm
+from edgespec.models.layers import Attention, LayerSpec, Matrix, Moe, Norm, attention_of
 
 IQ4_NL_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 """What the 16 quantised values of IQ4_NL stand for."""
@@ -156,8 +156,13 @@ class ModelSpec:
 
     @property
     def attentions(self) -> tuple[Attention, ...]:
-        """Of the layers that have one."""
-        return tuple(each.mixer for each in self.layers if isinstance(each.mixer, Attention))
+        """Of the layers that have one; latent attention as what a cache keeps of it."""
+        return tuple(own for own in map(attention_of, self.layers) if own is not None)
+
+    @property
+    def keeps_latents(self) -> bool:
+        """Whether some layers keep latent vectors instead of keys and values."""
+        return any(each.latent for each in self.attentions)
 
     @property
     def num_heads(self) -> int:

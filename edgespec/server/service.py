@@ -116,6 +116,7 @@ class Service:
             "memory_planned_bytes": self.engine.plan.planned_bytes,
             "sequences": self.engine.plan.sequences,
             "context_tokens": self.engine.plan.context_length,
+            "context_tokens_of_model": self.engine.file.spec.context_length,
         }
 
 

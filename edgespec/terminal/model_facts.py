@@ -12,10 +12,26 @@ import numpy as np
 from edgespec.errors import EdgeSpecError
 from edgespec.models.adapter import open_adapter, place_beside
 from edgespec.models.file import ModelFile
+from edgespec.models.layers import (
+    Attention,
+    GatedDeltaNet,
+    LatentAttention,
+    Mamba2,
+    Moe,
+    ShortConv,
+)
 from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
+from edgespec.models.spec import ModelSpec
 
 _LONGEST_ARRAY = 8
+_MIXERS: dict[type, str] = {
+    Attention: "attention",
+    LatentAttention: "latent attention",
+    GatedDeltaNet: "gated delta net",
+    ShortConv: "short convolution",
+    Mamba2: "Mamba-2",
+}
 
 
 def facts_of(model: str | None, *, tensors: bool = False) -> dict[str, Any]:
@@ -42,7 +58,10 @@ def facts_of(model: str | None, *, tensors: bool = False) -> dict[str, Any]:
             "vocabulary": spec.vocab_size,
             "tied_embeddings": spec.tied_embeddings,
             "experts": spec.num_experts,
-            "window": max((each.window for each in spec.attentions), default=0),
+            **_expert_facts(spec),
+            "window": max((each.reach for each in spec.attentions), default=0),
+            "layers_with_window": sum(1 for each in spec.attentions if each.reach),
+            "mixers": dict(Counter(_MIXERS[type(layer.mixer)] for layer in spec.layers)),
             "rope_base": next((each.rope.base for each in spec.attentions if each.rope), 0.0),
             "tokenizer": _tokenizer(file),
             "chat_template": _template(file),
@@ -60,6 +79,17 @@ def facts_of(model: str | None, *, tensors: bool = False) -> dict[str, Any]:
                 for info in file.tensors.values()
             ]
         return facts
+
+
+def _expert_facts(spec: ModelSpec) -> dict[str, Any]:
+    """Of the layers that mix experts."""
+    mixtures = [layer.ffn for layer in spec.layers if isinstance(layer.ffn, Moe)]
+    return {
+        "active_experts": max((each.active for each in mixtures), default=0),
+        "expert_width": max((each.width for each in mixtures), default=0),
+        "shared_expert": any(each.shared is not None for each in mixtures),
+        "layers_with_experts": len(mixtures),
+    }
 
 
 def _adapter(file: ModelFile) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -31,6 +31,8 @@ def print_model(facts: Mapping[str, Any]) -> None:
         f"{facts['feed_forward_width']}, {facts['heads']} attention heads of width "
         f"{facts['head_width']}, {facts['kv_heads']} key-value heads",
     )
+    for name, value in _parts(facts):
+        row(name, value)
     row("context", f"{facts['context_length']} tokens")
     row("vocabulary", f"{facts['vocabulary']} tokens")
     row("tokenizer", _tokenizer(facts["tokenizer"]))
@@ -46,6 +48,24 @@ def print_model(facts: Mapping[str, Any]) -> None:
     if "tensors" in facts:
         console.print(Text("\ntensors", style="bold"))
         _print_tensors(console, facts["tensors"])
+
+
+def _parts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What a model has beside attention to everything and dense layers."""
+    layers, mixers = facts["layers"], facts["mixers"]
+    if mixers.keys() != {"attention"}:
+        counts = [f"{kind} in {count}" for kind, count in mixers.items()]
+        yield "mixers", f"{', '.join(counts)} of {layers} layers"
+    if facts["window"]:
+        windowed = facts["layers_with_window"]
+        yield "windows", f"{facts['window']} tokens in {windowed} of {layers} layers"
+    if facts["experts"]:
+        shared = ", and one that every token uses" * facts["shared_expert"]
+        yield (
+            "experts",
+            f"{facts['active_experts']} of {facts['experts']} of width {facts['expert_width']} for "
+            f"each token{shared}, in {facts['layers_with_experts']} of {layers} layers",
+        )
 
 
 def _print_tensors(console: Console, tensors: Sequence[Mapping[str, Any]]) -> None:

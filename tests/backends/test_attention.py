@@ -135,15 +135,17 @@ class Example:
         return [self.prefix + each for each in path]
 
     def run(self, threads: int = 1, **changes: Any) -> NDArray[np.float32]:
+        """`changes` are further arguments of `Attending`."""
         sizes = (self.heads, self.kv_heads, self.head_dim, self.kv_type)
         attending = Attending(*sizes, threads=threads, **changes)
         attending.put(0, self.keys, self.values)
         attending.length = self.prefix
         return attending.attend(self.shape, self.queries)
 
-    def alone(self, node: int) -> NDArray[np.float32]:
+    def alone(self, node: int, **changes: Any) -> NDArray[np.float32]:
         """A node's row as plain decoding computes it: after its path, with no other node."""
-        attending = Attending(self.heads, self.kv_heads, self.head_dim, self.kv_type, max_nodes=1)
+        sizes = (self.heads, self.kv_heads, self.head_dim, self.kv_type)
+        attending = Attending(*sizes, max_nodes=1, **changes)
         slots = [*range(self.prefix), *self.path(node)]
         attending.put(0, self.keys[slots], self.values[slots])
         attending.length = len(slots) - 1
@@ -169,6 +171,27 @@ def test_against_float64(case: dict[str, Any], data: st.DataObject) -> None:
     threads = data.draw(st.integers(2, 5), label="threads")
     np.testing.assert_array_equal(example.run(threads).view(np.uint32), ours.view(np.uint32))
     alone = example.alone(node)
+    np.testing.assert_array_equal(alone.view(np.uint32), ours[node].view(np.uint32))
+
+
+@settings(max_examples=5 if config.DISABLE_JIT else 30, deadline=None)
+@given(case=cases(), data=st.data())
+def test_latent_rows(case: dict[str, Any], data: st.DataObject) -> None:
+    """Keys whose first numbers are the values: the same bits however a row was reached."""
+    latent = data.draw(st.sampled_from([32, 128]), label="latent")
+    sizes = {"kv_heads": 1, "head_dim": latent + 16, "kv_type": "f16"}
+    example = Example(case | sizes)
+    ours = example.run(latent=latent)
+    keys = kept("f16", example.keys, keys=True)
+    node = data.draw(st.integers(0, len(example.shape) - 1), label="node")
+    seen = keys[[*range(example.prefix), *example.path(node)], 0]
+    for head in range(example.heads):
+        expected = exact(seen, seen[:, :latent], example.queries[node, head])
+        np.testing.assert_allclose(ours[node, head], expected, rtol=0, atol=2e-5)
+    threads = data.draw(st.integers(2, 5), label="threads")
+    other = example.run(threads, latent=latent)
+    np.testing.assert_array_equal(other.view(np.uint32), ours.view(np.uint32))
+    alone = example.alone(node, latent=latent)
     np.testing.assert_array_equal(alone.view(np.uint32), ours[node].view(np.uint32))
 
 

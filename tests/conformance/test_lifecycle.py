@@ -18,7 +18,7 @@ from edgespec.backends.native.kernels.matmul import tile
 from edgespec.backends.pass_times import curve_sizes, pass_times
 from edgespec.backends.passes import TokenTree
 from edgespec.errors import BackendError, ContextOverflowError, UnsupportedModelError
-from edgespec.memory.plan.native_sizes import KV_BLOCK, kv_bytes
+from edgespec.memory.plan.kv_sizes import KV_BLOCK, kv_bytes
 from edgespec.memory.plan.settings import KV_TYPES
 from edgespec.models.open_model import open_model
 from tests.support.gguf_models import write_gguf

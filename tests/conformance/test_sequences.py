@@ -18,7 +18,7 @@ from edgespec.backends.passes import TokenTree
 from edgespec.backends.reference import ReferenceTarget
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, ContextOverflowError
-from edgespec.memory.plan.native_sizes import KV_BLOCK
+from edgespec.memory.plan.kv_sizes import KV_BLOCK
 from edgespec.models.open_model import open_model
 from tests.support.gguf_models import write_gguf
 from tests.support.targets import (

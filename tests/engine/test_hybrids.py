@@ -10,9 +10,9 @@ import pytest
 
 import edgespec
 from edgespec.engine.engine import Engine
-from edgespec.memory.plan.state_layout import CHECKPOINT_EVERY
+from edgespec.memory.plan.state_layout import CHECKPOINT_EVERY, STATES_ITEM
 from tests.support.equality import verify_everything
-from tests.support.random_models import MODELS, write
+from tests.support.random_models import MODELS, text, write
 
 SENTENCE = "the cat sat on the mat, and the cat sat on the mat. "
 
@@ -58,6 +58,27 @@ def test_what_is_asked_again_is_not_read_again(engine: Engine) -> None:
     first, again = (engine.generate(prompt, **ALONE) for _ in range(2))
     assert again.token_ids == first.token_ids
     assert again.stats.cached_tokens == again.stats.prompt_tokens - 1
+
+
+@pytest.mark.parametrize("name", ["qwen35", "lfm2", "granitehybrid"])
+def test_an_edit_anywhere_in_a_long_chat(name: str, tmp_path: Path) -> None:
+    """However long the chat is, and whatever was edited before."""
+    recipe = MODELS[name]()
+    recipe.context = 4096
+    path, ids = write(recipe, tmp_path / "model.gguf", type="Q8_0"), text(recipe, 2100)
+    kept: dict[str, Any] = {"max_tokens": 4, "temperature": 0, "ignore_eos": True}
+    with edgespec.load(path, threads=2, context=4096, memory="1GiB") as engine:
+        assert engine.plan.checkpoints == 16
+        assert "at most 256 tokens are read again" in engine.plan.explain()
+        engine.generate(ids, **kept)
+        for place in (2047, 1300, 700, 257):
+            end = [*ids[:place], *text(recipe, 40, place)]
+            edited = engine.generate(end, **kept)
+            assert 0 <= place - edited.stats.cached_tokens <= CHECKPOINT_EVERY
+        target = engine.scheduler.target
+        assert target.allocated_bytes()[STATES_ITEM] <= engine.plan.footprint[STATES_ITEM]
+    with edgespec.load(path, threads=2, context=4096, memory="1GiB", drafters="none") as fresh:
+        assert fresh.generate(end, **kept).token_ids == edited.token_ids
 
 
 def test_an_edited_prompt_is_read_from_the_last_state_before(engine: Engine) -> None:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import edgespec
-from edgespec import BackendError
 from edgespec.engine.context import policy
 from edgespec.engine.engine import Engine
 from edgespec.engine.reply import Reply
 from edgespec.engine.reply_options import ReplyOptions
+from edgespec.memory.kv import prompt_cache
+from edgespec.memory.kv.kv_file import KvFile, Outline
 from edgespec.memory.plan.state_layout import STATES_ITEM
 from tests.support.random_models import MODELS, text, write
 
@@ -205,8 +210,11 @@ def test_a_damaged_file_costs_time_alone(name: str, damage: str, spill: Path) ->
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_states_are_no_more_than_planned(name: str, spill: Path) -> None:
+def test_states_are_no_more_than_planned(
+    name: str, spill: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Eight short conversations have blocks enough, and five states."""
+    monkeypatch.setattr("edgespec.memory.plan.settings.most_checkpoints", lambda context: 4)
     turns = [[_ids(20, which), _ids(5, which + 20)] for which in range(8)]
     with _load(name, context=4096) as engine:
         talks = [Talk(engine) for _ in turns]
@@ -262,7 +270,68 @@ def test_the_text_depends_on_nobody_else(name: str) -> None:
         assert spilled
 
 
-@pytest.mark.parametrize("name", ["gemma3", "lfm2"])
-def test_prefixes_are_refused(name: str) -> None:
-    with _load(name) as engine, pytest.raises(BackendError, match="keep windows or states"):
-        engine.save_prefix("guide", "You know every station of the line.", raw=True)
+GUIDE = "You know every station of the line and like to tell of it. " * 11
+HELLO: dict[str, Any] = {"max_tokens": 6, "seed": 1, "ignore_eos": True, "raw": True}
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder of this test's own."""
+    monkeypatch.setenv("EDGESPEC_DATA", str(tmp_path / "data"))
+    return tmp_path / "data" / "prefixes" / "guide.keys"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_saved_prefixes(name: str, data: Path) -> None:
+    """Windows and states are read back, by two who share them; damage costs time alone."""
+    with _load(name) as engine:
+        expected = engine.generate(GUIDE + "\nHello", **HELLO).token_ids
+        saved = engine.save_prefix("guide", GUIDE, raw=True)
+        assert saved.size_bytes == data.stat().st_size
+        length = len(saved.header.ids)
+    with _load(name, sequences=2) as engine:
+        batch = engine.generate_batch(["\nHello", "\nBye"], prefix="guide", **HELLO)
+        assert batch[0].token_ids == expected
+        for reply in batch:  # of gemma3, a token spans the seam
+            assert length - (name == "gemma3") <= reply.stats.cached_tokens <= length + 1
+            assert not reply.stats.notes
+        _check_budget(engine)
+    _flip(data)
+    with _load(name) as engine:
+        reply = engine.generate("\nHello", prefix="guide", **HELLO)
+        assert reply.token_ids == expected and not reply.stats.cached_tokens
+        assert "computed again" in reply.stats.notes[0]
+
+
+OUTLINES: dict[str, Callable[[Outline], Outline]] = {
+    "blocks that are gone": lambda own: replace(own, firsts=(512, *own.firsts[1:])),
+    "a block from its middle": lambda own: replace(own, firsts=(8, *own.firsts[1:])),
+    "a shape too many": lambda own: replace(own, firsts=(*own.firsts, 0)),
+    "a state before its time": lambda own: replace(own, states=((9, 0), *own.states)),
+    "a state of the future": lambda own: replace(own, states=(*own.states, (9999, 0))),
+    "a third parity": lambda own: replace(own, states=(*own.states[:-1], (own.length, 2))),
+}
+
+
+@pytest.mark.parametrize("outline", OUTLINES)
+def test_files_that_say_what_cannot_be(outline: str, data: Path) -> None:
+    """Whoever writes such a file can make its checksums, too."""
+    with _load("lfm2") as engine:
+        engine.save_prefix("guide", GUIDE, raw=True)
+        prefix, contents = prompt_cache.read("guide"), _contents(data)
+        assert prefix.outline is not None
+        prompt_cache.save(replace(prefix, outline=OUTLINES[outline](prefix.outline)), contents)
+    with _load("lfm2") as engine:
+        reply = engine.generate("\nHello", prefix="guide", **HELLO)
+        assert "computed again" in reply.stats.notes[0]
+
+
+def _contents(path: Path) -> list[NDArray[np.uint8]]:
+    """The blocks of a saved file."""
+    found = []
+    with path.open("rb") as file:
+        kept = KvFile.open(path, file)
+        for index in range(kept.header.num_blocks):
+            found.append(np.zeros(kept.header.bytes_of(index), np.uint8))
+            kept.read(file, index, found[-1])
+    return found

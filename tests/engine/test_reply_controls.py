@@ -14,6 +14,7 @@ import pytest
 import edgespec
 from edgespec import OptionError, Reply
 from edgespec.engine.engine import Engine
+from edgespec.models.grammars import prepare
 from tests.support.equality import verify_everything
 
 PROMPT = "the red ball and the red box and the red ball"
@@ -145,6 +146,17 @@ def test_a_reply_matches_its_expression(engine: Engine) -> None:
     for seed in range(4):
         text = engine.generate(PROMPT, regex=pattern, seed=seed, max_tokens=60).text
         assert re.fullmatch(pattern, text)
+
+
+def test_a_vocabulary_that_has_no_room_is_refused(engine: Engine) -> None:
+    with pytest.raises(edgespec.BudgetError, match="needs .* once for this vocabulary"):
+        prepare(_Unprepared(), 1000)  # type: ignore[arg-type]
+    assert engine.generate(PROMPT, regex="a", max_tokens=3).text == "a"
+    prepare(engine.tokenizer, 0)  # it is there already
+
+
+class _Unprepared:
+    vocab_size = 1000
 
 
 def test_forced_text_takes_few_steps(engine: Engine) -> None:

@@ -9,6 +9,7 @@ from edgespec.errors import UnsupportedModelError
 from edgespec.memory.plan import native_sizes as fp
 from edgespec.memory.plan.calibration import LIBRARIES, Runtime
 from edgespec.memory.plan.footprint import native_footprint
+from edgespec.memory.plan.kv_sizes import kv_bytes
 from edgespec.memory.plan.plan import Footprint
 from edgespec.memory.plan.settings import Settings
 from edgespec.models.spec import TensorType
@@ -70,11 +71,11 @@ def test_a_type_that_is_never_packed_is_named() -> None:
 
 def test_formulas_by_hand() -> None:
     spec, _ = model(dim=256, layers=4, heads=4, kv_heads=2, ffn=768, vocab=8000)
-    assert fp.kv_bytes(spec, 1) == 4 * 2 * 2 * 64 * 256 * 2 + 64
-    assert fp.kv_bytes(spec, 257) == 2 * fp.kv_bytes(spec, 256)
-    assert fp.kv_bytes(spec, 0) == 0
-    assert fp.kv_bytes(spec, 1, "int8") == 4 * 2 * (64 + 2 * 2 + 64 + 2) * 256 + 64
-    assert fp.kv_bytes(spec, 1, "q4") == 4 * 2 * (32 + 2 * 2 + 32 + 2) * 256 + 64
+    assert kv_bytes(spec, 1) == 4 * 2 * 2 * 64 * 256 * 2 + 64
+    assert kv_bytes(spec, 257) == 2 * kv_bytes(spec, 256)
+    assert kv_bytes(spec, 0) == 0
+    assert kv_bytes(spec, 1, "int8") == 4 * 2 * (64 + 2 * 2 + 64 + 2) * 256 + 64
+    assert kv_bytes(spec, 1, "q4") == 4 * 2 * (32 + 2 * 2 + 32 + 2) * 256 + 64
     floats = 256 + 256 + 128 + 128 + 768 + 64
     inputs = sum(4 * width + width + 64 + width // 32 * 28 for width in (256, 256, 768))
     attention = 4 * (2 * 14 * (512 + 256 + 80) + 2 * 48 * (2 * 64 + 3 * 16))

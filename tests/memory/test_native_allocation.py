@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from edgespec.errors import OptionError
 from edgespec.memory.plan.budget import Budget
 from edgespec.memory.plan.planner import make_plan
 from edgespec.memory.plan.settings import KV_TYPES
@@ -59,7 +60,8 @@ def test_exact_items(
 
 EXACT = (
     "qwen3moe", "gpt-oss", "gemma3", "gemma4", "gemma4-moe", "granite", "phi3", "smollm3",
-    "mistral3", "gemma2", "olmo2", "llama4", "glm4moe", "qwen2moe",
+    "mistral3", "gemma2", "olmo2", "llama4", "glm4moe", "qwen2moe", "gemma3n", "deepseek2",
+    "deepseek2-joined", "deepseek2-ranked",
 )  # fmt: skip
 
 
@@ -74,3 +76,16 @@ def test_exact_items_of_architectures(name: str, nodes: int, tmp_path: Path) -> 
         with native.NativeTarget(file, plan) as target:
             target.own.state.reserve(0, plan.context_length)
             assert target.allocated_bytes() == plan.footprint.exact
+
+
+def test_latent_rows_are_counted_once_and_stay_f16(tmp_path: Path) -> None:
+    """A row of a latent vector and a rotated key for each position and layer."""
+    recipe = random_models.MODELS["deepseek2"]()
+    with open_model(random_models.write(recipe, tmp_path / "model.gguf")) as file:
+        sizing = Sizing(file.spec, tuple(file.tensors.values()), READY)
+        budget, width = Budget.parse("1GiB", LAPTOP), 128 + 32
+        plan = make_plan(sizing, budget, cores(2), context=512)
+        assert plan.footprint["KV cache"] == 2 * (recipe.layers * 256 * width * 2 + 64)
+        assert plan.kv_type == "f16"
+        with pytest.raises(OptionError, match="f16 only; use --kv-type f16"):
+            make_plan(sizing, budget, cores(2), context=512, kv_type="int8")

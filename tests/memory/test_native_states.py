@@ -11,6 +11,7 @@ from edgespec.backends.native.target import NativeTarget
 from edgespec.backends.passes import TokenTree
 from edgespec.memory.plan.budget import Budget
 from edgespec.memory.plan.calibration import PART_KERNELS_BYTES, Runtime
+from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.planner import make_plan
 from edgespec.memory.plan.sizing import Sizing
 from edgespec.memory.plan.state_layout import STATES_ITEM
@@ -42,6 +43,36 @@ def test_exact_items(name: str, nodes: int, sequences: int, tmp_path: Path) -> N
             planned, held = plan.footprint.exact, target.allocated_bytes()
             assert held[STATES_ITEM] == planned[STATES_ITEM]
             assert held == planned
+
+
+def test_few_states_are_kept_where_memory_is_short(tmp_path: Path) -> None:
+    """As many as fit, no more than are planned in use, and the plan says what that costs."""
+    recipe = MODELS["granitehybrid"]()
+    recipe.context = 4096
+    with open_model(write(recipe, tmp_path / "model.gguf")) as file:
+        sizing = Sizing(file.spec, tuple(file.tensors.values()), READY)
+
+        def planned(size: int) -> Plan:
+            return make_plan(sizing, Budget.parse(size, LAPTOP), cores(2), context=4096)
+
+        whole = planned(1 << 30)
+        assert whole.checkpoints == 16
+        assert any("at most 256 tokens are read again" in reason for reason in whole.reasons)
+        states = whole.footprint[STATES_ITEM] // 17
+        sizes = range(whole.planned_bytes, 0, -states)
+        short = next(plan for size in sizes if (plan := planned(size)).checkpoints <= 12)
+        assert short.checkpoints >= 8 and short.max_nodes == whole.max_nodes
+        assert short.context_length == whole.context_length
+        assert any("more than 256 tokens may be read again" in reason for reason in short.reasons)
+        tokens = np.arange(1, 4090, dtype=np.int32) % 500
+        with NativeTarget(file, short) as target:
+            target.own.prefill(tokens)
+            target.own.forward(TokenTree.chain(tokens[:1]))
+            assert target.allocated_bytes()[STATES_ITEM] == short.footprint[STATES_ITEM]
+            for length in (4080, 4000, 3900):
+                assert length - target.own.rewindable(length) <= 256
+            far = [target.own.rewindable(length) for length in range(300, 4000, 300)]
+            assert len(set(far)) > 4 and far[0] in (0, 256)
 
 
 @pytest.mark.parametrize(

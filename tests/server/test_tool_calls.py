@@ -85,26 +85,26 @@ def test_what_may_be_a_call_is_held_back(text: str, shown: str) -> None:
 
 
 def test_a_tool_that_must_be_called_is_called(served: Served) -> None:
-    client = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
-    asked: Any = {
-        "model": "tiny",
-        "messages": [{"role": "user", "content": "What is the weather in Bern?"}],
-        "tools": [TOOL],
-        "tool_choice": "required",
-        "seed": 1,
-        "max_tokens": 64,
-    }
-    choice = client.chat.completions.create(**asked).choices[0]
-    assert choice.finish_reason == "tool_calls" and choice.message.tool_calls
-    function: Any = choice.message.tool_calls[0]
-    assert function.function.name == "weather"
-    assert json.loads(function.function.arguments)["city"] in ("Bern", "Rome")
-    streamed, reason = [], None
-    for chunk in client.chat.completions.create(**asked, stream=True):
-        for one in chunk.choices:
-            assert not one.delta.content
-            streamed += one.delta.tool_calls or []
-            reason = one.finish_reason or reason
-    assert reason == "tool_calls"
-    assert streamed[0].function is not None
-    assert streamed[0].function.arguments == function.function.arguments
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        asked: Any = {
+            "model": "tiny",
+            "messages": [{"role": "user", "content": "What is the weather in Bern?"}],
+            "tools": [TOOL],
+            "tool_choice": "required",
+            "seed": 1,
+            "max_tokens": 64,
+        }
+        choice = client.chat.completions.create(**asked).choices[0]
+        assert choice.finish_reason == "tool_calls" and choice.message.tool_calls
+        function: Any = choice.message.tool_calls[0]
+        assert function.function.name == "weather"
+        assert json.loads(function.function.arguments)["city"] in ("Bern", "Rome")
+        streamed, reason = [], None
+        for chunk in client.chat.completions.create(**asked, stream=True):
+            for one in chunk.choices:
+                assert not one.delta.content
+                streamed += one.delta.tool_calls or []
+                reason = one.finish_reason or reason
+        assert reason == "tool_calls"
+        assert streamed[0].function is not None
+        assert streamed[0].function.arguments == function.function.arguments

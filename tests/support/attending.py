@@ -23,7 +23,7 @@ from edgespec.backends.native.kernels.kv import places as kv_places
 from edgespec.backends.native.scratch import Scratch
 from edgespec.backends.native.shapes import Shape
 from edgespec.memory.kv.arena import SCALED
-from edgespec.memory.plan.native_sizes import shape_of
+from edgespec.memory.plan.kv_sizes import shape_of
 from edgespec.system.jit import kernel
 from tests.support.machines import model
 
@@ -126,9 +126,9 @@ class Attending:
         _ask(self.table, queries.copy())
         sinks = 0 if self._sinks is None else self._sinks.ctypes.data
         _attend(self.table, self.threads, len(parents), sinks)
-        width = self.spec.num_heads * self.spec.head_dim
-        rows = self.scratch.attended.floats[: len(parents), :width]
-        return rows.reshape(queries.shape).copy()
+        own = self.shape.attention
+        rows = self.scratch.attended.floats[: len(parents), : own.heads * own.value_dim]
+        return rows.reshape(*queries.shape[:2], own.value_dim).copy()
 
 
 def exact(keys: NDArray[Any], values: NDArray[Any], query: NDArray[Any]) -> NDArray[np.float64]:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from edgespec.version import __version__
+from tests.support import random_models
 from tests.support.command_line import edgespec, environment
 from tests.support.gguf_models import CHATML, write_gguf
 
@@ -213,6 +214,28 @@ def test_show_tells_what_a_file_is(model: Path) -> None:
     assert facts["tokenizer"]["end_tokens"] == {"2": "</s>"}
     assert facts["metadata"]["tokenizer.ggml.tokens"] == "array of 300"
     assert sum(info["bytes"] for info in facts["tensors"]) == facts["quantisation"]["F32"]["bytes"]
+
+
+PARTS = {
+    "qwen35moe": (
+        ["gated delta net in 6, attention in 2 of 8 layers", "4 of 16 of width 256 for each token, "
+         "and one that every token uses, in 8 of 8 layers"],
+        ["windows"],
+    ),
+    "gemma3": (["32 tokens in"], ["mixers", "experts"]),
+    "deepseek2": (["latent attention in 4 of 4 layers", "in 3 of 4 layers"], ["windows"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_show_tells_what_layers_are_made_of(name: str, tmp_path: Path) -> None:
+    """In a line for each part that not every model has."""
+    path = random_models.write(random_models.MODELS[name](), tmp_path / "model.gguf", type="Q8_0")
+    found = " ".join(edgespec("show", path).out.split())
+    told, untold = PARTS[name]
+    assert all(words in found for words in told), found
+    before, _, _ = found.partition(" metadata ")
+    assert not any(f" {word} " in before for word in untold)
 
 
 def test_doctor_finds_what_the_commands_use() -> None:

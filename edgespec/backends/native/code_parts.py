@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from edgespec.models.layers import Attention, Moe, Recurrent
+from edgespec.models.layers import Attention, LatentAttention, Moe, Recurrent
 from edgespec.models.spec import ModelSpec, TensorType
 
 
@@ -13,8 +13,10 @@ class CodePart(enum.Enum):
 
     ACTIVATIONS = enum.auto()
     EXPERTS = enum.auto()
+    LATENT = enum.auto()
     PER_LAYER = enum.auto()
     STATES = enum.auto()
+    STREAMS = enum.auto()
     WHOLE_NORMS = enum.auto()
 
 
@@ -29,10 +31,14 @@ def code_parts(spec: ModelSpec) -> frozenset[CodePart]:
         found.add(CodePart.ACTIVATIONS)
     if spec.per_layer_embedding is not None:
         found.add(CodePart.PER_LAYER)
+    if spec.streams is not None:
+        found |= {CodePart.STREAMS, CodePart.ACTIVATIONS}
     for layer in spec.layers:
         mixer, ffn = layer.mixer, layer.ffn
         if isinstance(mixer, Recurrent):
             found.add(CodePart.STATES)
+        elif isinstance(mixer, LatentAttention):
+            found.add(CodePart.LATENT)
         elif isinstance(mixer, Attention):
             if mixer.gate is not None or mixer.softcap:
                 found.add(CodePart.ACTIVATIONS)

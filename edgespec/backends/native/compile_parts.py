@@ -12,7 +12,17 @@ from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.moe import row_functions
 from edgespec.backends.native.kernels.moe import stages as moe
 from edgespec.backends.native.kernels.recurrent import inputs, state, walk
-from edgespec.backends.native.kernels.stages import convolve, per_layer, project, states
+from edgespec.backends.native.kernels.stages import (
+    convolve,
+    cutoff,
+    heads,
+    latent,
+    per_layer,
+    project,
+    states,
+    streams,
+)
+from edgespec.memory.kv.arena import LATENT
 from edgespec.memory.plan.state_layout import INSTRUCTION_WORDS, ROW_WORDS
 from edgespec.system.addresses import address_of
 
@@ -27,6 +37,12 @@ def _experts() -> None:
         address_of(entry)
     for name in row_functions.FUNCTIONS:
         isa.expert_address(isa.chosen(), name)
+
+
+def _latent() -> None:
+    for entry in (heads.heads, latent.norm_input, latent.place):
+        address_of(entry)
+    isa.attention_addresses(isa.chosen(), LATENT)
 
 
 def _per_layer() -> None:
@@ -48,6 +64,14 @@ def _states() -> None:
     walk.describe_rows(alone, 0, 0, slots, 0, 0, rows)
 
 
+def _streams() -> None:
+    for entry in (
+        *(streams.begin, streams.predict, streams.correct, streams.add_to_others),
+        *(streams.add_to_first, streams.take_others, streams.end, heads.heads, cutoff.cut),
+    ):
+        address_of(entry)
+
+
 def _whole_norms() -> None:
     address_of(project.place)
 
@@ -55,7 +79,9 @@ def _whole_norms() -> None:
 COMPILE: dict[CodePart, Callable[[], None]] = {
     CodePart.ACTIVATIONS: _activations,
     CodePart.EXPERTS: _experts,
+    CodePart.LATENT: _latent,
     CodePart.PER_LAYER: _per_layer,
     CodePart.STATES: _states,
+    CodePart.STREAMS: _streams,
     CodePart.WHOLE_NORMS: _whole_norms,
 }

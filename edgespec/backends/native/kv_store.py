@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,10 @@ from edgespec.backends.native.recurrent.tables import HybridTables
 from edgespec.backends.native.shapes import Shape
 from edgespec.backends.sequence import KvSequence
 from edgespec.backends.store import Outline
-from edgespec.errors import BackendError
-from edgespec.memory.kv.arena import BlockTable, KvArena
+from edgespec.errors import BackendError, KvFileError
+from edgespec.memory.kv.arena import BLOCK, BlockTable, KvArena
 from edgespec.memory.kv.sequence_tables import SequenceTables
-from edgespec.memory.plan.native_sizes import KEPT_BEHIND
+from edgespec.memory.plan.kv_sizes import KEPT_BEHIND
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.state_layout import STATES_ITEM
 
@@ -133,6 +134,7 @@ class KvStore:
         return blocks
 
     def begin(self, sequence: KvSequence, outline: Outline) -> list[NDArray[np.uint8]]:
+        self._check(outline)
         sequence.truncate(0)
         for table, first in zip(sequence.state.tables, outline.firsts, strict=True):
             table.begin_at(first)
@@ -140,6 +142,28 @@ class KvStore:
         if self._recurrent is not None:
             blocks += sequence.state.states.begin(outline.states)
         return blocks
+
+    def _check(self, outline: Outline) -> None:
+        """Raise KvFileError for what no sequence of this store can be: passes would read blocks
+        that are not there.
+        """
+        firsts = [shape.first_needed(outline.length) for shape in self._shapes]
+        places, parities = [0], {0}
+        for at, parity in outline.states:
+            places.append(at)
+            parities.add(parity)
+        is_sound = (
+            len(firsts) == len(outline.firsts)
+            and all(
+                0 <= own <= needed and own % BLOCK == 0
+                for own, needed in zip(outline.firsts, firsts, strict=True)
+            )
+            and all(one < two for one, two in pairwise(places))
+            and parities <= {0, 1}
+            and places[-1] == (0 if self._recurrent is None else outline.length)
+        )
+        if not is_sound:
+            raise KvFileError("it does not say what this model keeps of a text; save it again")
 
     def give_back(self) -> None:
         if self._recurrent is not None:

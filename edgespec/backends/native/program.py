@@ -5,38 +5,40 @@ norm  project  attend  finish  multiply  norm  gated  multiply        a layer of
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.native.experts import Experts
+from edgespec.backends.native.feed_forward import FeedForward
 from edgespec.backends.native.kernels import table
-from edgespec.backends.native.kernels.codegen import isa
-from edgespec.backends.native.kernels.moe import stages as moe
-from edgespec.backends.native.kernels.stages import angles, attend, gated, multiply, norm, project
+from edgespec.backends.native.kernels.stages import (
+    angles,
+    attend,
+    multiply,
+    project,
+)
+from edgespec.backends.native.latent import latent_stages
 from edgespec.backends.native.per_layer import PerLayerInputs
 from edgespec.backends.native.recurrent.passes import RecurrentPasses
 from edgespec.backends.native.recurrent.stages import RecurrentStages
 from edgespec.backends.native.shape_tables import ShapeTables
 from edgespec.backends.native.shapes import float_bits
+from edgespec.backends.native.stage_maker import Joining, StageMaker, Stages
+from edgespec.backends.native.streams import ResidualStreams
 from edgespec.backends.native.weights import Weights
 from edgespec.models.layers import (
+    AltUp,
     Attention,
-    Dense,
+    LatentAttention,
     LayerSpec,
-    Matrix,
     Mixer,
-    Moe,
-    Norm,
     PerLayerInput,
     Recurrent,
 )
 from edgespec.models.spec import ModelSpec
-from edgespec.system.addresses import Entry, address_of
-
-Stages = list[dict[int, int]]
-"""Operands by column."""
 
 
 class Program:
@@ -50,11 +52,12 @@ class Program:
         per_layer: PerLayerInputs | None = None,
         passes: RecurrentPasses | None = None,
         experts: Experts | None = None,
+        streams: ResidualStreams | None = None,
     ) -> None:
         self._spec, self._weights, self._tables = spec, weights, tables
-        self._per_layer, self._experts = per_layer, experts
-        self._base: int = tables.base.ctypes.data
-        self._isa = isa.chosen()
+        self._per_layer, self._streams = per_layer, streams
+        self._maker = maker = StageMaker(weights, tables.base)
+        self._feed_forward = FeedForward(maker, experts)
         self._recurrent = (
             None if passes is None else RecurrentStages(spec, weights, passes, tables.base)
         )
@@ -64,24 +67,25 @@ class Program:
         """Where each layer starts, and the last one ends."""
         for number, layer in enumerate(spec.layers):
             self.starts.append(len(stages))
-            if number == 0 and per_layer is not None:
-                stages.append(self._norm(is_normed=1))
-                stages += [self._stage(*own) for own in per_layer.first_stages(weights)]
+            if number == 0:
+                stages += self._before_layers()
             stages += self._layer(number, layer)
         self.starts.append(len(stages))
         self.head = len(stages)
-        """Where the stages of the head start: two, the norm and the logits."""
+        """Where the stages of the head start: the norm and the logits, behind what makes one stream
+        of several.
+        """
+        if streams is not None:
+            stages += streams.end(maker)
         stages += self._head(weights.vector(spec.last_norm))
         self.adapted = len(stages)
         """Where those of a head behind an adapter start: four."""
-        up, stride = (int(tables.base[entry]) for entry in (table.UP, table.UP_STRIDE))
+        up = maker.place(table.UP)
+        to_up = {multiply.OUTPUT: up[0], multiply.OUTPUT_STRIDE: up[1]}
         stages += [
-            self._norm(gain=weights.vector("", spec.dim)),
-            self._stage(
-                multiply.multiply,
-                {multiply.INPUT: table.NORMED, multiply.OUTPUT: up, multiply.OUTPUT_STRIDE: stride},
-            ),
-            *self._head(weights.vector(spec.last_norm), source=(up, stride)),
+            maker.norm(gain=weights.vector("", spec.dim)),
+            maker.stage(multiply.multiply, {multiply.INPUT: table.NORMED, **to_up}),
+            *self._head(weights.vector(spec.last_norm), source=up),
         ]
         self.settling = len(stages), len(stages)
         """Stages in which states take what is pending: the first, and the one after the last."""
@@ -101,94 +105,77 @@ class Program:
         """Let the head multiply by a matrix, behind an adapter's matrix unless that is 0; returns
         the first stage and the one after the last.
         """
-        first, last = (self.adapted, self.adapted + 4) if adapter else (self.head, self.head + 2)
+        first, last = (self.adapted, self.adapted + 4) if adapter else (self.head, self.adapted)
         self.words[last - 1, multiply.MATRIX] = matrix
         if adapter:
             self.words[first + 1, multiply.MATRIX] = adapter
         return first, last
 
-    def _stage(self, entry: Entry, operands: dict[int, int], where: int = 0) -> dict[int, int]:
-        """A stage over the table at an address, or the base."""
-        return {table.ENTRY: address_of(entry), table.TABLE: where or self._base, **operands}
-
     def _prelude(self) -> Stages:
-        return [self._stage(angles.angles, {}, where) for where in self._tables.rotating]
+        return [self._maker.stage(angles.angles, {}, where) for where in self._tables.rotating]
+
+    def _before_layers(self) -> Stages:
+        """What is made of the embeddings once."""
+        if self._per_layer is None and self._streams is None:
+            return []
+        stages = [self._maker.norm(is_normed=1)]
+        if self._per_layer is not None:
+            first = self._per_layer.first_stages(self._weights)
+            stages += [self._maker.stage(*own) for own in first]
+        if self._streams is not None:
+            stages += self._streams.begin(self._maker)
+        return stages
 
     def _layer(self, number: int, layer: LayerSpec) -> Stages:
         """A layer's stages; a pass may end after them, so that the stream is whole there."""
-        assert layer.ffn is not None
-        if isinstance(layer.mixer, Attention):
-            mixed, joining = self._attention(number, layer.mixer, layer)
-        else:
-            mixed, joining = self._with_state(number, layer.mixer, layer)
-        stages = [self._pre_norm(layer.mixer_norm), *mixed]
-        stages.append(self._pre_norm(layer.ffn_norm, joining))
-        if isinstance(layer.ffn, Moe):
-            fed, joining = self._mixture(number, layer.ffn, layer)
-        else:
-            ending = layer.ffn_post_norm, layer.residual_scale, layer.output_scale
-            fed, joining = self._dense(layer.ffn, *ending)
+        stages: Stages = []
+        if layer.altup is not None and self._streams is not None:
+            stages.append(self._maker.pre_norm(layer.altup.router_norm))
+            stages += self._streams.predict(layer.altup, self._maker)
+        stages.append(self._maker.pre_norm(layer.mixer_norm))
+        mixed, joining = self._mixer(number, layer)
+        stages += [*mixed, self._maker.pre_norm(layer.ffn_norm, joining)]
+        fed, joining = self._feed_forward.stages(number, layer)
         stages += fed
+        if layer.altup is not None:
+            return [*stages, *self._corrected(number, layer, layer.altup, joining)]
         if layer.per_layer is not None:
             joined, joining = self._add_embedding(number, layer.per_layer, joining)
             stages += joined
         if joining:
             factor = self._weights.number(layer.output_scale) if layer.output_scale else 1.0
-            stages.append(self._norm(stream_factor=float_bits(factor), **joining))
+            stages.append(self._maker.norm(stream_factor=float_bits(factor), **joining))
         return stages
 
-    def _pre_norm(self, own: Norm | None, joining: dict[str, int] | None = None) -> dict[int, int]:
-        """The norm before a part; without one, NORMED is the stream as it is."""
-        return self._norm(gain=self._gain(own), is_normed=1, **(joining or {}))
+    def _mixer(self, number: int, layer: LayerSpec) -> tuple[Stages, Joining]:
+        if isinstance(layer.mixer, LatentAttention):
+            return self._latent(number, layer.mixer, layer)
+        if not isinstance(layer.mixer, Attention):
+            return self._with_state(number, layer.mixer, layer)
+        mixed, joining = self._attention(number, layer.mixer, layer)
+        if layer.laurel is not None and self._streams is not None:
+            beside = self._streams.laurel(layer.laurel, self._maker)
+            mixed = [*beside, *mixed]
+            joining["stream_factor"] = float_bits(math.sqrt(0.5))
+        return mixed, joining
 
-    def _norm(self, **operands: int) -> dict[int, int]:
-        columns = {
-            "joining": norm.JOINING,
-            "joining_stride": norm.JOINING_STRIDE,
-            "joining_gain": norm.JOINING_GAIN,
-            "joining_factor": norm.JOINING_FACTOR,
-            "stream_factor": norm.STREAM_FACTOR,
-            "gain": norm.GAIN,
-            "is_normed": norm.IS_NORMED,
-            "source": norm.SOURCE,
-            "source_stride": norm.SOURCE_STRIDE,
-        }
-        row = {norm.STREAM_FACTOR: norm.ONE_BITS}
-        row |= {columns[name]: value for name, value in operands.items()}
-        return self._stage(norm.norm, row)
+    def _corrected(self, number: int, layer: LayerSpec, own: AltUp, joining: Joining) -> Stages:
+        """The end of a layer that works on the first of several streams."""
+        assert self._streams is not None and self._per_layer is not None
+        assert layer.per_layer is not None
+        part, gelu = layer.per_layer, self._maker.operation("gelu")
+        corrected = self._streams.correct(own, self._maker)
+        output, joined = self._maker.output(part.projection, table.GATED, part.norm, 1.0)
+        rows = joined["joining"], joined["joining_stride"]
+        return [
+            self._maker.pre_norm(own.router_norm, joining),
+            *corrected,
+            self._maker.stage(*self._per_layer.gate_stage(self._weights, part, number, gelu)),
+            output,
+            self._streams.add_to_others(rows, part.norm, self._maker),
+        ]
 
-    def _output(
-        self,
-        matrix: Matrix,
-        rows: int,
-        post: Norm | None,
-        factor: float,
-        scale: str = "",
-        apart: bool = False,
-    ) -> tuple[dict[int, int], dict[str, int]]:
-        """The product at the end of a part: into the stream, or where it must be changed before it
-        joins that or stay apart, into BRANCH; and what the next norm is told of that.
-        """
-        base, operands = self._tables.base, {multiply.MATRIX: self._weights.place(matrix)}
-        operands |= {multiply.INPUT: rows, multiply.BIAS: self._weights.bias(matrix)}
-        plain = post is None and factor == 1.0 and not scale and not apart
-        place = table.STREAM if plain else table.BRANCH
-        where, stride = map(int, base[place : place + 2])
-        operands |= {multiply.OUTPUT: where, multiply.OUTPUT_STRIDE: stride}
-        operands[multiply.ACCUMULATE] = int(plain)
-        stage = self._stage(multiply.multiply, operands)
-        if plain:
-            return stage, {}
-        return stage, {
-            "joining": where,
-            "joining_stride": stride,
-            "joining_gain": self._gain(post),
-            "joining_factor": float_bits(factor),
-        }
-
-    def _attention(
-        self, number: int, own: Attention, layer: LayerSpec
-    ) -> tuple[Stages, dict[str, int]]:
+    def _attention(self, number: int, own: Attention, layer: LayerSpec) -> tuple[Stages, Joining]:
         weights, (shape, where) = self._weights, self._tables.of(own)
         place = shape.layers.index(number if own.shares is None else own.shares)
         norms = {
@@ -214,32 +201,44 @@ class Program:
         }
         sinks = weights.vector(own.sinks) if own.sinks else 0
         seen = {attend.LAYER: place, attend.SINKS: sinks}
-        gating = {attend.GATING: self._operation("sigmoid_gate") if own.gate else 0}
-        output, joining = self._output(
-            own.output, table.ATTENDED, layer.mixer_post_norm, layer.residual_scale
-        )
+        gating = {attend.GATING: self._maker.operation("sigmoid_gate") if own.gate else 0}
+        ending = layer.mixer_post_norm, layer.residual_scale, "", layer.laurel is not None
+        output, joining = self._maker.output(own.output, table.ATTENDED, *ending)
         return [
             *self._projection(own, operands, where),
-            self._stage(attend.attend, seen, where),
-            self._stage(attend.finish, seen | gating, where),
+            self._maker.stage(attend.attend, seen, where),
+            self._maker.stage(attend.finish, seen | gating, where),
             output,
         ], joining
 
+    def _latent(
+        self, number: int, own: LatentAttention, layer: LayerSpec
+    ) -> tuple[Stages, Joining]:
+        shape, where = self._tables.of(own.absorbed)
+        place = shape.layers.index(number)
+        stages = latent_stages(own, place, where, self._maker)
+        output, joining = self._maker.output(
+            own.output, table.GATED, layer.mixer_post_norm, layer.residual_scale
+        )
+        return [*stages, output], joining
+
     def _add_embedding(
-        self, number: int, own: PerLayerInput, joining: dict[str, int]
-    ) -> tuple[Stages, dict[str, int]]:
+        self, number: int, own: PerLayerInput, joining: Joining
+    ) -> tuple[Stages, Joining]:
         """What the layer's own embedding of the tokens adds, of the stream as it is by then."""
         assert self._per_layer is not None
-        gelu = self._operation("gelu")
+        gelu = self._maker.operation("gelu")
         gate = self._per_layer.gate_stage(self._weights, own, number, gelu)
-        output, joining_next = self._output(own.projection, table.GATED, own.norm, 1.0)
-        return [self._norm(is_normed=1, **joining), self._stage(*gate), output], joining_next
+        output, joining_next = self._maker.output(own.projection, table.GATED, own.norm, 1.0)
+        return [
+            self._maker.norm(is_normed=1, **joining),
+            self._maker.stage(*gate),
+            output,
+        ], joining_next
 
-    def _with_state(
-        self, number: int, own: Mixer, layer: LayerSpec
-    ) -> tuple[Stages, dict[str, int]]:
+    def _with_state(self, number: int, own: Mixer, layer: LayerSpec) -> tuple[Stages, Joining]:
         assert isinstance(own, Recurrent) and self._recurrent is not None
-        output, joining = self._output(
+        output, joining = self._maker.output(
             own.output, table.ATTENDED, layer.mixer_post_norm, layer.residual_scale
         )
         return [*self._recurrent.layer(number), output], joining
@@ -247,85 +246,15 @@ class Program:
     def _projection(self, own: Attention, operands: dict[int, int], where: int) -> Stages:
         """Whole heads at a time, or where all heads are normed together, all and then these."""
         if own.query_norm is None or own.query_norm.width == own.head_dim:
-            return [self._stage(project.project, operands, where)]
-        stages, base = [], self._tables.base
+            return [self._maker.stage(project.project, operands, where)]
+        maker = self._maker
         parts = ((own.query, table.QUERY), (own.key, table.KEY), (own.value, table.VALUE))
-        for matrix, place in parts:
-            output, stride = map(int, base[place : place + 2])
-            row = {multiply.MATRIX: self._weights.place(matrix), multiply.INPUT: table.NORMED}
-            row |= {multiply.OUTPUT: output, multiply.OUTPUT_STRIDE: stride}
-            row |= {multiply.BIAS: self._weights.bias(matrix)}
-            stages.append(self._stage(multiply.multiply, row))
-        return [*stages, self._stage(project.place, operands, where)]
-
-    def _dense(
-        self,
-        own: Dense,
-        post: Norm | None,
-        factor: float = 1.0,
-        scale: str = "",
-        apart: bool = False,
-    ) -> tuple[Stages, dict[str, int]]:
-        weights = self._weights
-        operands = {
-            gated.GATE: weights.place(own.gate),
-            gated.UP: weights.place(own.up),
-            gated.GATE_BIAS: weights.bias(own.gate),
-            gated.UP_BIAS: weights.bias(own.up),
-            gated.WIDTH: own.width,
-            gated.ACTIVATION: self._operation(own.activation),
-        }
-        output, joining = self._output(own.down, table.GATED, post, factor, scale, apart)
-        return [self._stage(gated.gated, operands), output], joining
-
-    def _mixture(self, number: int, own: Moe, layer: LayerSpec) -> tuple[Stages, dict[str, int]]:
-        """Experts, of which the router reads NORMED before they do; a dense part beside comes first
-        and is in BRANCH meanwhile.
-        """
-        assert self._experts is not None
-        base, done = self._tables.base, Stages()
-        post, factor, scale = layer.ffn_post_norm, layer.residual_scale, layer.output_scale
-        plain = own.beside is None and post is None and not scale
-        beside: dict[str, int] = {}
-        if own.beside is not None:
-            done, beside = self._dense(own.beside, own.beside_post_norm, apart=True)
-        entry = table.STREAM if plain else table.UP if beside else table.BRANCH
-        where, stride = map(int, base[entry : entry + 2])
-        words = self._experts.words(number, own, (where, stride), plain, factor if plain else 1.0)
-        if own.router_norm is not None:
-            done.append(self._pre_norm(own.router_norm))
-        done.append(self._stage(moe.router, {moe.LAYER: words}))
-        if own.router_norm is not None or own.experts_norm is not None:
-            done.append(self._pre_norm(own.experts_norm or layer.ffn_norm))
-        for stage in (moe.route, moe.gate_up, moe.down):
-            done.append(self._stage(stage, {moe.LAYER: words}))
-        if plain:
-            return done, {}
-        branch, branch_stride = map(int, base[table.BRANCH : table.BRANCH + 2])
-        if beside:
-            operands = {
-                moe.LEFT: branch,
-                moe.LEFT_STRIDE: branch_stride,
-                moe.LEFT_GAIN: beside["joining_gain"],
-                moe.RIGHT: where,
-                moe.RIGHT_STRIDE: stride,
-                moe.RIGHT_GAIN: self._gain(own.experts_post_norm),
-                moe.ADD_SCALED: isa.expert_address(self._isa, "add_scaled"),
-            }
-            done.append(self._stage(moe.join, operands))
-        return done, {
-            "joining": branch,
-            "joining_stride": branch_stride,
-            "joining_gain": self._gain(post),
-            "joining_factor": float_bits(factor),
-        }
-
-    def _gain(self, own: Norm | None) -> int:
-        """Where a norm's gain is, 0 without a norm."""
-        return 0 if own is None else self._weights.vector(own.tensor, own.width)
-
-    def _operation(self, name: str) -> int:
-        return isa.activation_address(self._isa, name)
+        stages = [
+            maker.product(matrix, table.NORMED, maker.place(entry))
+            for matrix, entry in parts
+            if matrix is not None
+        ]
+        return [*stages, self._maker.stage(project.place, operands, where)]
 
     def _head(self, gain: int, source: tuple[int, int] = (0, 0)) -> Stages:
         spec = self._spec
@@ -334,11 +263,11 @@ class Program:
             multiply.INPUT: table.NORMED,
             multiply.IS_SHAPED: int(cap != 0.0 or spec.logit_scale != 1.0),
             multiply.FACTOR: float_bits(spec.logit_scale),
-            multiply.CAP: self._operation("softcap") if cap else 0,
+            multiply.CAP: self._maker.operation("softcap") if cap else 0,
             multiply.CAP_BITS: float_bits(cap),
         }
         where, stride = source
         return [
-            self._norm(gain=gain, source=where, source_stride=stride),
-            self._stage(multiply.logits, operands),
+            self._maker.norm(gain=gain, source=where, source_stride=stride),
+            self._maker.stage(multiply.logits, operands),
         ]

@@ -18,7 +18,8 @@ from edgespec.backends.native.kernels.attention.spans import (
 )
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.memory.kv.arena import SCALED
-from edgespec.memory.plan.native_sizes import dense_dim, has_branches, num_spans
+from edgespec.memory.plan.kv_sizes import num_spans
+from edgespec.memory.plan.native_sizes import gated_dim, has_branches, up_dim
 from edgespec.memory.plan.state_layout import round_up, state_layout
 from edgespec.models.layers import Attention
 from edgespec.models.spec import ModelSpec
@@ -89,7 +90,9 @@ class Scratch:
     key: NDArray[np.float32]
     value: NDArray[np.float32]
     up: NDArray[np.float32]
-    """[rows, width of a dense part], and at least dim: what an adapter makes of the stream."""
+    """[rows, width of a dense part], and at least dim: what an adapter makes of the stream; and as
+    wide as what latent attention rotates of queries.
+    """
     gates: NDArray[np.float32]
     """[rows, heads * head_dim] of attention that has gates."""
     rotated: NDArray[np.uint8]
@@ -137,7 +140,7 @@ class Scratch:
             query=floats(num_rows, round_up(q_dim, 16)),
             key=floats(num_rows, round_up(spec.kv_dim, 16)),
             value=floats(num_rows, round_up(spec.kv_dim, 16)),
-            up=floats(num_rows, round_up(max(dense_dim(spec), spec.dim), 16)),
+            up=floats(num_rows, round_up(up_dim(spec), 16)),
             gates=floats(num_rows, round_up(gate_dim, 16)),
             rotated=np.zeros(queries, np.uint8),
             scores=floats(threads, SCORES_ROWS, WIDTH),
@@ -147,7 +150,7 @@ class Scratch:
             maxima=floats(tile.padded(max_nodes), round_up(spec.vocab_size, 16) // 16),
             normed=Rows.allocate(num_rows, spec.dim),
             attended=Rows.allocate(num_rows, max(q_dim, state_layout(spec).values)),
-            gated=Rows.allocate(num_rows, dense_dim(spec)),
+            gated=Rows.allocate(num_rows, gated_dim(spec)),
         )
 
     def fill(self, c: NDArray[np.int64]) -> None:

@@ -11,7 +11,7 @@ from edgespec.backends.native.kernels import table
 from edgespec.backends.native.scratch import Scratch
 from edgespec.backends.native.shapes import Shape, float_bits
 from edgespec.memory.kv.arena import KvArena
-from edgespec.memory.plan.native_sizes import shape_of
+from edgespec.memory.plan.kv_sizes import shape_of
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.layers import Attention
 from edgespec.models.spec import ModelSpec

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.native.kernels import table
-from edgespec.backends.native.kernels.attention.spans import SPAN, SPLIT_NODES
+from edgespec.backends.native.kernels.attention.spans import ROW_BLOCK, SPAN, SPLIT_NODES
 from edgespec.backends.native.kernels.codegen import isa
+from edgespec.backends.native.kernels.kv.forms import FORMS
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.backends.native.scratch import (
     Scratch,
@@ -17,11 +18,11 @@ from edgespec.backends.native.scratch import (
     head_bytes,
     split_rows,
 )
-from edgespec.memory.kv.arena import BLOCK, KvArena
-from edgespec.memory.plan.native_sizes import kept_positions, shape_of
+from edgespec.memory.kv.arena import BLOCK, LATENT, KvArena
+from edgespec.memory.plan.kv_sizes import kept_positions, shape_of
 from edgespec.memory.plan.state_layout import round_up
 from edgespec.models.file import ModelFile
-from edgespec.models.layers import Attention, Rope
+from edgespec.models.layers import Attention, Rope, attention_of
 from edgespec.models.spec import ModelSpec
 
 
@@ -82,7 +83,8 @@ class Shape:
         own = self.attention
         reach = kept_positions(own, context, rows) if own.reach else 0
         heads = own.kv_heads, own.head_dim
-        return KvArena(len(self.layers), *heads, context, kv_type, sequences, reach)
+        kept_as = LATENT if own.latent else kv_type
+        return KvArena(len(self.layers), *heads, context, kept_as, sequences, reach)
 
     def first_needed(self, length: int) -> int:
         """The first position that a sequence of this length still reads."""
@@ -103,7 +105,7 @@ class Shape:
         own, rope = self.attention, self.attention.rope
         interleaved = rope is not None and rope.layout == "interleaved"
         c[table.NUM_HEADS], c[table.NUM_KV_HEADS] = own.heads, own.kv_heads
-        c[table.HEAD_DIM], c[table.HEAD_PAD] = own.head_dim, round_up(own.head_dim, 16)
+        c[table.HEAD_DIM], c[table.VALUE_DIM] = own.head_dim, own.value_dim
         c[table.ROPE_HALF], c[table.INTERLEAVED] = len(self._frequencies), interleaved
         c[table.QUERY_SCALE_BITS] = float_bits(own.scale)
         c[table.NORM_AFTER_ROPE] = own.norm_after_rope
@@ -125,7 +127,8 @@ class Shape:
 
     def fill_arena(self, c: NDArray[np.int64], arena: KvArena) -> None:
         """Enter how the arena's blocks are laid out."""
-        layout, scaled = arena.layout, arena.kv_type != "f16"
+        layout, head_dim = arena.layout, self.attention.head_dim
+        is_latent, scaled = arena.kv_type == LATENT, arena.kv_type in FORMS
         c[table.BLOCK] = BLOCK
         c[table.HEAD_BYTES] = layout.head_bytes
         c[table.KEY_BYTES] = layout.key_bytes
@@ -133,9 +136,11 @@ class Shape:
         c[table.KEY_SCALES] = layout.key_scales
         c[table.VALUE_BYTES] = layout.value_bytes
         c[table.VALUE_SCALES] = layout.value_scales
-        c[table.KEY_STEPS] = -(-self.attention.head_dim // (4 if scaled else 2))
+        c[table.KEY_STEPS] = -(-head_dim // (16 if is_latent else 4 if scaled else 2))
         c[table.KV_SCALED] = scaled
         c[table.WEIGHT_BYTES] = 2 if scaled else 4
+        places = (4, 4 * round_up(head_dim, 16)) if is_latent else (4 * ROW_BLOCK, 4)
+        c[table.QUERY_STEP], c[table.QUERY_ROW] = places
         addresses = isa.attention_addresses(isa.chosen(), arena.kv_type)
         c[table.ATTENTION : table.ATTENTION + table.NUM_ATTENTION] = addresses
 
@@ -157,8 +162,9 @@ def shapes_of(spec: ModelSpec, file: ModelFile, context: int) -> list[Shape]:
     """All shapes of a model, in the order of their first layers."""
     layers: dict[Attention, list[int]] = {}
     for number, layer in enumerate(spec.layers):
-        if isinstance(layer.mixer, Attention):
-            own = layers.setdefault(shape_of(layer.mixer), [])
-            if layer.mixer.shares is None:
+        attention = attention_of(layer)
+        if attention is not None:
+            own = layers.setdefault(shape_of(attention), [])
+            if attention.shares is None:
                 own.append(number)
     return [Shape(shape, own, spec, file, context) for shape, own in layers.items()]

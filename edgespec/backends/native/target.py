@@ -29,6 +29,7 @@ from edgespec.backends.native.recurrent.passes import recurrent_passes
 from edgespec.backends.native.scratch import Scratch
 from edgespec.backends.native.shape_tables import ShapeTables
 from edgespec.backends.native.shapes import shapes_of
+from edgespec.backends.native.streams import ResidualStreams
 from edgespec.backends.native.team import Team
 from edgespec.backends.native.weights import TYPE_CODES, Weights
 from edgespec.backends.native.whole_passes import WholePasses
@@ -111,7 +112,9 @@ class NativeTarget(EarlyExits):
         extra, rows = spec.per_layer_embedding, len(self._scratch.stream)
         self._per_layer = None if extra is None else PerLayerInputs(spec, extra, rows)
         self._experts = Experts.of(spec, self._weights, self._table, rows, plan.threads)
-        parts = self._per_layer, self._recurrent, self._experts
+        streams = spec.streams
+        self._streams = None if streams is None else ResidualStreams(streams, spec.dim, rows)
+        parts = self._per_layer, self._recurrent, self._experts, self._streams
         self._program = Program(spec, self._weights, self._shape_tables, *parts)
         self._program.fill(self._table)
         self._head = (0, 0)
@@ -152,7 +155,8 @@ class NativeTarget(EarlyExits):
     def allocated_bytes(self) -> dict[str, int]:
         """What this target has allocated, by the names of the plan's footprint."""
         adapter = self._adapters.size_bytes
-        extra = 0 if self._per_layer is None else self._per_layer.size_bytes
+        beside = (self._per_layer, self._streams)
+        extra = sum(part.size_bytes for part in beside if part is not None)
         return {
             "weights": self._weights.size_bytes,
             **({ADAPTER_ITEM: adapter} if adapter else {}),

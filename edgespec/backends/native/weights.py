@@ -15,7 +15,9 @@ from edgespec.backends.native.kernels.matmul.pack import packer
 from edgespec.backends.native.kernels.matmul.tile import FORMATS, TILE_ROWS, TileFormat
 from edgespec.backends.native.kernels.matmul.unpack import unpack_rows
 from edgespec.backends.passes import Progress
+from edgespec.memory.plan.native_sizes import turned_mixers, turned_type
 from edgespec.models.file import ModelFile
+from edgespec.models.gguf.dequantise import dequantise
 from edgespec.models.layers import Matrix
 from edgespec.models.spec import TensorType
 
@@ -128,6 +130,26 @@ def load_matrix(file: ModelFile, part: Matrix, progress: Progress | None = None)
     return matrix
 
 
+def load_turned(
+    file: ModelFile, part: Matrix, heads: int, progress: Progress | None = None
+) -> PackedMatrix:
+    """Pack a matrix of every head's [rows, columns] as [columns, rows] below each other, in a type
+    that has no blocks.
+    """
+    info, height = file.tensors[part.tensor], part.rows // heads
+    kind = turned_type(info.type)
+    matrix = PackedMatrix.allocate(FORMATS[kind], heads * part.columns, height)
+    numbers = np.float32 if kind == TensorType.F32 else np.float16
+    for head in range(heads):
+        ((start, stop),) = _ranges(part, head * height, head * height + height, 0)
+        raw = file.rows(part.tensor, start, stop)
+        rows = np.ascontiguousarray(dequantise(raw, info.type).reshape(height, -1).T, numbers)
+        matrix.pack_rows(head * part.columns, rows.view(np.uint8))
+        if progress is not None:
+            progress(raw.nbytes, info.size_bytes)
+    return matrix
+
+
 def _ranges(part: Matrix, first: int, last: int, height: int) -> Iterator[tuple[int, int]]:
     """Which rows of the tensor a matrix's rows `first` .. `last` - 1 are, experts' below each
     other; the tensor has `height` rows for each expert.
@@ -166,9 +188,14 @@ class Weights:
         self.head = self.embedding if tied else load_matrix(file, Matrix(spec.head, *size), report)
         self._packed: dict[Matrix, PackedMatrix] = {}
         extra = spec.per_layer_embedding
-        outer = (extra.table, extra.projection) if extra else ()
+        outer: tuple[Matrix, ...] = (extra.table, extra.projection) if extra else ()
+        if spec.streams is not None:
+            outer += (spec.streams.projection, spec.streams.unembedding)
+        turned = {own.key_up: own.heads for own in turned_mixers(spec)}
         for matrix in (*outer, *(each for layer in spec.layers for each in layer.matrices)):
-            if matrix not in self._packed:
+            if matrix in turned:
+                self._packed[matrix] = load_turned(file, matrix, turned[matrix], report)
+            elif matrix not in self._packed:
                 self._packed[matrix] = load_matrix(file, matrix, report)
         self._rows = {matrix: packed.describe() for matrix, packed in self._packed.items()}
         self._head_row = self.head.describe()

@@ -81,9 +81,9 @@ def attend_latent(
     """The same with keys and values made from latent vectors, head by head."""
     if part.query_down is not None:
         normed = weights.norm(part.query_norm, weights.project(part.query_down, normed))
-    query = weights.project(part.query, normed).reshape(part.heads, -1)
-    plain = query[:, : part.nope_dim]
-    rotated = weights.turn(part.rope, query[:, part.nope_dim :], position)
+    plain = weights.project(part.query, normed).reshape(part.heads, -1)
+    rotated = weights.project(part.rope_query, normed).reshape(part.heads, -1)
+    rotated = weights.turn(part.rope, rotated, position)
     factor = weights.scaled(part.position_scale, np.ones(1, np.float32), position)
     kept = np.stack(seen).astype(np.float32)
     latent = np.ascontiguousarray(kept[:, : part.latent_dim])

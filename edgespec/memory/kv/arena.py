@@ -11,6 +11,7 @@ head's keys before its values:
     int8  tiles of 16 positions, quads of 4         quads of 4 positions [head_dim, 4]
           dimensions [head_dim / 4, 16, 4]
           then f16 scales [16 tiles, blocks, 16]    then f16 scales [256]
+    latent                                          rows [head_dim] f16, keys and values in one
     q4    the same, blocks of 32 dimensions in      the same, a block's dimensions 0 .. 15 and
           half the bytes: [blocks, 4, 16, 4]        16 .. 31 in halves of bytes [blocks, 16, 4]
 
@@ -39,6 +40,8 @@ TILE = 16
 """Positions in one tile of keys."""
 SCALED = 32
 """Dimensions of an int8 or q4 key that share a scale."""
+LATENT = "latent"
+"""How rows are kept that are keys, and whose first numbers are values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,11 @@ class KvLayout:
 
     @classmethod
     def of(cls, kv_type: str, head_dim: int) -> Self:
-        """The layout of "f16", "int8" or "q4" heads of this width."""
+        """The layout of "f16", "int8", "q4" or "latent" heads of this width."""
         padded = -(-head_dim // 16) * 16
+        if kv_type == LATENT:
+            rows = BLOCK * 2 * padded
+            return cls(TILE * 2 * padded, rows, 0, 2 * padded, rows, rows)
         if kv_type == "f16":
             keys, values = BLOCK * 2 * padded, BLOCK * 2 * padded
             return cls(TILE * 2 * padded, keys, keys, 2 * padded, values, keys + values)

@@ -45,6 +45,18 @@ _DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
+class Outline:
+    """What the bytes of a sequence are, so that they can be put back."""
+
+    length: int
+    """Positions committed."""
+    firsts: tuple[int, ...]
+    """The first position that the blocks of each shape of attention hold."""
+    states: tuple[tuple[int, int], ...] = ()
+    """Positions and parities of recurrent layers' states: checkpoints, then the one it is at."""
+
+
+@dataclass(frozen=True, slots=True)
 class KvHeader:
     """What a file says about its blocks."""
 

@@ -2,7 +2,8 @@
 
 A prefix is a file in the user's data folder, `prefixes/NAME.keys` (`memory/kv/kv_file.py`), whose
 note is the text. It is mapped into memory and its pages are the blocks that replies begin with:
-read, shared by all of them, copied by whoever writes into one. What was saved by another model,
+read, shared by all of them, copied by whoever writes into one. What models with windows or states
+keep is read whole instead, and shared once it is there. What was saved by another model,
 with another KV type or by other kernels still has the text, and is computed again.
 
 "Prompt Cache: Modular Attention Reuse for Low-Latency Inference": here a module is a beginning.
@@ -12,18 +13,19 @@ from __future__ import annotations
 
 import json
 import mmap
+import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import KvFileError, OptionError
-from edgespec.memory.kv.kv_file import KvFile, KvHeader, write_kv
+from edgespec.memory.kv.kv_file import KvFile, KvHeader, Outline, write_kv
 from edgespec.system.user_data import user_folder
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -41,6 +43,8 @@ class Prefix:
     """Name of the model that computed it."""
     header: KvHeader
     size_bytes: int
+    outline: Outline | None = None
+    """What the blocks are, of a model with windows or states."""
 
     def as_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
@@ -69,11 +73,12 @@ def check_name(name: str) -> str:
     return name
 
 
-def save(prefix: Prefix, blocks: list[NDArray[np.uint8]]) -> int:
+def save(prefix: Prefix, blocks: Sequence[NDArray[np.uint8]]) -> int:
     """Write a prefix in place of any of its name; returns the file's bytes, raises KvFileError."""
-    told = {"text": prefix.text, "raw": prefix.raw, "model": prefix.model}
-    header = prefix.header
-    noted = KvHeader(header.kind, header.block_bytes, header.ids, json.dumps(told))
+    told: dict[str, object] = {"text": prefix.text, "raw": prefix.raw, "model": prefix.model}
+    if prefix.outline is not None:
+        told |= {"firsts": prefix.outline.firsts, "states": prefix.outline.states}
+    noted = replace(prefix.header, note=json.dumps(told))
     try:
         folder().mkdir(parents=True, exist_ok=True, mode=0o700)
         return write_kv(_path(prefix.name), noted, blocks)
@@ -95,9 +100,7 @@ def read(name: str) -> Prefix:
 def blocks(prefix: Prefix, count: int) -> list[NDArray[np.uint8]]:
     """The first blocks of keys and values, mapped and checked; raises KvFileError."""
     with _opened(prefix.name) as file:
-        kept = KvFile.open(_path(prefix.name), file)
-        if _prefix(prefix.name, kept).header.kind != prefix.header.kind:
-            raise KvFileError(f"the prefix {prefix.name} was saved anew meanwhile; try again")
+        kept = _same(prefix, file)
         pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     found = []
     for index in range(count):
@@ -105,6 +108,25 @@ def blocks(prefix: Prefix, count: int) -> list[NDArray[np.uint8]]:
         found.append(np.frombuffer(pages, np.uint8, kept.header.block_bytes, place))
         kept.check(index, found[-1])
     return found
+
+
+def fill(prefix: Prefix, into: Sequence[NDArray[np.uint8]]) -> None:
+    """Read all blocks into memory that is as large as they should be; raises KvFileError."""
+    with _opened(prefix.name) as file:
+        kept = _same(prefix, file)
+        if kept.header.sizes != tuple(map(len, into)):
+            told = f"{_path(prefix.name)} holds other blocks than it says"
+            raise KvFileError(f"{told}; save it again")
+        for index, content in enumerate(into):
+            kept.read(file, index, content)
+
+
+def _same(prefix: Prefix, file: BinaryIO) -> KvFile:
+    """The file that a prefix was read from."""
+    kept = KvFile.open(_path(prefix.name), file)
+    if _prefix(prefix.name, kept).header.kind != prefix.header.kind:
+        raise KvFileError(f"the prefix {prefix.name} was saved anew meanwhile; try again")
+    return kept
 
 
 def saved() -> list[str]:
@@ -147,7 +169,18 @@ def _prefix(name: str, kept: KvFile) -> Prefix:
     if not isinstance(text, str) or not isinstance(raw, bool) or not isinstance(model, str):
         raise KvFileError(f"{_path(name)} holds no prefix; save it again")
     size_bytes = kept.header.place(kept.header.num_blocks)
-    return Prefix(name, text, raw, model, kept.header, size_bytes)
+    outline = _outline(name, told, len(kept.header.ids)) if kept.header.sizes else None
+    return Prefix(name, text, raw, model, kept.header, size_bytes, outline)
+
+
+def _outline(name: str, told: dict[str, Any], length: int) -> Outline:
+    """What a file says its blocks are; whether they can be is for the store to say."""
+    try:
+        firsts = tuple(map(operator.index, told["firsts"]))
+        states = tuple((operator.index(at), operator.index(odd)) for at, odd in told["states"])
+    except (KeyError, TypeError, ValueError):
+        raise KvFileError(f"{_path(name)} does not say what it holds; save it again") from None
+    return Outline(length, firsts, states)
 
 
 def _missing(name: str) -> KvFileError:

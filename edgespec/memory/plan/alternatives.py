@@ -29,7 +29,7 @@ def _settings(sizing: Sizing, chosen: Settings) -> Iterator[tuple[str, str, int]
     for context in (chosen.context // 2, chosen.context * 2):
         if SMALLEST_CONTEXT <= context <= sizing.spec.context_length:
             yield change("context", f"--context {context}", context=context)
-    if sizing.backend == "native":
+    if sizing.backend == "native" and not sizing.spec.keeps_latents:
         for other in KV_TYPES:
             if other != chosen.kv_type:
                 yield change("KV type", f"--kv-type {other}", kv_type=other)

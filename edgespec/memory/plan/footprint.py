@@ -13,12 +13,10 @@ from collections.abc import Iterable, Mapping
 
 from edgespec.memory.plan import calibration
 from edgespec.memory.plan.calibration import Runtime
+from edgespec.memory.plan.kv_sizes import KV_BLOCK, kept_positions, kv_bytes
 from edgespec.memory.plan.native_sizes import (
-    KV_BLOCK,
     activation_bytes,
     adapter_bytes,
-    kept_positions,
-    kv_bytes,
     loading_bytes,
     logits_bytes,
     scratch_bytes,
@@ -30,6 +28,7 @@ from edgespec.memory.plan.state_layout import (
     CHECKPOINT_EVERY,
     STATES_ITEM,
     has_states,
+    most_checkpoints,
     num_states,
     states_bytes,
 )
@@ -85,7 +84,7 @@ def native_footprint(
             + ", less for windows" * has_windows,
             exact=True,
         ),
-        *_states(spec, sequences),
+        *_states(spec, settings),
         FootprintItem(
             "activations",
             activation_bytes(spec, rows, kv_type, sequences),
@@ -128,12 +127,15 @@ def native_footprint(
     return Footprint((*steady, *running, slack, *extra))
 
 
-def _states(spec: ModelSpec, sequences: int) -> list[FootprintItem]:
+def _states(spec: ModelSpec, settings: Settings) -> list[FootprintItem]:
     """What sequences hold of recurrent layers, if there are any."""
     if not has_states(spec):
         return []
-    note = f"{num_states(sequences)}, to return to some every {CHECKPOINT_EVERY} positions"
-    return [FootprintItem(STATES_ITEM, states_bytes(spec, sequences), note, exact=True)]
+    kept = settings.sequences, settings.checkpoints
+    note = f"{num_states(*kept)}, to return to one every {CHECKPOINT_EVERY} positions"
+    if settings.checkpoints < most_checkpoints(settings.context):
+        note = f"{num_states(*kept)}, fewer to return to the further back"
+    return [FootprintItem(STATES_ITEM, states_bytes(spec, *kept), note, exact=True)]
 
 
 def tokenizer_bytes(vocab_size: int) -> int:

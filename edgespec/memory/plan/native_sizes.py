@@ -12,24 +12,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from edgespec.errors import UnsupportedModelError
+from edgespec.memory.plan.kv_sizes import SPAN, kv_shapes, num_spans
 from edgespec.memory.plan.state_layout import recurrent_scratch_bytes, round_up, state_layout
-from edgespec.models.layers import Attention, Matrix, Moe
+from edgespec.models.layers import Attention, LatentAttention, Moe
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 
-KV_BLOCK = 256
-"""Positions in one block of the KV arena."""
-ALIGNMENT = 64
-"""Extra bytes of a block, so that it can start on a cache line."""
 TILE_ROWS = 16
 """Rows of a weight matrix that are interleaved; the last tile is padded with zeros."""
 TILE_SIZES = (1, 2, 4, 8)
 """Rows that passes are padded up to, whatever the weights' type."""
 ATTENTION_ROWS, THREAD_ROWS, SPLIT_NODES = 12, 48, 16
 """Query rows that are kept together, rows a thread takes on, nodes whose spans threads share."""
-SPAN = 512
-"""Positions whose softmax is computed at once."""
-KEPT_BEHIND = 256
-"""Positions that a window is kept longer than it is seen, so that a sequence can return to them."""
 SCORE_FLOATS = 14 * (SPAN + 256 + 80)
 """Scores a thread keeps: of 12 rows, and the values' scales twice; of a span and all nodes."""
 BLOCK, NUM_PLANES, ROW_GAP = 32, 7, 64
@@ -114,8 +107,11 @@ def weights_bytes(tensors: Iterable[TensorInfo], spec: ModelSpec | None = None) 
     parts = ((each.query_norm, each.key_norm, each.value_norm) for each in spec.attentions)
     bare = {norm.width for three in parts for norm in three if norm and not norm.tensor}
     ones = sum(4 * round_up(width, TILE_ROWS) for width in bare | {spec.dim})
+    turned = {own.key_up.tensor: own for own in turned_mixers(spec)}
     return ones + sum(
-        packed_bytes(tensor)
+        _with_turned_bytes(tensor, turned[tensor.name])
+        if tensor.name in turned
+        else packed_bytes(tensor)
         if tensor.name in multiplied
         else 4 * round_up(math.prod(tensor.shape), TILE_ROWS)
         for tensor in tensors
@@ -123,11 +119,34 @@ def weights_bytes(tensors: Iterable[TensorInfo], spec: ModelSpec | None = None) 
     )
 
 
+def turned_mixers(spec: ModelSpec) -> tuple[LatentAttention, ...]:
+    """Attention whose `key_up` must be turned, because the file has it for keys, not queries."""
+    mixers = (layer.mixer for layer in spec.layers)
+    return tuple(m for m in mixers if isinstance(m, LatentAttention) and not m.transposed)
+
+
+def turned_type(kind: TensorType) -> TensorType:
+    """What a turned matrix is kept in: its columns were no columns of blocks before."""
+    return TensorType.F32 if kind == TensorType.F32 else TensorType.F16
+
+
+def _with_turned_bytes(tensor: TensorInfo, own: LatentAttention) -> int:
+    """A tensor of keys and values: those of values packed, those of keys turned."""
+    shape = (own.heads * own.value_dim, own.latent_dim)
+    values = packed_bytes(replace(tensor, shape=shape))
+    keys = replace(
+        tensor, shape=(own.heads * own.latent_dim, own.nope_dim), type=turned_type(tensor.type)
+    )
+    return values + packed_bytes(keys)
+
+
 def multiplied_tensors(spec: ModelSpec) -> set[str]:
     """Tensors that are matrices to multiply by, or to look up in."""
     layers = {matrix.tensor for layer in spec.layers for matrix in layer.matrices}
     extra = spec.per_layer_embedding
     more = {extra.table.tensor, extra.projection.tensor} if extra else set()
+    if spec.streams is not None:
+        more |= {spec.streams.projection.tensor, spec.streams.unembedding.tensor}
     return layers | more | {spec.embedding, spec.head}
 
 
@@ -136,69 +155,11 @@ def adapter_bytes(tensors: Iterable[TensorInfo]) -> int:
     return weights_bytes(tensors)
 
 
-def kv_bytes(spec: ModelSpec, positions: int, kv_type: str = "f16", rows: int = 0) -> int:
-    """KV arena: blocks x (layers x kv_heads x 256 x bytes of a key and a value + 64).
-
-    In f16 these are 2 x head_dim to 16 x 2 bytes. In int8 the key has head_dim to 4 bytes and an
-    f16 scale for each 32, the value head_dim to 16 and one scale. In q4 both have half of head_dim
-    to 32, and the same scales. Nodes that may be rejected yet lie in it too, past the committed
-    positions. Layers that see a window only keep that, and what passes of up to `rows` rows add.
-    """
-    return sum(
-        -(-kept_positions(shape, positions, rows) // KV_BLOCK)
-        * (count * _head_block_bytes(shape, kv_type) + ALIGNMENT)
-        for shape, count in kv_shapes(spec).items()
-    )
-
-
-def kept_positions(shape: Attention, context_length: int, rows: int) -> int:
-    """Positions whose keys and values a sequence keeps at a time: all, or those in a window, in
-    whole spans, with those of a pass of so many rows and some to return to.
-    """
-    if not shape.reach:
-        return context_length
-    return min(context_length, shape.reach + KEPT_BEHIND + SPAN + rows + KV_BLOCK)
-
-
-def kv_shapes(spec: ModelSpec) -> dict[Attention, int]:
-    """Shapes of attention that have an arena, and how many heads of keys each has in all layers."""
-    found: dict[Attention, int] = {}
-    for own in spec.attentions:
-        shape = shape_of(own)
-        found[shape] = found.get(shape, 0) + (own.kv_heads if own.shares is None else 0)
-    return found
-
-
-def _head_block_bytes(shape: Attention, kv_type: str) -> int:
-    """A block of one head."""
-    head_dim = round_up(shape.head_dim, 16)
-    if kv_type == "f16":
-        return KV_BLOCK * 2 * head_dim * 2
-    key_bytes, value_bytes = round_up(shape.head_dim, 4), head_dim
-    if kv_type == "q4":
-        key_bytes = value_bytes = round_up(shape.head_dim, BLOCK) // 2
-    return KV_BLOCK * (key_bytes + 2 * -(-shape.head_dim // BLOCK) + value_bytes + 2)
-
-
-def shape_of(attention: Attention) -> Attention:
-    """What layers of one shape share: the attention without its weights."""
-    none = Matrix("", 0, 0)
-    return replace(
-        attention, query=none, key=none, value=none, output=none, query_norm=None, key_norm=None,
-        value_norm=None, sinks="", gate=None, shares=None,
-    )  # fmt: skip
-
-
-def num_spans(spec: ModelSpec, context_length: int) -> int:
-    """Spans that a row may see, one more where there are sinks."""
-    return -(-context_length // SPAN) + any(each.sinks for each in spec.attentions)
-
-
 def has_branches(spec: ModelSpec) -> bool:
     """Whether some part's output is changed before it joins the residual stream."""
     return any(
         layer.mixer_post_norm or layer.ffn_post_norm or layer.residual_scale != 1.0
-        or layer.output_scale or layer.per_layer
+        or layer.output_scale or layer.per_layer or layer.laurel
         or (isinstance(layer.ffn, Moe) and layer.ffn.beside)
         for layer in spec.layers
     )  # fmt: skip
@@ -209,6 +170,32 @@ def dense_dim(spec: ModelSpec) -> int:
     parts = (layer.ffn for layer in spec.layers)
     dense = (part.beside if isinstance(part, Moe) else part for part in parts)
     return max((part.width for part in dense if part), default=0)
+
+
+def gated_dim(spec: ModelSpec) -> int:
+    """Width of the rows that feed the last product of dense parts; or that of latent attention, or
+    its queries; or hold residual streams beside the first.
+    """
+    latent = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, LatentAttention)]
+    widths = [own.query_down.rows for own in latent if own.query_down]
+    widths += [own.heads * own.value_dim for own in latent]
+    widths += [(spec.streams.count - 1) * spec.dim] if spec.streams else []
+    return round_up(max(dense_dim(spec), *widths), BLOCK) if widths else dense_dim(spec)
+
+
+def up_dim(spec: ModelSpec) -> int:
+    """Width of the rows of a dense part's other half, which also hold what is rotated of queries,
+    what an adapter makes of the stream, and what further streams come to in the end.
+    """
+    mixers = (layer.mixer for layer in spec.layers)
+    turned = (m.heads * m.rope.dim for m in mixers if isinstance(m, LatentAttention))
+    further = (spec.streams.count - 1) * spec.dim if spec.streams else 0
+    return max(dense_dim(spec), spec.dim, further, *turned)
+
+
+def modes_width(count: int) -> int:
+    """Width of the rows that mix so many residual streams: modes, then coefficients."""
+    return TILE_ROWS + round_up(count * count, TILE_ROWS)
 
 
 def logits_bytes(spec: ModelSpec, max_nodes: int) -> int:
@@ -334,13 +321,16 @@ def _row_bytes(spec: ModelSpec) -> int:
     """
     q_dim = max((each.heads * each.head_dim for each in spec.attentions), default=0)
     gates = max((each.heads * each.head_dim for each in spec.attentions if each.gate), default=0)
-    widths = (q_dim, spec.kv_dim, spec.kv_dim, max(dense_dim(spec), spec.dim), gates)
+    widths = (q_dim, spec.kv_dim, spec.kv_dim, up_dim(spec), gates)
     floats = spec.dim + sum(round_up(width, 16) for width in widths)
     floats += spec.dim if has_branches(spec) else 0
     if spec.per_layer_embedding is not None:
         floats += 2 * spec.per_layer_embedding.table.columns
+    if spec.streams is not None:
+        count = spec.streams.count
+        floats += (2 * count - 1) * spec.dim + modes_width(count)
     floats += sum(shape.rope.dim // 2 * 2 for shape in kv_shapes(spec) if shape.rope)
-    fed = (spec.dim, max(q_dim, state_layout(spec).values), dense_dim(spec))
+    fed = (spec.dim, max(q_dim, state_layout(spec).values), gated_dim(spec))
     inputs = sum(map(_input_bytes, fed))
     return 4 * floats + inputs
 

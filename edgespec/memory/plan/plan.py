@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from edgespec.memory.plan.placement import DevicePart
+from edgespec.memory.plan.state_layout import CHECKPOINTS
 from edgespec.system.size import format_size
 
 
@@ -114,6 +115,8 @@ class Plan:
     """What GPUs and workers hold; the footprint is what is left to this process."""
     draft_devices: tuple[DevicePart, ...] = field(default=())
     """The same of the draft model, where it is on one of them."""
+    checkpoints: int = CHECKPOINTS
+    """Recurrent states that are set aside for each sequence, where the model has any."""
     mapped: bool = False
     """Weights are used where the file lies in memory, so that its first layers can draft on the
     same pages.

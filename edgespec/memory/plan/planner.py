@@ -14,7 +14,7 @@ from edgespec.memory.plan.reasons import reasons
 from edgespec.memory.plan.refusal import refuse
 from edgespec.memory.plan.settings import KV_TYPES, Limits
 from edgespec.memory.plan.sizing import Sizing
-from edgespec.models.spec import TensorInfo, TensorType
+from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 from edgespec.system.hardware import Hardware
 
 BACKENDS = ("native", "reference", "llamacpp", "onnx")
@@ -57,7 +57,7 @@ def make_plan(
         context=context,
         max_nodes=max_nodes,
         draft=bool(sizing.drafters),
-        kv_type=_kv_type(kv_type, backend),
+        kv_type=_kv_type(kv_type, backend, spec),
         threads=_threads(threads, hardware),
         sequences=sequences,
         cores=hardware.usable_threads(),
@@ -81,6 +81,7 @@ def make_plan(
         alternatives=alternatives(sizing, chosen),
         drafter_bytes=chosen.drafter_bytes,
         sequences=chosen.sequences,
+        checkpoints=chosen.checkpoints,
         devices=devices,
         draft_devices=sizing.draft_model.devices(chosen) if sizing.draft_model else (),
     )
@@ -96,7 +97,7 @@ def quantisation(tensors: Iterable[TensorInfo]) -> str:
     return "+".join(kind.name for kind, size in sizes.most_common() if size * 100 >= whole)
 
 
-def _kv_type(asked: str, backend: str) -> str | None:
+def _kv_type(asked: str, backend: str, spec: ModelSpec) -> str | None:
     """How keys and values must be kept; None where that may be chosen."""
     if asked not in ("auto", *KV_TYPES):
         raise OptionError(f"unknown KV cache type {asked!r}; choose auto, {', '.join(KV_TYPES)}")
@@ -105,8 +106,16 @@ def _kv_type(asked: str, backend: str) -> str | None:
             f"the {backend} backend keeps its KV cache in f16; use --kv-type f16, or --backend "
             f"native for {asked}"
         )
+    is_latent = backend == "native" and spec.keeps_latents
+    if asked not in ("auto", "f16") and is_latent:
+        raise OptionError(
+            f"{spec.name} keeps one latent vector for each position, which the native backend "
+            f"stores in f16 only; use --kv-type f16, or --backend llamacpp for {asked}"
+        )
     if asked != "auto":
         return asked
+    if is_latent:
+        return KV_TYPES[0]
     return None if backend == "native" else KV_TYPES[0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgespec.memory.plan.settings import Limits, Settings
+from edgespec.memory.plan.state_layout import CHECKPOINT_EVERY, has_states, most_checkpoints
 from edgespec.models.spec import ModelSpec
 from edgespec.system.hardware import Hardware
 from edgespec.system.size import format_size
@@ -22,6 +23,8 @@ def reasons(
         found.append(f"{chosen.sequences} replies at once: as requested; {each}")
     if chosen.kv_type != "f16":
         found.append(_kv_type(limits, chosen))
+    if rolls_back and has_states(spec):
+        found.append(_checkpoints(chosen))
     fewer = chosen.prefill_chunk < limits.wished.prefill_chunk
     found.append(_nodes(limits, chosen) if rolls_back else _RECURRENT)
     found.append(f"prefill: {chosen.prefill_chunk} tokens per pass{', fewer to fit' * fewer}")
@@ -54,6 +57,17 @@ def _kv_type(limits: Limits, chosen: Settings) -> str:
         "KV int8: half the memory of f16, leaving more context; the text may differ from f16's "
         "(--kv-type f16 avoids that)"
     )
+
+
+def _checkpoints(chosen: Settings) -> str:
+    each = "" if chosen.sequences == 1 else " for each reply"
+    kept = f"{chosen.checkpoints} state{'' if chosen.checkpoints == 1 else 's'} set aside{each}"
+    if chosen.checkpoints < most_checkpoints(chosen.context):
+        return (
+            f"{kept}, fewer to fit: after an edit far back, more than {CHECKPOINT_EVERY} tokens "
+            "may be read again"
+        )
+    return f"{kept}: after an edit, at most {CHECKPOINT_EVERY} tokens are read again"
 
 
 def _nodes(limits: Limits, chosen: Settings) -> str:

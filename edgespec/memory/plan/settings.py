@@ -1,9 +1,9 @@
 """The settings of a plan, and the order in which they are lowered when memory is short.
 
 Each step down costs more speed or comfort than the one before: stores that saturate early, larger
-prefill chunks than the caches need, context nobody has filled yet, then half the bits of keys and
-values; only then fewer nodes to verify. There is one order of steps, so with more memory a plan
-takes fewer of them and no setting is ever lower than with less.
+prefill chunks than the caches need, states to return to far back, context nobody has filled yet,
+then half the bits of keys and values; only then fewer nodes to verify. There is one order of steps,
+so with more memory a plan takes fewer of them and no setting is ever lower than with less.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from edgespec.errors import OptionError
+from edgespec.memory.plan.state_layout import has_states, most_checkpoints
 from edgespec.models.spec import ModelSpec
 from edgespec.system.size import KIB, MIB
 
@@ -34,12 +35,15 @@ BUILT_IN_DRAFTERS = ("suffix-automaton", "trigram")
 """As fast as any set (docs/lab/2026-11-21-replay.md), and no text outlives a run."""
 
 _STEPS_DOWN: tuple[tuple[str, Any], ...] = (
+    ("checkpoints", 16),
     ("prefill_chunk", 128),
+    ("checkpoints", 8),
     ("context", 4096),
     ("drafter_bytes", 4 * MIB),
     ("max_nodes", 16),
     ("threads", 16),
     ("prefill_chunk", 64),
+    ("checkpoints", 4),
     ("context", 2048),
     ("kv_type", "int8"),
     ("context", 1024),
@@ -49,6 +53,7 @@ _STEPS_DOWN: tuple[tuple[str, Any], ...] = (
     ("drafter_bytes", 2 * MIB),
     ("threads", 4),
     ("max_nodes", 4),
+    ("checkpoints", 1),
     ("context", SMALLEST_CONTEXT),
     ("drafter_bytes", SMALLEST_DRAFTER_BYTES),
     ("max_nodes", 2),
@@ -74,12 +79,16 @@ class Settings:
     threads: int = 1
     sequences: int = 1
     """Replies written at once; each has a context, a node of every pass and drafters of its own."""
+    checkpoints: int = 0
+    """Recurrent states that are set aside for each reply, to return to; 0 without any."""
 
     def lowered(self, name: str, value: Any) -> Self:
         """These settings with one of them at most `value`; one node a sequence drafts nothing."""
         if name == "kv_type":
             return replace(self, kv_type=max(value, self.kv_type, key=KV_TYPES.index))
         changes = {name: min(value, getattr(self, name))}
+        if name == "context":
+            changes["checkpoints"] = min(self.checkpoints, most_checkpoints(changes[name]))
         if name == "max_nodes":
             changes[name] = max(changes[name], self.sequences)
             if changes[name] == self.sequences:
@@ -153,6 +162,7 @@ class Limits:
             kv_type=kv_type or KV_TYPES[0],
             threads=threads or cores,
             sequences=sequences,
+            checkpoints=most_checkpoints(positions) if has_states(spec) else 0,
         )
         given = {
             "context": context, "max_nodes": max_nodes, "kv_type": kv_type, "threads": threads

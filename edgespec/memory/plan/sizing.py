@@ -19,9 +19,9 @@ from edgespec.memory.plan.external_engine import (
     loading_bytes,
 )
 from edgespec.memory.plan.footprint import native_footprint
+from edgespec.memory.plan.kv_sizes import kv_bytes
 from edgespec.memory.plan.native_sizes import (
     activation_bytes,
-    kv_bytes,
     logits_bytes,
     scratch_bytes,
     weights_bytes,

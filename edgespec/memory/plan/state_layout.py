@@ -23,7 +23,7 @@ STATES_ITEM = "states"
 CHECKPOINT_EVERY = 256
 """Positions between states that are set aside, so that a sequence can return to them."""
 CHECKPOINTS = 4
-"""States for each sequence besides the one it is at."""
+"""States that are set aside for each sequence where a plan says nothing else."""
 ROW_WORDS, PART_WORDS, INSTRUCTION_WORDS, STEP_WORDS, PASS_WORDS, WALK_WORDS = 3, 10, 4, 8, 4, 8
 """Words of what kernels are told about a node, a sequence, a step of the walk over a tree, a head's
 step, and a pass; and what planning the walk takes for a node.
@@ -173,9 +173,16 @@ def has_states(spec: ModelSpec) -> bool:
     return any(isinstance(layer.mixer, Recurrent) for layer in spec.layers)
 
 
-def num_states(sequences: int) -> int:
+def most_checkpoints(context: int) -> int:
+    """States to set aside for a sequence, so that it can return everywhere: one every 256
+    positions, and one where its last prompt ended.
+    """
+    return (context - 1) // CHECKPOINT_EVERY + 1
+
+
+def num_states(sequences: int, checkpoints: int = CHECKPOINTS) -> int:
     """States of all sequences, with those set aside."""
-    return sequences * (1 + CHECKPOINTS)
+    return sequences * (1 + checkpoints)
 
 
 def num_kept(max_nodes: int) -> int:
@@ -196,10 +203,10 @@ def work_bytes(spec: ModelSpec, max_nodes: int) -> int:
     return steps + num_buffers(max_nodes) * 4 * state_layout(spec).head_state
 
 
-def states_bytes(spec: ModelSpec, sequences: int) -> int:
-    """States: (1 + 4 set aside) x sequences x a state and 64 bytes."""
+def states_bytes(spec: ModelSpec, sequences: int, checkpoints: int = CHECKPOINTS) -> int:
+    """States: (1 + those set aside) x sequences x a state and 64 bytes."""
     size = state_layout(spec).state_bytes
-    return num_states(sequences) * (size + 64) if size else 0
+    return num_states(sequences, checkpoints) * (size + 64) if size else 0
 
 
 def recurrent_scratch_bytes(

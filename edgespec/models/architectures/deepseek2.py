@@ -51,17 +51,26 @@ def _attention(read: Reader, layer: int, rope: Rope, multiplier: float) -> Laten
         rope=rope,
         scale=_scale(read, rope, multiplier) / math.sqrt(key),
         position_scale=_growth(read),
-        **_queries(read, block, heads * key),
+        **_queries(read, block, heads, plain, rope.dim),
         **_ups(read, block, heads, plain, value, latent, split),
     )
 
 
-def _queries(read: Reader, block: str, rows: int) -> dict[str, Any]:
+def _queries(read: Reader, block: str, heads: int, plain: int, turned: int) -> dict[str, Any]:
+    def both(name: str, columns: int) -> dict[str, Any]:
+        """A head's numbers that are not rotated, and those after them that are."""
+        rows, stride = (heads * plain, heads * turned), plain + turned
+        return {
+            "query": read.matrix(name, rows[0], columns, run=plain, stride=stride),
+            "rope_query": read.matrix(
+                name, rows[1], columns, first=plain, run=turned, stride=stride
+            ),
+        }
+
     rank = read.count("attention.q_lora_rank", 0, least=0)
     if not rank or f"{block}attn_q.weight" in read.tensors:
-        return {"query": read.matrix(f"{block}attn_q", rows, read.dim)}
-    return {
-        "query": read.matrix(f"{block}attn_q_b", rows, rank),
+        return both(f"{block}attn_q", read.dim)
+    return both(f"{block}attn_q_b", rank) | {
         "query_down": read.matrix(f"{block}attn_q_a", rank, read.dim),
         "query_norm": read.norm(f"{block}attn_q_a_norm", rank),
     }

@@ -50,6 +50,7 @@ async function showStatus() {
   try {
     const found = await json("status");
     $("model").textContent = `${found.model}, context ${found.context_tokens} tokens`;
+    if (!$("memory-text").textContent) setSliders(found);
     $("memory").max = found.memory_budget_bytes;
     $("memory").value = found.memory_resident_bytes;
     $("memory-text").textContent =
@@ -57,6 +58,12 @@ async function showStatus() {
   } catch (error) {
     $("model").textContent = error.message;
   }
+}
+
+function setSliders(found) {
+  $("budget").value = Math.log(found.memory_budget_bytes / 2 ** 26) / Math.log(1.25);
+  $("context").max = Math.floor(Math.log2(found.context_tokens_of_model));
+  $("context").value = Math.floor(Math.log2(found.context_tokens));
 }
 
 function element(name, text, kind) {
@@ -235,6 +242,20 @@ function numbers(stats, choice, turn) {
     `(${speedups.length} ${speedups.length === 1 ? "reply" : "replies"})`;
 }
 
+function planText(plan) {
+  const rows = Object.entries(plan.footprint).filter(([, bytes]) => bytes >= 2 ** 16);
+  const lines = rows.map(([name, bytes]) => `${name.slice(0, 22).padEnd(23)}${sized(bytes).padStart(10)}`);
+  return [
+    `${sized(plan.planned_bytes)} planned of ${mib(plan.budget_bytes)}`,
+    `context ${plan.context_length} tokens, ${plan.sequences} at once`,
+    "", ...lines,
+  ].join("\n");
+}
+
+function sized(bytes) {
+  return `${(bytes / 2 ** 20).toFixed(1)} MiB`;
+}
+
 let planned = 0;
 function planAsked() {
   const budget = Math.round(64 * 1.25 ** Number($("budget").value));
@@ -245,7 +266,7 @@ function planAsked() {
   planned = setTimeout(async () => {
     try {
       const found = await json(`plan?memory=${budget}MiB&context=${context}`);
-      $("plan-text").textContent = found.text;
+      $("plan-text").textContent = planText(found.plan);
     } catch (error) {
       $("plan-text").textContent = error.message;
     }

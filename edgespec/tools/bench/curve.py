@@ -13,7 +13,7 @@ from typing import Self
 
 from edgespec.backends.base import Target
 from edgespec.backends.passes import TokenTree
-from edgespec.memory.kv.arena import BLOCK, KvLayout
+from edgespec.memory.kv.arena import BLOCK, LATENT, KvLayout
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.spec import TensorInfo
@@ -88,7 +88,8 @@ class Work:
     @classmethod
     def of(cls, file: ModelFile, plan: Plan, context: int) -> Self:
         spec, parts = file.spec, matrices(file)
-        block_bytes = KvLayout.of(plan.kv_type, spec.head_dim).head_bytes
+        kept_as = LATENT if spec.keeps_latents else plan.kv_type
+        block_bytes = KvLayout.of(kept_as, spec.head_dim).head_bytes
         counts = {info.name: math.prod(info.shape) for info in parts}
         with_floats = sum(counts[info.name] for info in parts if info.type.block_size == 1)
         total = sum(counts.values())

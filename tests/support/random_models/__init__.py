@@ -51,5 +51,6 @@ MODELS: dict[str, Callable[[], Recipe]] = {
     "qwen2moe": moe.qwen2moe,
     "deepseek2": deepseek2.deepseek2,
     "deepseek2-joined": deepseek2.deepseek2_joined,
+    "deepseek2-ranked": deepseek2.deepseek2_ranked,
 }
 """Recipes by name, in the order of how many people run them."""

@@ -22,9 +22,9 @@ def qwen2() -> Recipe:
     return _finished(recipe, tied=True)
 
 
-def qwen3() -> Recipe:
+def qwen3(layers: int = 4, heads: int = 4, kv_heads: int = 2, ffn: int = 512) -> Recipe:
     """Qwen3 0.6B: 28 layers, 1024 wide, 16 heads of 128 on 8, norms of queries and keys, tied."""
-    recipe = Recipe("qwen3", 4, 4, 2, 128, rope_base=1000000.0)
+    recipe = Recipe("qwen3", layers, heads, kv_heads, 128, ffn, rope_base=1000000.0)
     _layers(recipe, qk_norm=1.3)
     return _finished(recipe, tied=True)
 

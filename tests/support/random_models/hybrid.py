@@ -10,12 +10,14 @@ from tests.support.random_models.moe import SWAPPED, expert_keys, shared_gate
 from tests.support.random_models.recipe import Recipe, Tensor
 
 
-def qwen35() -> Recipe:
+def qwen35(ffn: int = 512, **sizes: int) -> Recipe:
     """Qwen3.5 4B: 32 layers and one of MTP, 2560 wide, 3 of 4 layers gated delta nets.
 
     16 heads of 256 on 4 with 64 dimensions turned; states of 16 key and 32 value heads of 128.
+    `sizes` are those of all but the feed-forward.
     """
-    recipe = _qwen35("qwen35")
+    recipe = _qwen35("qwen35", **sizes)
+    recipe.ffn = ffn
     for block in recipe.blocks():
         parts.ffn(recipe, block)
     return recipe
@@ -95,13 +97,15 @@ def granitehybrid_moe() -> Recipe:
 
 
 def _qwen35(
-    arch: str, width: int = 64, key_heads: int = 2, value_heads: int = 4, extra: int = 1
-) -> Recipe:
+    arch: str, width: int = 64, key_heads: int = 2, value_heads: int = 4, extra: int = 1, *,
+    layers: int = 8, heads: int = 4, kv_heads: int = 2, head_dim: int = 64, turned: int = 32,
+) -> Recipe:  # fmt: skip
     """All but the feed-forward; `extra` blocks at the end are not run by an ordinary pass."""
-    recipe = Recipe(arch, 8 + extra, 4, 2, 64, rope_dim=32, rope_base=10000000.0)
+    sizes = (layers + extra, heads, kv_heads, head_dim)
+    recipe = Recipe(arch, *sizes, rope_dim=turned, rope_base=10000000.0)
     channels = (2 * key_heads + value_heads) * width
     recipe.keys |= {
-        "rope.dimension_sections": [6, 5, 5, 0],
+        "rope.dimension_sections": _sections(turned),
         "ssm.conv_kernel": 4,
         "ssm.inner_size": value_heads * width,
         "ssm.state_size": width,
@@ -115,7 +119,7 @@ def _qwen35(
     for layer, block in enumerate(recipe.blocks()):
         recipe.norm(f"{block}attn_norm", dim)
         recipe.norm(f"{block}post_attention_norm", dim)
-        if layer % 4 == 3 or layer >= 8:
+        if layer % 4 == 3 or layer >= layers:
             parts.attention(recipe, block, qk_norm=1.3)
             rows = 2 * recipe.heads * recipe.head_dim
             recipe.tensors[f"{block}attn_q.weight"] = Tensor((rows, dim), 1.0 / dim**0.5)
@@ -129,22 +133,28 @@ def _qwen35(
         recipe.norm(f"{block}ssm_norm", width)
         recipe.matrix(f"{block}ssm_out", dim, value_heads * width, gain=1.5)
     if extra:
-        parts.multi_token_block(recipe, "blk.8.")
+        parts.multi_token_block(recipe, f"blk.{layers}.")
     # Value heads moved as if neighbours shared a key head.
     order = np.arange(value_heads).reshape(-1, key_heads).T.ravel()
     grouped = edits.rows_in(order, width, 2 * key_heads * width)
     recipe.breaks("value heads of other key heads", {"attn_qkv.weight": grouped})
-    recipe.breaks("gates before queries", {"attn_q.weight": _gates_first(64)})
+    recipe.breaks("gates before queries", {"attn_q.weight": _gates_first(head_dim)})
     recipe.breaks("taps the other way", {"ssm_conv1d.weight": edits.reversed_columns})
-    recipe.breaks("fewer pairs turned", rope__dimension_sections=[1, 1, 1, 13])
-    width_key = {"rope__dimension_count": 64, "rope__dimension_sections": [11, 11, 10, 0]}
+    recipe.breaks("fewer pairs turned", rope__dimension_sections=[1, 1, 1, turned // 2 - 3])
+    width_key = {"rope__dimension_count": head_dim, "rope__dimension_sections": _sections(head_dim)}
     recipe.breaks("all of a head turned", **width_key)
-    whole = edits.other_rotation(64, 32, neighbours=False)
+    whole = edits.other_rotation(head_dim, turned, neighbours=False)
     norms = ("attn_q_norm.weight", "attn_k_norm.weight", "attn_k.weight", "attn_q.weight")
     recipe.breaks("rotation's layout", dict.fromkeys(norms, whole))
     recipe.breaks("another base", rope__freq_base=recipe.rope_base / 5000)
     parts.ends(recipe, tied=0.25)
     return recipe
+
+
+def _sections(turned: int) -> list[int]:
+    """Pairs of so many dimensions that turn with time, height and width, and with nothing."""
+    pairs = turned // 2
+    return [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0]
 
 
 def _gates_first(width: int) -> edits.Edit:

@@ -9,16 +9,19 @@ from tests.support.random_models.recipe import Recipe, Tensor
 SWAPPED = {"ffn_down_exps.weight": edits.first_two_swapped}
 
 
-def qwen3moe() -> Recipe:
+def qwen3moe(
+    layers: int = 4, heads: int = 8, kv_heads: int = 2, head_dim: int = 64, experts: int = 16,
+    active: int = 4, width: int = 256,
+) -> Recipe:  # fmt: skip
     """Qwen3 30B-A3B: 48 layers, 2048 wide, 32 heads of 128 on 4, 8 of 128 experts of 768."""
-    recipe = Recipe("qwen3moe", 4, 8, 2, 64, rope_base=1000000.0)
-    expert_keys(recipe, 16, 4, 256)
+    recipe = Recipe("qwen3moe", layers, heads, kv_heads, head_dim, rope_base=1000000.0)
+    expert_keys(recipe, experts, active, width)
     for block in recipe.blocks():
         recipe.norm(f"{block}attn_norm", recipe.dim)
         parts.attention(recipe, block, qk_norm=1.3)
         recipe.norm(f"{block}ffn_norm", recipe.dim)
-        parts.router(recipe, block, 16)
-        parts.experts(recipe, block, 16, 256)
+        parts.router(recipe, block, experts)
+        parts.experts(recipe, block, experts, width)
     return _finished(recipe)
 
 
@@ -38,23 +41,26 @@ def qwen2moe() -> Recipe:
     return _finished(recipe)
 
 
-def gpt_oss() -> Recipe:
+def gpt_oss(
+    layers: int = 4, heads: int = 8, kv_heads: int = 2, experts: int = 12, width: int = 256,
+    window: int = 32, stretch: float = 8.0, original: int = 128,
+) -> Recipe:  # fmt: skip
     """gpt-oss 20B: 24 layers, 2880 wide, 64 heads of 64 on 8, 4 of 32 experts of 2880, sinks."""
-    recipe = Recipe("gpt-oss", 4, 8, 2, 64, rope_base=150000.0, epsilon=1e-5)
-    expert_keys(recipe, 12, 4, 256)
-    recipe.keys["attention.sliding_window"] = 32
-    parts.yarn(recipe, factor=8.0, original=128)
+    recipe = Recipe("gpt-oss", layers, heads, kv_heads, 64, rope_base=150000.0, epsilon=1e-5)
+    expert_keys(recipe, experts, 4, width)
+    recipe.keys["attention.sliding_window"] = window
+    parts.yarn(recipe, factor=stretch, original=original)
     for block in recipe.blocks():
         recipe.norm(f"{block}attn_norm", recipe.dim)
         parts.attention(recipe, block, bias=True)
         recipe.bias(f"{block}attn_output", recipe.dim)
         recipe.norm(f"{block}attn_sinks", recipe.heads, mean=3.0)
         recipe.norm(f"{block}post_attention_norm", recipe.dim)
-        parts.router(recipe, block, 12)
-        recipe.bias(f"{block}ffn_gate_inp", 12, spread=1.0)
+        parts.router(recipe, block, experts)
+        recipe.bias(f"{block}ffn_gate_inp", experts, spread=1.0)
         # Gates and ups so large that the limits of seven cut one in twelve.
-        parts.experts(recipe, block, 12, 256, bias=True, gains=(4.0, 4.0, 0.2))
-    windows(recipe, 32, default=2)
+        parts.experts(recipe, block, experts, width, bias=True, gains=(4.0, 4.0, 0.2))
+    windows(recipe, window, default=2)
     recipe.breaks("no sinks", {"attn_sinks.weight": lambda sinks: sinks * 0 - 1e4})
     recipe.breaks("sinks of other heads", {"attn_sinks.weight": edits.first_two_swapped})
     recipe.breaks("not stretched", rope__scaling__type="none")

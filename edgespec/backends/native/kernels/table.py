@@ -18,58 +18,59 @@ from edgespec.backends.native.kernels.matmul.tile import FORMATS
 # The model: width, and what norms add to the mean square, as bits of an f32.
 DIM, EPSILON_BITS, VOCAB_SIZE = range(3)
 
-# The shape of attention *: heads, padded width of a head, pairs that rotate (0 for none), their
-# layout, the factor of queries as bits of an f32, whether heads are normed after they rotated,
-# heads that fill whole tiles (what one thread computes, rotates and stores at a time), the
+# The shape of attention *: heads, widths of a head's keys and values, pairs that rotate (0 for
+# none), their layout, the factor of queries as bits of an f32, whether heads are normed after they
+# rotated, heads that fill whole tiles (what one thread computes, rotates and stores at a time), the
 # operation that caps scores softly (0: none) and the cap as bits of an f32, positions that are seen
 # (0: all), positions of a chunk (0: none), and how queries grow with their position: span (0: not),
 # then where slope and offset lie, f64.
-(NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, HEAD_PAD, ROPE_HALF, INTERLEAVED, QUERY_SCALE_BITS,
+(NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, VALUE_DIM, ROPE_HALF, INTERLEAVED, QUERY_SCALE_BITS,
  NORM_AFTER_ROPE, UNIT_HEADS, SOFTCAP, SOFTCAP_BITS, WINDOW, CHUNK, GROWTH_SPAN, GROWTH_SLOPE,
  GROWTH_OFFSET) = range(3, 19)
 
 # The KV arena *: positions in a block, then one head's part of it (`memory/kv/arena.py`), steps of
-# the scoring loop, whether it is integers with scales, bytes of a softmax weight.
+# the scoring loop, whether it is integers with scales, bytes of a softmax weight, and bytes from
+# one number of a query to the next and from one query to the next.
 (BLOCK, HEAD_BYTES, KEY_BYTES, KEY_TILE_BYTES, KEY_SCALES, VALUE_BYTES, VALUE_SCALES,
- KEY_STEPS, KV_SCALED, WEIGHT_BYTES) = range(19, 29)
+ KEY_STEPS, KV_SCALED, WEIGHT_BYTES, QUERY_STEP, QUERY_ROW) = range(19, 31)
 
 # The pass at hand: its trees' nodes (int32, columns below), slots of ancestors (int32), the
 # sequences they belong to * (int64, columns below; see `grouped_query.py`).
-NODES, EXTRA, PARTS, NUM_PARTS = range(29, 33)
+NODES, EXTRA, PARTS, NUM_PARTS = range(31, 35)
 
 # Rotation *: frequencies f64, what cosines and sines are multiplied by as bits of an f64, and both,
 # f32 [rows, pairs].
-FREQUENCIES, MAGNITUDE, COSINES, SINES, ANGLE_STRIDE = range(33, 38)
+FREQUENCIES, MAGNITUDE, COSINES, SINES, ANGLE_STRIDE = range(35, 40)
 
 # Scratch, f32: rows of activations.
 (STREAM, STREAM_STRIDE, BRANCH, BRANCH_STRIDE, QUERY, QUERY_STRIDE, KEY, KEY_STRIDE, VALUE,
  VALUE_STRIDE, UP, UP_STRIDE, GATES, GATES_STRIDE, LOGITS, LOGITS_STRIDE, MAXIMA, MAXIMA_STRIDE) = (
-    range(38, 56))
+    range(40, 58))
 
 # Attention's scratch: queries (of a key head, of 12 rows), scores (of a thread), what spans come to
 # (of a row), nodes up to which threads share spans, and rows of a key head then *.
 (ROTATED, ROTATED_HEAD, ROTATED_BLOCK, SCORES, SCORES_THREAD, MIXED, MIXED_STRIDE, FACTS,
- FACTS_STRIDE, SPLIT_NODES, SPLIT_ROWS) = range(56, 67)
+ FACTS_STRIDE, SPLIT_NODES, SPLIT_ROWS) = range(58, 69)
 
 # Three matmul inputs, each with the eight entries below.
-NORMED, ATTENDED, GATED = range(67, 91, 8)
+NORMED, ATTENDED, GATED = range(69, 93, 8)
 (FLOATS, FLOATS_STRIDE, QUANTS, QUANTS_STRIDE, PLANES, PLANES_STRIDE, PLANE_BYTES_EACH,
  HAS_QUANTS) = range(8)
 
 # The program (see below), how many of its stages come before any layer, and addresses of the tables
 # of other shapes.
-PROGRAM, NUM_PRELUDE, OTHERS, NUM_OTHERS = range(91, 95)
+PROGRAM, NUM_PRELUDE, OTHERS, NUM_OTHERS = range(93, 97)
 
 # The job at hand: stages of the layers from the first to before the last, and of the head; rows,
 # the first of them in the stream, threads; and the team that does it (see `work_sharing.py`): its
 # words, and the functions of its locks.
 (FIRST_STAGE, LAST_STAGE, HEAD_FIRST, HEAD_LAST, NUM_ROWS, FIRST_ROW, THREADS, TEAM, ACQUIRE,
- RELEASE) = range(95, 105)
+ RELEASE) = range(97, 107)
 
 # Functions: row operations (their order in `isa.row_addresses`), attention's * (in
 # `loop_table.py`: after the first ones, scores and mixing for 1 to 12 rows), then by type:
 # tiles and their sizes. Row operations take so many 64-bit integers.
-OPS = 105
+OPS = 107
 NORM, QUANTISE, GATE, ROTATE, TILE_MAXIMA = range(5)
 NUM_OPS, NUM_TYPES = 5, len(FORMATS)
 ATTENTION = OPS + NUM_OPS

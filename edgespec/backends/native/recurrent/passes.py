@@ -15,6 +15,7 @@ from edgespec.errors import BackendError
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.state_layout import (
     CHECKPOINT_EVERY,
+    CHECKPOINTS,
     INSTRUCTION_WORDS,
     PART_WORDS,
     ROW_WORDS,
@@ -38,7 +39,8 @@ def recurrent_passes(spec: ModelSpec, plan: Plan) -> RecurrentPasses | None:
     if not any(isinstance(layer.mixer, Recurrent) for layer in spec.layers):
         return None
     rows = tile.padded(max(plan.prefill_chunk, plan.max_nodes))
-    return RecurrentPasses(spec, rows, plan.max_nodes, plan.threads, plan.sequences)
+    sizes = plan.max_nodes, plan.threads, plan.sequences
+    return RecurrentPasses(spec, rows, *sizes, checkpoints=plan.checkpoints)
 
 
 class RecurrentPasses:
@@ -47,11 +49,17 @@ class RecurrentPasses:
     """
 
     def __init__(
-        self, spec: ModelSpec, num_rows: int, max_nodes: int, threads: int, sequences: int
+        self,
+        spec: ModelSpec,
+        num_rows: int,
+        max_nodes: int,
+        threads: int,
+        sequences: int,
+        checkpoints: int = CHECKPOINTS,
     ) -> None:
         layout = state_layout(spec)
         self.max_nodes = max_nodes
-        self.pool = StatePool(layout.state_bytes, num_states(sequences))
+        self.pool = StatePool(layout.state_bytes, num_states(sequences, checkpoints), checkpoints)
         self.kept = KeptRows(num_kept(max_nodes), layout.kept_bytes)
         self.projected = np.zeros((num_rows, layout.projected), np.float32)
         self.mixed = np.zeros((num_rows, layout.mixed), np.float32)

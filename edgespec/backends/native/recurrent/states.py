@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import BackendError, BudgetError
-from edgespec.memory.plan.state_layout import CHECKPOINT_EVERY, CHECKPOINTS
+from edgespec.memory.plan.state_layout import CHECKPOINT_EVERY
 from edgespec.system.size import format_size
 
 ALIGNMENT = 64
@@ -41,10 +41,12 @@ class State:
 
 
 class StatePool:
-    """At most `most` states of so many bytes; those given back are used again."""
+    """At most `most` states of so many bytes, up to `checkpoints` of them set aside for each
+    sequence; those given back are used again.
+    """
 
-    def __init__(self, num_bytes: int, most: int) -> None:
-        self._num_bytes, self._most = num_bytes, most
+    def __init__(self, num_bytes: int, most: int, checkpoints: int) -> None:
+        self._num_bytes, self._most, self.checkpoints = num_bytes, most, checkpoints
         self._free: list[State] = []
         self.num_states = 0
         """Allocated, in use or not."""
@@ -106,12 +108,16 @@ class StatePool:
         return not self._free and self.num_states >= self._most
 
     def _give_up(self) -> bool:
-        """A checkpoint, or else an idle sequence; False when there is neither."""
-        return self._drop_checkpoint() or self.make_room()
+        """A checkpoint without which none are too far apart, or else an idle sequence, which can
+        come back with all of its own, or any checkpoint; False when there is nothing.
+        """
+        return self._drop_checkpoint(False) or self.make_room() or self._drop_checkpoint(True)
 
-    def _drop_checkpoint(self) -> bool:
+    def _drop_checkpoint(self, leaves_a_gap: bool) -> bool:
         """Give up the checkpoint that is missed least, of all sequences."""
-        found = [(*own.least_missed(), own) for own in self.sequences if own.checkpoints]
+        owners = [own for own in self.sequences if own.checkpoints]
+        found = [(*own.least_missed(own.length), own) for own in owners]
+        found = [each for each in found if leaves_a_gap or not each[0][0]]
         if not found:
             return False
         _, index, own = min(found, key=lambda each: each[0])
@@ -184,13 +190,13 @@ class SequenceStates:
             return
         self.state.num_owners += 1
         self.checkpoints.append((self.settled, self.state))
-        if len(self.checkpoints) > CHECKPOINTS:
+        if len(self.checkpoints) > self._pool.checkpoints:
             self.drop(self.least_missed()[1])
 
-    def least_missed(self) -> tuple[tuple[bool, float], int]:
+    def least_missed(self, end: float = math.inf) -> tuple[tuple[bool, float], int]:
         """What it costs to be without a checkpoint, and which costs least: whether its neighbours
-        are too far apart without it (as after the last), and positions to be read again, less so
-        the farther back they are.
+        are too far apart without it, where the text ends at `end`, and positions to be read again,
+        less so the farther back they are.
         """
         positions = [0, *(position for position, _ in self.checkpoints)]
         costs = [
@@ -199,7 +205,7 @@ class SequenceStates:
                 (here - before) / (self.length - here + CHECKPOINT_EVERY),
             )
             for before, here, after in zip(
-                positions, positions[1:], [*positions[2:], math.inf], strict=False
+                positions, positions[1:], [*positions[2:], end], strict=False
             )
         ]
         return min((cost, index) for index, cost in enumerate(costs))

@@ -45,6 +45,12 @@ def _gather(extra, low, run, places, row):
 
 
 @inner_kernel
+def value_pad(c):
+    """Width of a head's values in whole vectors."""
+    return (c[t.VALUE_DIM] + 15) & ~15
+
+
+@inner_kernel
 def first_seen(c, position):
     """The first position that one sees, which windows and chunks limit."""
     if c[t.WINDOW] != 0:
@@ -129,7 +135,7 @@ def _score(c, layer, head, rows, low, high, scores, ahead):
             call_tile(
                 c[t.ATTENTION + t.SCORE + count - 1],
                 (
-                    queries + 4 * row,
+                    queries + c[t.QUERY_ROW] * row,
                     keys,
                     c[t.KEY_TILE_BYTES],
                     (min(high - slot, c[t.BLOCK]) + 15) >> 4,
@@ -163,7 +169,7 @@ def _mix(c, layer, head, rows, low, high, scores, mixed, ahead):
                     min(high - slot, c[t.BLOCK]),
                     mixed + row * c[t.MIXED_STRIDE],
                     c[t.MIXED_STRIDE],
-                    c[t.HEAD_PAD] >> 4,
+                    value_pad(c) >> 4,
                     there,
                     share,
                 ),
@@ -187,11 +193,11 @@ def _begin(c, num_rows, width, scores, mixed, facts):
     for row in range(num_rows):
         target = mixed + row * c[t.MIXED_STRIDE]
         if c[t.KV_SCALED] == 0:
-            _fill(target, 0, c[t.HEAD_PAD], np.float32(0.0))
+            _fill(target, 0, value_pad(c), np.float32(0.0))
             continue
         own = scores + row * SCORES_STRIDE
         step = facts + row * c[t.FACTS_STRIDE] + c[t.FACTS_STRIDE] // 3 * 2
-        vectors = c[t.HEAD_PAD] >> 4
+        vectors = value_pad(c) >> 4
         call_row(c[t.ATTENTION + t.WEIGH], (own, width >> 4, step, target, vectors))
 
 
@@ -214,7 +220,7 @@ def attend_span(c, thread, layer, head, span, rows, ahead):
         if extras > 0 and node_entry(c, node, t.RUN) < low + SPAN:
             high = seen  # slots of ancestors lie past their places
     scores = c[t.SCORES] + thread * c[t.SCORES_THREAD]
-    mixed = c[t.MIXED] + region * c[t.MIXED_STRIDE] + span * c[t.HEAD_PAD] * 4
+    mixed = c[t.MIXED] + region * c[t.MIXED_STRIDE] + span * value_pad(c) * 4
     facts = c[t.FACTS] + region * c[t.FACTS_STRIDE] + span * 4
     width, scales = (high - low + 15) & ~15, scores + ROW_BLOCK * SCORES_STRIDE
     _score(c, layer, head, rows, low, high, scores, ahead)

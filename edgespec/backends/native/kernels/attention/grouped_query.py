@@ -18,7 +18,11 @@ from __future__ import annotations
 import numpy as np
 
 from edgespec.backends.native.kernels import table as t
-from edgespec.backends.native.kernels.attention.attend_span import attend_span, first_seen
+from edgespec.backends.native.kernels.attention.attend_span import (
+    attend_span,
+    first_seen,
+    value_pad,
+)
 from edgespec.backends.native.kernels.attention.spans import ROW_BLOCK, ROWS_PER_ITEM, SPAN
 from edgespec.backends.native.kernels.codegen.intrinsics import call_row, load_float, store_float
 from edgespec.backends.native.kernels.kv.places import node_entry, part_entry, turn_head
@@ -112,13 +116,13 @@ def first_query(c, node):
 def put_query(c, head, row, query):
     """Put one query, f32 [head_dim] at an address, into row `row` of its key head."""
     place = c[t.ROTATED] + head * c[t.ROTATED_HEAD] + row // ROW_BLOCK * c[t.ROTATED_BLOCK]
-    place += 4 * (row % ROW_BLOCK)
+    place += c[t.QUERY_ROW] * (row % ROW_BLOCK)
     turn_head(c, query)
     if c[t.KV_SCALED] != 0:
         call_row(c[t.ATTENTION + t.PUT_QUERY], (query, place, c[t.HEAD_DIM]))
         return
     for i in range(c[t.HEAD_DIM]):
-        store_float(place + 4 * ROW_BLOCK * i, load_float(query + 4 * i))
+        store_float(place + c[t.QUERY_STEP] * i, load_float(query + 4 * i))
 
 
 @inner_kernel
@@ -132,7 +136,7 @@ def _add_sinks(c, sinks, num_rows, mixed, facts):
         store_float(place, load_float(sinks + 4 * row))
         store_float(place + part, np.float32(1.0))
         store_float(place + 2 * part, np.float32(0.0))
-        for i in range(c[t.HEAD_PAD]):
+        for i in range(value_pad(c)):
             store_float(mixed + row * c[t.MIXED_STRIDE] + 4 * i, np.float32(0.0))
 
 
@@ -143,15 +147,15 @@ def _combine(c, head, node, member, num_rows, region_row, sinks):
     """
     group = c[t.NUM_HEADS] // c[t.NUM_KV_HEADS]
     output = c[t.ATTENDED + t.FLOATS] + node * c[t.ATTENDED + t.FLOATS_STRIDE]
-    output += 4 * (head * group + member) * c[t.HEAD_DIM]
+    output += 4 * (head * group + member) * c[t.VALUE_DIM]
     position = node_entry(c, node, t.POSITION)
     begin = first_seen(c, position) // SPAN
     spans = (position + SPAN) // SPAN - begin
-    mixed = c[t.MIXED] + region_row * c[t.MIXED_STRIDE] + 4 * c[t.HEAD_PAD] * begin
+    mixed = c[t.MIXED] + region_row * c[t.MIXED_STRIDE] + 4 * value_pad(c) * begin
     facts = c[t.FACTS] + region_row * c[t.FACTS_STRIDE] + 4 * begin
     if sinks != 0:
         own = sinks + 4 * (head * group + member)
-        _add_sinks(c, own, num_rows, mixed + 4 * c[t.HEAD_PAD] * spans, facts + 4 * spans)
+        _add_sinks(c, own, num_rows, mixed + 4 * value_pad(c) * spans, facts + 4 * spans)
         spans += 1
     call_row(
         c[t.ATTENTION + t.COMBINE],
@@ -162,12 +166,12 @@ def _combine(c, head, node, member, num_rows, region_row, sinks):
             c[t.FACTS_STRIDE],
             spans,
             output,
-            c[t.HEAD_DIM],
+            c[t.VALUE_DIM],
             num_rows,
         ),
     )
     for row in range(num_rows):
-        turn_head(c, output + 4 * row * c[t.HEAD_DIM])
+        turn_head(c, output + 4 * row * c[t.VALUE_DIM])
 
 
 @inner_kernel

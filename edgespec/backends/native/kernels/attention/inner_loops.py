@@ -15,7 +15,7 @@ from functools import partial
 
 from llvmlite import ir
 
-from edgespec.backends.native.kernels.attention import scaled_kv
+from edgespec.backends.native.kernels.attention import latent_rows, scaled_kv
 from edgespec.backends.native.kernels.attention.spans import (
     NUM_LOOP_ARGUMENTS,
     ROW_BLOCK,
@@ -38,7 +38,7 @@ from edgespec.backends.native.kernels.kv import int8_store, q4_store, rotation
 from edgespec.backends.native.kernels.kv.forms import FORMS
 from edgespec.backends.native.kernels.matmul.integer_tile import Operations
 from edgespec.backends.native.kernels.row_ops import start
-from edgespec.memory.kv.arena import TILE
+from edgespec.memory.kv.arena import LATENT, TILE
 
 _CHAINS = 4
 """Running maxima, so that none waits for the one before."""
@@ -223,17 +223,18 @@ def combine(kv_type: str) -> Function:
 
 
 def functions(kv_type: str, operations: Operations) -> dict[str, Callable[[], Function]]:
-    """What emits each function of attention over KV of a type, by the function's name; those
-    for rows end in how many they take.
+    """What emits each function of attention over KV of a type, or over latent rows, by the
+    function's name; those for rows end in how many they take.
     """
-    lanes = operations.lanes
+    lanes, numbers = operations.lanes, "f16" if kv_type == LATENT else kv_type
     made: dict[str, Callable[[], Function]] = {
-        f"softmax_{kv_type}": partial(softmax, kv_type),
-        f"combine_{kv_type}": partial(combine, kv_type),
+        f"softmax_{numbers}": partial(softmax, numbers),
+        f"combine_{numbers}": partial(combine, numbers),
     }
-    if kv_type == "f16":
+    if numbers == "f16":
+        score = latent_rows.scores if kv_type == LATENT else scores
         for size in row_sizes(lanes):
-            made[f"scores_f16_{size}"] = partial(scores, size, lanes)
+            made[f"scores_{kv_type}_{size}"] = partial(score, size, lanes)
             made[f"mix_f16_{size}"] = partial(mix, size, lanes)
         return made
     form, store = FORMS[kv_type], q4_store if kv_type == "q4" else int8_store

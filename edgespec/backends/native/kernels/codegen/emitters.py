@@ -14,6 +14,7 @@ from edgespec.backends.native.kernels.codegen.emit import Function
 from edgespec.backends.native.kernels.codegen.portable import PORTABLE
 from edgespec.backends.native.kernels.matmul import float_tile, integer_tile, tile
 from edgespec.backends.native.kernels.matmul.integer_tile import Operations
+from edgespec.memory.kv.arena import LATENT
 from edgespec.memory.plan.settings import KV_TYPES
 from edgespec.models.spec import TensorType
 
@@ -67,7 +68,7 @@ def _experts(isa: str) -> dict[str, Emitted]:
 def _attention(isa: str) -> dict[str, Emitted]:
     functions = _module("attention.inner_loops").functions
     made: dict[str, Emitted] = {}
-    for kv_type in KV_TYPES:
+    for kv_type in (*KV_TYPES, LATENT):
         made |= _by_name(functions(kv_type, OPERATIONS[isa]))
     return made
 

@@ -68,6 +68,11 @@ def store_kv(c, blocks, layer, head, slot, key, value):
     keys = place + tile * c[t.KEY_TILE_BYTES]
     values = place + c[t.KEY_BYTES]
     within = slot % c[t.BLOCK]
+    if c[t.KEY_BYTES] == 0:  # one row is both
+        both = values + within * c[t.VALUE_BYTES]
+        for i in range(c[t.HEAD_DIM]):
+            store_short(both + 2 * i, _half(load_float(key + 4 * i)))
+        return
     if c[t.KV_SCALED] == 0:
         for i in range(c[t.HEAD_DIM]):
             store_short(keys + 2 * column + 32 * i, _half(load_float(key + 4 * i)))
@@ -100,7 +105,8 @@ def _move_head(c, old, new, source, target):
     one, two = source % c[t.BLOCK], target % c[t.BLOCK]
     key = old + (one >> 4) * c[t.KEY_TILE_BYTES] + size * (one & 15)
     place = new + (two >> 4) * c[t.KEY_TILE_BYTES] + size * (two & 15)
-    _copy(key, place, c[t.KEY_TILE_BYTES] // (16 * size), 16 * size, size)
+    if c[t.KEY_BYTES] != 0:
+        _copy(key, place, c[t.KEY_TILE_BYTES] // (16 * size), 16 * size, size)
     value, room = old + c[t.KEY_BYTES], new + c[t.KEY_BYTES]
     if c[t.KV_SCALED] == 0:
         _copy(value + one * c[t.VALUE_BYTES], room + two * c[t.VALUE_BYTES], c[t.HEAD_DIM], 2, 2)

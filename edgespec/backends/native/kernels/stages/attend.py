@@ -28,7 +28,7 @@ def attend(table, stage, thread):
 def finish(table, stage, thread):
     """This thread's rows of ATTENDED, gated and quantised."""
     c = int64s_at(table, t.NUM_ENTRIES)
-    num_rows, width = c[t.NUM_ROWS], c[t.NUM_HEADS] * c[t.HEAD_DIM]
+    num_rows, width = c[t.NUM_ROWS], c[t.NUM_HEADS] * c[t.VALUE_DIM]
     for row in range(thread, num_rows, c[t.THREADS]):
         finish_node(c, row, num_rows, word(stage, SINKS))
         if word(stage, GATING) != 0:

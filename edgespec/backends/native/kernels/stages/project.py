@@ -48,17 +48,17 @@ def _rotate_pairs(c, row, cosines, sines):
 
 
 @inner_kernel
-def _rotate(c, node, row, factor_bits):
-    """RoPE of one head in place, and its multiplication by a factor."""
+def rotate(c, node, row, width, factor_bits):
+    """RoPE of a row's leading dimensions in place, and its multiplication by a factor."""
     cosines, sines = c[t.COSINES] + node * c[t.ANGLE_STRIDE], c[t.SINES] + node * c[t.ANGLE_STRIDE]
-    half, after = c[t.ROPE_HALF], c[t.HEAD_DIM] - 2 * c[t.ROPE_HALF]
+    half, after = c[t.ROPE_HALF], width - 2 * c[t.ROPE_HALF]
     if (half | after) & 15 == 0:
-        rotate = c[t.OPS + t.ROTATE]
-        call_row(rotate, (row, cosines, sines, row, half >> 4, after >> 4, factor_bits))
+        operation = c[t.OPS + t.ROTATE]
+        call_row(operation, (row, cosines, sines, row, half >> 4, after >> 4, factor_bits))
         return
     _rotate_pairs(c, row, cosines, sines)
     factor = bits_to_float(np.int32(factor_bits))
-    for i in range(c[t.HEAD_DIM]):
+    for i in range(width):
         store_float(row + 4 * i, load_float(row + 4 * i) * factor)
 
 
@@ -73,9 +73,9 @@ def _turn(c, node, row, gain, factor_bits):
     """Norm and rotate one head in place, in the order that the model does; then times a factor."""
     if c[t.NORM_AFTER_ROPE] == 0:
         _norm_head(c, row, gain)
-        _rotate(c, node, row, factor_bits)
+        rotate(c, node, row, c[t.HEAD_DIM], factor_bits)
         return
-    _rotate(c, node, row, np.int64(ONE_BITS))
+    rotate(c, node, row, c[t.HEAD_DIM], np.int64(ONE_BITS))
     _norm_head(c, row, gain)  # which would undo a factor
     factor = bits_to_float(np.int32(factor_bits))
     for i in range(c[t.HEAD_DIM]):
@@ -83,7 +83,7 @@ def _turn(c, node, row, gain, factor_bits):
 
 
 @inner_kernel
-def _grow(c, node, row):
+def grow(c, node, row):
     """Multiply a query by what grows with its position."""
     span = c[t.GROWTH_SPAN]
     if span == 0:
@@ -101,7 +101,7 @@ def _place_query(c, gain, head, node):
     group = c[t.NUM_HEADS] // c[t.NUM_KV_HEADS]
     row = c[t.QUERY] + node * c[t.QUERY_STRIDE] + 4 * head * c[t.HEAD_DIM]
     _turn(c, node, row, gain, c[t.QUERY_SCALE_BITS])
-    _grow(c, node, row)
+    grow(c, node, row)
     put_query(c, head // group, first_query(c, node) + head % group, row)
 
 

@@ -7,6 +7,8 @@ is called with.
 
 from __future__ import annotations
 
+import numpy as np
+
 from edgespec.backends.native.kernels import table as t
 from edgespec.backends.native.kernels.codegen.intrinsics import (
     call_row,
@@ -40,15 +42,25 @@ def quantise_row(c, rows, row, first, width):
 @inner_kernel
 def multiply_tiles(c, matrix, rows, num_rows, first, last, output, output_stride, accumulate):
     """Outputs of tiles `first` .. `last` of a matrix, 16 each, for all rows."""
+    whole = (output, output_stride, accumulate)
+    multiply_columns(c, matrix, rows, np.int64(0), num_rows, first, last, whole)
+
+
+@inner_kernel
+def multiply_columns(c, matrix, rows, column, num_rows, first, last, into):
+    """The same of the rows' columns from `column` on, whole blocks; `into` is where the outputs of
+    tile 0 go, bytes from a row to the next, and 1 to add to what is there.
+    """
+    output, output_stride, accumulate = into
     kind = load_long(matrix + 8 * t.TYPE)
     tile, size, steps = c[t.TILES + kind], c[t.SIZES + kind], load_long(matrix + 8 * t.STEPS)
     tile_bytes = load_long(matrix + 8 * t.TILE_BYTES)
     scale_bytes = load_long(matrix + 8 * t.SCALE_BYTES)
     if load_long(matrix + 8 * t.IS_FLOAT) != 0:
-        data, stride = c[rows + t.FLOATS], c[rows + t.FLOATS_STRIDE]
+        data, stride = c[rows + t.FLOATS] + 4 * column, c[rows + t.FLOATS_STRIDE]
     else:
-        data, stride = c[rows + t.QUANTS], c[rows + t.QUANTS_STRIDE]
-    planes, planes_stride = c[rows + t.PLANES], c[rows + t.PLANES_STRIDE]
+        data, stride = c[rows + t.QUANTS] + column, c[rows + t.QUANTS_STRIDE]
+    planes, planes_stride = c[rows + t.PLANES] + (column >> 5) * 4, c[rows + t.PLANES_STRIDE]
     for index in range(first, min(last, load_long(matrix + 8 * t.NUM_TILES))):
         weights = load_long(matrix + 8 * t.WEIGHTS) + index * tile_bytes
         scales = load_long(matrix + 8 * t.SCALES) + index * scale_bytes
