@@ -6,10 +6,11 @@
 #   make test-arm  the kernels for ARM in an emulator: needs gcc-aarch64-linux-gnu and qemu-user
 #   make wheels    wheels for Linux with precompiled kernels, and one for all: minutes
 #   make parity    compare with llama.cpp, and test it as a backend; built from source (minutes)
+#   make fuzz      look for inputs that crash a reader, for MINUTES (60) in all; needs Atheris (Linux, macOS)
 #   make real-models  measure published models beside llama.cpp: downloads them from a hub (hours)
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-slow test-arm wheels parity real-models lint clean
+.PHONY: fuzz demo test test-slow test-arm wheels parity real-models lint clean
 .DELETE_ON_ERROR:
 
 VENV ?= .venv
@@ -27,6 +28,10 @@ TEST_CACHE := EDGESPEC_CACHE="$(CURDIR)/build/cache"
 
 # A mark beside the wheel; `make build/llama/built` builds it ahead of `make parity`.
 LLAMA_WHEEL := build/llama/built
+
+# What `make fuzz` reads, and for how long in all.
+TARGET ?= all
+MINUTES ?= 60
 
 # Spec-Bench's questions for `make real-models`; RUN adds arguments, as in RUN='--only qwen3 --delete'.
 QUESTIONS ?= build/spec_bench.jsonl
@@ -62,6 +67,9 @@ wheels: $(VENV)/dev
 			$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . || exit 1; \
 	done
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+fuzz: $(VENV)/fuzz
+	$(TEST_CACHE) $(BIN)/python -m lab.fuzz $(TARGET) --minutes $(MINUTES)
 
 parity: $(VENV)/llama
 	$(TEST_CACHE) $(BIN)/python -m pytest -rs tests/parity
@@ -103,6 +111,10 @@ $(LLAMA_WHEEL): $(VENV)/dev
 
 $(VENV)/llama: $(LLAMA_WHEEL)
 	$(PIP) $(dir $(LLAMA_WHEEL))*.whl --editable '.[dev,llamacpp]'
+	@touch $@
+
+$(VENV)/fuzz: $(VENV)/dev
+	$(PIP) atheris
 	@touch $@
 
 clean:

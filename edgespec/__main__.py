@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 
 _COLLECTIONS = (100_000, 20, 100)
 """When Python looks for garbage: modules are none, and a tenth of a start was looking at them."""
@@ -11,9 +12,12 @@ _COLLECTIONS = (100_000, 20, 100)
 def main() -> None:
     """Run the command line of this process."""
     gc.set_threshold(*_COLLECTIONS)
-    from edgespec.cli import main as run  # brings more modules than came before it
+    try:
+        from edgespec.cli import main as run  # brings more modules than came before it
 
-    run()
+        run()
+    except KeyboardInterrupt:  # before there is a command that could end in its own way
+        sys.exit(130)
 
 
 if __name__ == "__main__":

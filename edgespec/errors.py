@@ -20,11 +20,21 @@ A message is one sentence: what was asked, what was found, what to type next.
 
 from __future__ import annotations
 
+_MOST_CHARACTERS = 1600
+
 
 class EdgeSpecError(Exception):
     """Base of all errors raised on purpose; the CLI prints it and exits with `exit_code`."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        """The sentence; names from damaged files may be long, and are cut."""
+        said = super().__str__()
+        if len(said) <= _MOST_CHARACTERS:
+            return said
+        half = _MOST_CHARACTERS // 2
+        return f"{said[:half]} ... {said[-half:]}"
 
 
 class ModelFileError(EdgeSpecError):

@@ -8,7 +8,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -19,7 +18,7 @@ from training.export import export, load_model
 from training.sample import as_chat, sample
 from training.shape import SHAPES, Shape
 from training.start import load_tokenizer
-from training.train import Settings, run, start_cooling
+from training.train import Settings, changed, run, start_cooling
 
 SMOKE_SHAPE = Shape(
     width=256,
@@ -50,20 +49,6 @@ def smoke_shape(name: str) -> Shape:
     return dataclasses.replace(SMOKE_SHAPE, architecture=architecture, num_layers=layers)
 
 
-def changed_settings(changes: list[str], settings: Settings) -> Settings:
-    """Return the settings with `name=value` changes, each value a JSON number."""
-    names = {field.name for field in dataclasses.fields(Settings)}
-    values: dict[str, Any] = {}
-    for change in changes:
-        name, _, value = change.partition("=")
-        if name not in names:
-            raise SystemExit(
-                f"no setting is called {name!r}; there are: {', '.join(sorted(names))}"
-            )
-        values[name] = json.loads(value)
-    return dataclasses.replace(settings, **values)
-
-
 def do_prepare(options: argparse.Namespace) -> None:
     """Train the tokenizer, or take that of a file, and write the token streams."""
     shape, limit = (SMOKE_SHAPE, SMOKE_RECORDS) if options.smoke else (SHAPES["tiny"], None)
@@ -77,7 +62,7 @@ def do_run(options: argparse.Namespace) -> None:
         shape, settings = smoke_shape(options.shape), SMOKE_SETTINGS
     else:
         shape, settings = SHAPES[options.shape], Settings()
-    settings = changed_settings(options.set, settings)
+    settings = changed(settings, options.set)
     compiled = not (options.eager or options.smoke)
     run(token_folder(options), run_folder(options), shape, settings, compiled, options.start)
 
@@ -91,7 +76,7 @@ def do_cool(options: argparse.Namespace) -> None:
         start_cooling(source / "checkpoint.pt", checkpoint, 5 if options.smoke else options.steps)
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)
     settings = Settings(**state["settings"])
-    settings = changed_settings(options.set, settings)
+    settings = changed(settings, options.set)
     compiled = not (options.eager or options.smoke)
     run(token_folder(options), out, Shape(**state["shape"]), settings, compiled)
 

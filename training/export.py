@@ -28,9 +28,14 @@ def load_model(checkpoint: Path) -> TinyLlama:
     return model
 
 
-def add_architecture(writer: gguf.GGUFWriter, shape: Shape) -> None:
-    """Write the hyper-parameters that a file of the architecture needs."""
-    writer.add_block_count(shape.num_layers)
+def add_architecture(writer: gguf.GGUFWriter, shape: Shape, num_nextn: int = 0) -> None:
+    """Write the hyper-parameters that a file of the architecture needs.
+
+    `num_nextn` layers follow those of the shape, and predict what comes after the next token.
+    """
+    writer.add_block_count(shape.num_layers + num_nextn)
+    if num_nextn:
+        writer.add_nextn_predict_layers(num_nextn)
     writer.add_context_length(shape.context_tokens)
     writer.add_embedding_length(shape.width)
     writer.add_feed_forward_length(shape.ffn_width)
@@ -91,24 +96,41 @@ def add_matrix(writer: gguf.GGUFWriter, name: str, values: NDArray[np.float32]) 
     writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
 
-def export(checkpoint: Path, tokenizer: Path, path: Path) -> str:
-    """Write the GGUF file and return its SHA-256 in hexadecimal."""
-    model = load_model(checkpoint)
-    writer = gguf.GGUFWriter(path, model.shape.architecture)
+def open_file(path: Path, architecture: str, description: str, tokenizer: Path) -> gguf.GGUFWriter:
+    """Return a writer that has been told what the file is and which tokens it knows."""
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_name(path.stem.removesuffix("-q8_0"))
     writer.add_license("Apache-2.0")
-    writer.add_description(
-        f"A small model for trying EdgeSpec; early-exit loss at layer {model.shape.exit_layer}"
-    )
+    writer.add_description(description)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    add_architecture(writer, model.shape)
     add_tokenizer(writer, tokenizer)
+    return writer
+
+
+def add_model(writer: gguf.GGUFWriter, model: TinyLlama) -> None:
+    """Write the tensors of a model."""
     for name, parameter in model.state_dict().items():
         values = to_gguf(name, parameter.float(), model.shape)
         add_matrix(writer, gguf_name(name), values.numpy())
+
+
+def close_file(writer: gguf.GGUFWriter, path: Path) -> str:
+    """Write what the writer was told and return the file's SHA-256 in hexadecimal."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def export(checkpoint: Path, tokenizer: Path, path: Path) -> str:
+    """Write the GGUF file and return its SHA-256 in hexadecimal."""
+    model = load_model(checkpoint)
+    description = (
+        f"A small model for trying EdgeSpec; early-exit loss at layer {model.shape.exit_layer}"
+    )
+    writer = open_file(path, model.shape.architecture, description, tokenizer)
+    add_architecture(writer, model.shape)
+    add_model(writer, model)
+    return close_file(writer, path)

@@ -83,27 +83,36 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.attn_k_norm = nn.RMSNorm(shape.head_width, eps=shape.norm_epsilon)
         self.attn_output = nn.Linear(shape.width, shape.width, bias=False)
 
-    def mix(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        batch, tokens, width = x.shape
+    def heads(
+        self, x: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Return query, key and value [batch, heads, tokens, head], and a gate or None."""
+        batch, tokens, _ = x.shape
         shape = self.shape
 
-        def heads(projected: Tensor, count: int) -> Tensor:
+        def split(projected: Tensor, count: int) -> Tensor:
             return projected.view(batch, tokens, count, -1).transpose(1, 2)
 
-        query = heads(self.attn_q(x), shape.num_heads)
+        query = split(self.attn_q(x), shape.num_heads)
         query, gate = query.split(shape.head_width, -1) if self.gated else (query, None)
         query = rotate_halves(self.attn_q_norm(query), cos, sin)
-        key = rotate_halves(self.attn_k_norm(heads(self.attn_k(x), shape.num_kv_heads)), cos, sin)
-        value = heads(self.attn_v(x), shape.num_kv_heads)
+        key = rotate_halves(self.attn_k_norm(split(self.attn_k(x), shape.num_kv_heads)), cos, sin)
+        value = split(self.attn_v(x), shape.num_kv_heads)
         group = shape.num_heads // shape.num_kv_heads
         key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
-        mixed = F.scaled_dot_product_attention(
-            query, key.to(query.dtype), value.to(query.dtype), is_causal=True
-        )
+        return query, key.to(query.dtype), value.to(query.dtype), gate
+
+    def joined(self, read: Tensor, gate: Tensor | None) -> Tensor:
+        """Return what the heads read, gated and projected; [batch, tokens, width]."""
         if gate is not None:
-            mixed = mixed * gate.sigmoid()
-        out: Tensor = self.attn_output(mixed.transpose(1, 2).reshape(batch, tokens, width))
+            read = read * gate.sigmoid()
+        out: Tensor = self.attn_output(read.transpose(1, 2).flatten(2))
         return out
+
+    def mix(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        query, key, value, gate = self.heads(x, cos, sin)
+        read = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.joined(read, gate)
 
 
 class DeltaNet(nn.Module):  # type: ignore[misc]

@@ -8,8 +8,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +20,9 @@ from torch import Tensor
 from training.model import TinyLlama
 from training.shape import Shape
 from training.start import load_weights
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 LOG_STEPS = 20
 
@@ -43,8 +47,26 @@ class Settings:
     exit_share: float = 0.25  # of the rows of a batch, each at an exit of its own
     books_first: float = 0.6  # share of book text at the first step, falling linearly ...
     books_last: float = 0.0  # ... to this at the last
+    use_bf16: bool = True  # slower than f32 on processors without AMX tiles
     save_seconds: float = 150.0
     seed: int = 1
+
+
+AnySettings = TypeVar("AnySettings", bound="DataclassInstance")
+
+
+def changed(settings: AnySettings, changes: list[str]) -> AnySettings:
+    """Return the settings with `name=value` changes, each value a JSON number."""
+    names = {field.name for field in fields(settings)}
+    values: dict[str, Any] = {}
+    for change in changes:
+        name, _, value = change.partition("=")
+        if name not in names:
+            raise SystemExit(
+                f"no setting is called {name!r}; there are: {', '.join(sorted(names))}"
+            )
+        values[name] = json.loads(value)
+    return replace(settings, **values)
 
 
 class Stream:
@@ -186,7 +208,7 @@ class Trainer:
         settings = self.settings
         ids, targets, weights = self.batch()
         kept, exit_at = self.draw_layers(len(ids))
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings.use_bf16):
             loss, exit_loss, penalty = forward(ids, targets, weights, kept, exit_at)
         extra = settings.exit_weight * exit_loss + settings.balance_weight * penalty
         (loss + extra).backward()

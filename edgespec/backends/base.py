@@ -16,10 +16,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.passes import CompiledPass, Logits, Pass, Rows, TokenTree
+from edgespec.backends.passes import CompiledPass, Logits, Pass, Progress, Rows, TokenTree
 from edgespec.backends.sequence import KvSequence, SequenceHost
 from edgespec.backends.store import SequenceStore
 from edgespec.errors import BackendError, ContextOverflowError
+from edgespec.memory.plan.plan import Plan
+from edgespec.models.file import ModelFile
 from edgespec.models.spec import ModelSpec
 
 Part = tuple[KvSequence, TokenTree]
@@ -43,6 +45,7 @@ class Target(SequenceHost):
                 "backend computes one; load with sequences=1, or with backend native"
             )
         self.spec = spec
+        self._num_readable = spec.num_readable
         self.context_length = context_length
         self.max_nodes = max_nodes
         """Most nodes one forward pass may hold, roots included."""
@@ -104,8 +107,12 @@ class Target(SequenceHost):
         for sequence, _ in parts:
             sequence.expect(())
         found = self._forward(parts, rows)
-        for (sequence, _), parents in zip(parts, checked, strict=True):
+        first, hidden = 0, found.hidden
+        for (sequence, tree), parents in zip(parts, checked, strict=True):
             sequence.expect(parents)
+            if hidden is not None and sequence.follower is not None:
+                sequence.follower.passed(tree.tokens, hidden[first : first + len(tree)])
+            first += len(tree)
         return found
 
     def _check_part(self, sequence: KvSequence, tree: TokenTree) -> list[int]:
@@ -134,8 +141,8 @@ class Target(SequenceHost):
         if sequence.idle:
             raise BackendError("this sequence was set aside; swap it with one that is at work")
         small = tokens.tolist() if len(tokens) <= _FEW else [tokens.min(), tokens.max()]
-        if small and not 0 <= min(small) <= max(small) < self.spec.vocab_size:
-            raise BackendError(f"token ids must lie in 0..{self.spec.vocab_size - 1}")
+        if small and not 0 <= min(small) <= max(small) < self._num_readable:
+            raise BackendError(f"token ids must lie in 0..{self._num_readable - 1}")
 
     @property
     def prefill_chunk(self) -> int:
@@ -151,6 +158,13 @@ class Target(SequenceHost):
     def adapt(self, layer: int, matrix: NDArray[np.float16]) -> None:
         """Put a matrix [dim, dim] between the exit after `layer` and the head, for passes that ask
         for it; where the backend has `early_exit`. No plan counts it.
+        """
+        raise NotImplementedError
+
+    def open_head(self, file: ModelFile, plan: Plan, progress: Progress | None = None) -> Target:
+        """A draft head that reads this target's streams, as a target of its own whose trees have
+        states; passes leave what it reads from here on. Where the backend has `draft_heads`; the
+        head is to be closed first.
         """
         raise NotImplementedError
 
@@ -197,9 +211,15 @@ class Target(SequenceHost):
     @abstractmethod
     def _forward(self, parts: Sequence[Part], rows: Rows) -> Pass: ...
 
-    def _prefill(self, sequence: KvSequence, tokens: NDArray[np.int32]) -> None:
-        self._forward(((sequence, TokenTree.chain(tokens)),), "none")
+    def _prefill(
+        self,
+        sequence: KvSequence,
+        tokens: NDArray[np.int32],
+        states: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32] | None:
+        found = self._forward(((sequence, TokenTree.chain(tokens, states)),), "none")
         self._commit(sequence, range(len(tokens)))
+        return found.hidden
 
     def _close(self) -> None:  # noqa: B027 (most backends need nothing here)
         """Release memory and files."""

@@ -30,6 +30,8 @@ class Capabilities:
     """Several sequences in one pass, which reads the weights once for all of them."""
     early_exit: bool = False
     """Passes through the first layers only, which a whole pass goes on from."""
+    draft_heads: bool = False
+    """Passes leave what a draft head reads."""
 
 
 @dataclass(slots=True)  # not frozen: that would triple the time it takes to make one
@@ -42,12 +44,20 @@ class TokenTree:
 
     tokens: NDArray[np.int32]
     parents: NDArray[np.int16]
+    states: NDArray[np.float32] | None = None
+    """[nodes, width]: what a draft head reads beside the tokens, of the positions before them: what
+    the model's passes left there, or the head's own (`Pass.hidden` of either). None for a model.
+    """
 
     @classmethod
-    def chain(cls, tokens: Sequence[int] | NDArray[np.int32]) -> Self:
+    def chain(
+        cls,
+        tokens: Sequence[int] | NDArray[np.int32],
+        states: NDArray[np.float32] | None = None,
+    ) -> Self:
         """A tree without branches."""
         ids = np.asarray(tokens, dtype=np.int32)
-        return cls(ids, np.arange(-1, len(ids) - 1, dtype=np.int16))
+        return cls(ids, np.arange(-1, len(ids) - 1, dtype=np.int16), states)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -65,8 +75,8 @@ class Pass:
     find them.
     """
     hidden: NDArray[np.float32] | None = None
-    """The residual streams [rows, dim] f32 after the last layer, which heads that come with a model
-    read. None from a backend that does not give them; none does yet.
+    """What all nodes [nodes, width] f32 left for a draft head (`HeadInput` in models/spec.py), or
+    a head for its next token; None where nobody reads it.
     """
     seconds_saved: float = 0.0
     """What the pass had less to do because all of its nodes had left one early."""

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.backends.early_checks import check_adapted, check_early
+from edgespec.backends.follower import Follower
 from edgespec.backends.passes import Capabilities, Pass, Progress, Rows, TokenTree
 from edgespec.errors import BackendError, ContextOverflowError
 from edgespec.models.spec import ModelSpec
@@ -88,8 +90,15 @@ class SequenceHost(ABC):
         """
 
     @abstractmethod
-    def _prefill(self, sequence: KvSequence, tokens: NDArray[np.int32]) -> None:
-        """Compute and keep the KV of a chain; `length` still counts the positions before it."""
+    def _prefill(
+        self,
+        sequence: KvSequence,
+        tokens: NDArray[np.int32],
+        states: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32] | None:
+        """Compute and keep the KV of a chain, of a draft head's with their states; `length` still
+        counts the positions before it. Returns what `Pass.hidden` is.
+        """
 
     def _fork(self, sequence: KvSequence, length: int) -> Any:
         """What the backend keeps of one that begins like another, where it has `sequences`."""
@@ -140,6 +149,7 @@ class KvSequence:
         "_target",
         "closed",
         "early",
+        "follower",
         "idle",
         "length",
         "state",
@@ -158,6 +168,7 @@ class KvSequence:
         """Holds what was set aside; takes part in no pass."""
         self.early: Any = None
         """What the backend keeps of nodes that `forward_until` computed, if any."""
+        self.follower: Follower | None = None
         self.closed = False
         self._parents: abc.Sequence[int] = ()
         """Of the nodes that wait for their commit."""
@@ -197,6 +208,8 @@ class KvSequence:
                 "it takes a path that starts at the root, each node the parent of the next"
             )
         self.target._commit(self, path)
+        if self.follower is not None:
+            self.follower.committed(self.length, path)
         self._moved(self.length + len(path))
 
     def rewindable(self, length: int) -> int:
@@ -214,7 +227,13 @@ class KvSequence:
         kept = self.rewindable(length)
         self.target._truncate(self, kept)
         self._moved(kept)
+        self._tell(kept)
         return kept
+
+    def _tell(self, length: int) -> None:
+        """Who follows is told that only so many positions are as they were."""
+        if self.follower is not None:
+            self.follower.truncated(length)
 
     def snapshot(self) -> Any:
         """A copy of the committed positions that `restore` takes back."""
@@ -223,10 +242,12 @@ class KvSequence:
     def restore(self, snapshot: Any) -> None:
         """Return to a snapshot of a sequence of the same target."""
         self._moved(self.target._restore(self, snapshot))
+        self._tell(0)
 
     def filled(self, length: int) -> None:
         """`length` positions are committed, because its blocks were written from elsewhere."""
         self._moved(length)
+        self._tell(0)
 
     def _moved(self, length: int) -> None:
         """So many positions are committed now, and nothing waits."""
@@ -239,9 +260,10 @@ class KvSequence:
         *,
         progress: Progress | None = None,
         chunk: int | None = None,
+        states: NDArray[np.float32] | None = None,
     ) -> None:
-        """Commit `tokens` without looking at their logits, in chunks of at most `chunk` (or
-        max_nodes) tokens.
+        """Commit `tokens`, of a draft head with their `states` [tokens, width], without looking at
+        their logits, in chunks of at most `chunk` (or max_nodes) tokens.
         """
         target = self.target
         ids = np.asarray(tokens, dtype=np.int32)
@@ -256,7 +278,10 @@ class KvSequence:
         while done < len(ids):
             most = target.prefill_step(self.length)
             part = ids[done : done + min(chunk or most, most)]
-            target._prefill(self, part)
+            own = None if states is None else states[done : done + len(part)]
+            hidden = target._prefill(self, part, own)
+            if self.follower is not None and hidden is not None:
+                self.follower.prefilled(self.length, part, hidden)
             self.length += len(part)
             done += len(part)
             if progress is not None:
@@ -273,6 +298,7 @@ class KvSequence:
         target.check(self, tokens)
         target._trace(self, tokens, layers, out)
         self._moved(self.length + len(tokens))
+        self._tell(0)
 
     def forward_until(
         self,
@@ -307,8 +333,8 @@ class KvSequence:
                 f"an exit after layer {layer} was asked for; this model has "
                 f"{target.spec.num_layers} layers, so it can be 1 to {target.spec.num_layers - 1}"
             )
-        self._check_early(layer, parents)
-        self._check_adapted(layer, adapted)
+        check_early(self.early, layer, parents, self.early_room)
+        check_adapted(target, layer, adapted)
         return target._forward_until(self, layer, tokens, parents, vocab, rows, adapted)
 
     def deepen(
@@ -324,35 +350,8 @@ class KvSequence:
                 f"an exit after layer {layer} was asked for nodes that left before; there must be "
                 f"some, and a layer from theirs to the last of {target.spec.num_layers}"
             )
-        self._check_adapted(layer, adapted)
+        check_adapted(target, layer, adapted)
         return target._deepen(self, layer, vocab, rows, adapted)
-
-    def _check_adapted(self, layer: int, adapted: bool) -> None:
-        if adapted and not self.target.has_adapter(layer):
-            raise BackendError(
-                f"an exit after layer {layer} was to go through an adapter, and it has none; fit "
-                "one with `edgespec adapt`"
-            )
-
-    def _check_early(self, layer: int, parents: abc.Sequence[int]) -> None:
-        first = 0 if self.early is None else len(self.early)
-        if first and self.early.layer != layer:
-            raise BackendError(
-                f"an exit after layer {layer} was asked for, and the nodes before left after layer "
-                f"{self.early.layer}; commit or truncate first"
-            )
-        if any(not (parent == -1 if number == 0 else 0 <= parent < number)
-               for number, parent in enumerate(parents, first)):  # fmt: skip
-            raise BackendError(
-                f"nodes that go on from {first} were given the parents {list(parents)}; parents "
-                "come before their children, and only node 0 is a root"
-            )
-        room = self.early_room
-        if not 1 <= len(parents) <= room:
-            raise ContextOverflowError(
-                f"{len(parents)} nodes were to leave a pass early, and there is room for {room}; "
-                "load with a larger --context or more nodes"
-            )
 
     @property
     def early_room(self) -> int:
@@ -388,6 +387,8 @@ class KvSequence:
         self.state, other.state = other.state, self.state
         self.length, other.length = other.length, self.length
         self._parents = other._parents = ()
+        self._tell(0)
+        other._tell(0)
 
     def close(self) -> None:
         """Give its memory back; using it afterwards is an error."""

@@ -8,7 +8,6 @@ or `ESTIMATED_LEAD` where one of the two was never measured.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ from typing import Literal
 
 from edgespec.control.expected_speed import expected_speed, plain_speed
 from edgespec.memory.plan.plan import Candidate, Plan
-from edgespec.system.disk_cache import cache_folder
+from edgespec.system.disk_cache import cache_folder, keep_json, kept_json
 from edgespec.system.hardware import hardware
 from edgespec.version import __version__
 
@@ -108,25 +107,22 @@ def remembered_choice(model: bytes, names: Sequence[str]) -> Choice | None:
     """The last choice for the model with this fingerprint; not settled if other backends stood for
     election, or another version chose.
     """
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        values = json.loads(_place(model).read_text(encoding="utf-8"))
+    values = kept_json(_place(model))
+    with suppress(KeyError, TypeError):
         same = values["among"] == list(names) and values["version"] == __version__
         return Choice(str(values["backend"]), bool(values["settled"]) and same)
     return None
 
 
 def remember_choice(model: bytes, names: Sequence[str], choice: Choice) -> None:
-    """A folder that cannot be written only costs comparing again."""
+    """Keep what was taken."""
     values = {
         "backend": choice.backend,
         "settled": choice.settled,
         "among": list(names),
         "version": __version__,
     }
-    place = _place(model)
-    with suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(json.dumps(values), encoding="utf-8")
+    keep_json(_place(model), values)
 
 
 def _place(model: bytes) -> Path:

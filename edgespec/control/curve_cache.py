@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,11 @@ from edgespec.backends.base import Target
 from edgespec.backends.pass_times import curve_sizes, pass_times, time_pass
 from edgespec.backends.passes import Progress
 from edgespec.memory.plan.plan import Plan
-from edgespec.system.disk_cache import cache_folder, code_key
+from edgespec.system.disk_cache import cache_folder, code_key, keep_json, kept_json
 from edgespec.system.hardware import hardware
 
 _CHECK_S = 0.1
+_MOST_NODES = 1 << 16
 _OUTLIER = 1.25
 """A size that is remembered this much costlier than it proves, against a plain pass, is put right.
 """
@@ -88,21 +87,16 @@ def _place(path: Path, plan: Plan) -> Path:
 
 def _read(place: Path) -> dict[int, float] | None:
     """The curve in a file; None when there is none or it is not a curve."""
+    pairs = kept_json(place)
     try:
-        pairs = json.loads(place.read_text(encoding="utf-8"))
         curve = {int(size): float(seconds) for size, seconds in pairs.items()}
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, OverflowError):
         return None
-    return curve if curve and all(0 < seconds < 3600 for seconds in curve.values()) else None
+    possible = all(1 <= size <= _MOST_NODES for size in curve)
+    possible &= all(0 < seconds < 3600 for seconds in curve.values())
+    return curve if curve and possible else None
 
 
 def _write(place: Path, curve: dict[int, float]) -> None:
-    """Remember a curve; a folder that cannot be written only costs measuring again."""
-    partial = place.with_suffix(f".{os.getpid()}.part")
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(curve), encoding="utf-8")
-        partial.replace(place)
-    except OSError:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+    """Remember a curve."""
+    keep_json(place, curve)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgespec.system.user_data import data_folder, write_private
+from edgespec.system.user_data import data_folder, make_private, write_private
 
 P_RIGHT = 0.85
 """Of a draft in the repeating part, the one before it being right."""
@@ -69,7 +69,7 @@ class RepeatingShare:
         if folder is None:
             return cls(None)
         path = folder / "acceptance" / f"{model.hex()}.json"
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
             values = json.loads(path.read_text(encoding="utf-8"))
             share, tokens = float(values["share"]), float(values["tokens"])
             if 0.0 <= share <= 1.0 and 0.0 <= tokens <= _MOST_TOKENS:
@@ -90,5 +90,5 @@ class RepeatingShare:
             return
         values = {"share": self.share, "tokens": self.tokens}
         with suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(self.path.parent)
             write_private(self.path, [json.dumps(values).encode()])

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.errors import OptionError
 from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS
-from edgespec.memory.plan.sizing import MODEL_DRAFTERS
+from edgespec.memory.plan.sizing import DRAFT_MODEL, MODEL_DRAFTERS
 
 if TYPE_CHECKING:
     from edgespec.drafting.base import Drafter
 
-DRAFT_MODEL = "draft-model"
 DRAFTERS = {
     "suffix-automaton": ("text.suffix_automaton", "SuffixAutomatonDrafter"),
     "ngram": ("tables.ngram", "NgramDrafter"),

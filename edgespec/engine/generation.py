@@ -30,6 +30,8 @@ from edgespec.verification.logprobs import log_probabilities
 from edgespec.verification.match import Verifier
 from edgespec.verification.shaped_verifier import ShapedVerifier
 
+_NO_TOKENS = np.zeros(0, np.int32)
+
 
 class Cancelled(Exception):
     """Ends a prefill that nobody waits for any more; never leaves the engine."""
@@ -78,7 +80,7 @@ class Generation:
     counts: ReplyStats = field(default_factory=ReplyStats)
     slot: Slot = field(init=False)
     """Where it is written, from `begin` to `end`."""
-    end_tokens: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    end_tokens: NDArray[np.int32] = field(default_factory=lambda: _NO_TOKENS)
     """Those that end the reply, for kernels."""
     _verifier: Verifier | None = None
     _pieces: StreamDecoder | None = None

@@ -12,11 +12,13 @@ from edgespec.backends import registry as backends
 from edgespec.drafting.registry import drafter_names
 from edgespec.errors import BudgetError
 from edgespec.loading import model_drafters
+from edgespec.loading.draft_head import DraftHead, open_draft_head
 from edgespec.loading.draft_model import DraftModel, check_overlap, open_draft_model
 from edgespec.loading.first_layers import FirstLayers
 from edgespec.loading.load_options import LoadOptions
 from edgespec.loading.make_market import market_maker
 from edgespec.loading.planning import Planning, compiled_for
+from edgespec.memory.plan.head_sizes import HEAD_ITEM
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.watch import Watch
 from edgespec.models.open_model import open_model
@@ -64,10 +66,13 @@ def open_engine(options: LoadOptions) -> Engine:
         with _planning(options, opened) as planning:
             chosen = planning.plan()
             names, draft_model = planning.drafters_on(chosen.backend), planning.draft_model
+            head = planning.head if HEAD_ITEM in chosen.footprint.names else None
+            if head is not None:
+                names = tuple(dict.fromkeys((*names, head.drafter)))
             if chosen.mapped:
                 draft_model = FirstLayers.of(planning.file)
                 names = tuple(dict.fromkeys((*names, model_drafters.EARLY_EXIT)))
-            engine = _load(planning, chosen, names, draft_model)
+            engine = _load(planning, chosen, names, draft_model, head)
         _log.info("opened %s: %s", resolve(options.model), chosen.footprint.summary())
         opened.pop_all()  # the files are the engine's from here on
         return engine
@@ -82,12 +87,16 @@ def _planning(
     check_overlap(options)
     file = open_model(resolve(options.model), any_engine=True)
     opened.callback(file.close)
-    draft_model = open_draft_model(options, file)
+    head = open_draft_head(options, names, file)
+    if head is not None:
+        opened.callback(head.close)
+    is_head = head is not None and not head.is_own
+    draft_model = None if is_head else open_draft_model(options, file)
     if draft_model is not None:
         opened.callback(draft_model.close)
     adapter, note = model_drafters.adapter_beside(file, names)
     try:
-        yield Planning(file, options, names, draft_model, adapter, note, compare)
+        yield Planning(file, options, names, draft_model, adapter, note, head, compare)
     finally:
         if adapter is not None:
             adapter.close()
@@ -106,7 +115,11 @@ def _refusals(path: Path) -> Iterator[None]:
 
 
 def _load(
-    planning: Planning, chosen: Plan, names: tuple[str, ...], draft_model: DraftModel | None
+    planning: Planning,
+    chosen: Plan,
+    names: tuple[str, ...],
+    draft_model: DraftModel | None,
+    head: DraftHead | None,
 ) -> Engine:
     # Imported here because they bring Numba, which planning does not need.
     from edgespec.engine.engine import Engine
@@ -121,15 +134,20 @@ def _load(
     report("kernels", 0, 1)
     release_free_memory()  # so that a first start's children do not come on top of it
     spare_bytes = chosen.budget_bytes - chosen.planned_bytes
-    kinds = compiled_for(file, chosen.backend, adapter)
+    kinds = compiled_for(file, chosen.backend, adapter, head)
     warm_up(chosen.backend, kinds, spare_bytes, chosen.kv_type, names)
     if draft_model is not None:
         warm_up(draft_model.backend, draft_model.kinds, spare_bytes, drafters=names)
     release_free_memory()  # the compiler's peak must be over before the weights come
     report("kernels", 1, 1)
     adapted = () if adapter is None else adapter.layers
+    trial: tuple[str, ...]
     trial = () if model_drafters.EARLY_EXIT in planning.drafters else (model_drafters.EARLY_EXIT,)
-    make_market = market_maker(names, chosen, file, options.store, draft_model, adapted, trial)
+    if head is not None and head.is_optional:
+        trial += (head.drafter,)
+    make_market = market_maker(
+        names, chosen, file, options.store, draft_model, adapted, trial, head
+    )
     watch = Watch(chosen, lambda: 0)  # there are no stores yet that could shrink
 
     def loaded(done: int, total: int) -> None:
@@ -137,12 +155,17 @@ def _load(
         report("load", done, total)
 
     target = backends.open_target(file, chosen, loaded, adapter)
+    beside = ExitStack()
     if draft_model is not None:
         draft_model.load(chosen, loaded)
+        beside.callback(draft_model.close)
+    if head is not None:
+        head.load(chosen, target, loaded)
+        beside.callback(head.close)
     report("load", 1, 1)
     release_free_memory()
     try:
-        return Engine(file, chosen, target, make_market, options.progress, draft_model)
+        return Engine(file, chosen, target, make_market, options.progress, beside)
     except BaseException:
         target.close()
         raise

@@ -67,7 +67,7 @@ class LoadOptions:
     drafters: Annotated[
         str | Sequence[str],
         Option(
-            "Drafters to use: auto, none or a list such as suffix-automaton,ngram.",
+            "Drafters to use: auto, none or a list such as suffix-automaton,mtp.",
             metavar="auto|none|LIST",
         ),
     ] = "auto"
@@ -77,7 +77,11 @@ class LoadOptions:
     ] = None
     draft_model: Annotated[
         str | os.PathLike[str] | None,
-        Option("Smaller model with the same vocabulary that drafts for this one.", metavar="FILE"),
+        Option(
+            "Smaller model with the same vocabulary that drafts for this one, or an EAGLE-3 head "
+            "trained for it.",
+            metavar="FILE",
+        ),
     ] = None
     draft_backend: Annotated[
         str,

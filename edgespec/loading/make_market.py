@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.drafting.registry import make_drafter
 from edgespec.loading import model_drafters
+from edgespec.loading.draft_head import DraftHead
 from edgespec.loading.draft_model import DraftModel
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.sizing import MODEL_DRAFTERS
@@ -26,6 +27,7 @@ def market_maker(
     draft_model: DraftModel | None,
     adapted: Sequence[int] = (),
     on_trial: Sequence[str] = (),
+    head: DraftHead | None = None,
 ) -> Callable[[float], Market]:
     """Makes the drafters asked for, none when there is no room for any: called once for each
     sequence that may be written at a time, with the seconds of a plain pass. `adapted` are the
@@ -46,7 +48,7 @@ def market_maker(
 
     def make_one(name: str) -> Drafter:
         if name in MODEL_DRAFTERS:
-            return model_drafters.make(name, file, draft_model, chosen, adapted)
+            return model_drafters.make(name, file, draft_model, chosen, adapted, head)
         return make_drafter(name, sizes[name], **shared[name])
 
     def make(pass_s: float) -> Market:

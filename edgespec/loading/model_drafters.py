@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from edgespec.errors import OptionError
 from edgespec.memory.plan.plan import Plan
-from edgespec.memory.plan.sizing import MODEL_DRAFTERS
+from edgespec.memory.plan.sizing import DRAFT_MODEL
+from edgespec.memory.plan.sizing import EARLY_EXIT as EARLY_EXIT
 from edgespec.models.adapter import Adapter, find_adapter
 from edgespec.models.file import ModelFile
 from edgespec.models.layers import Moe
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from edgespec.drafting.base import Drafter
     from edgespec.loading.draft_model import DraftModel
 
-EARLY_EXIT, DRAFT_MODEL = MODEL_DRAFTERS
 EXIT_LAYER_KEY = "edgespec.early_exit.layer"
 """Metadata of files that were trained to be left early: after which layer."""
 _HEAD_PART, _LEAST_HEAD = 4, 2048
@@ -37,7 +37,20 @@ def may_join(file: ModelFile) -> bool:
     can_leave = not spec.recurrent and spec.per_layer_embedding is None and spec.num_layers > 1
     # What a partial pass of a mixture spares was never measured.
     can_leave = can_leave and not any(isinstance(layer.ffn, Moe) for layer in spec.layers)
-    return can_leave and file.format == "gguf" and file.size_bytes >= _JOIN_BYTES
+    return can_leave and is_large(file)
+
+
+class Head(Protocol):
+    """A draft head that is loaded."""
+
+    drafter: str
+
+    def make(self) -> Drafter: ...
+
+
+def is_large(file: ModelFile) -> bool:
+    """Whether passes may take so long that what came with a model drafts unasked."""
+    return file.format == "gguf" and file.size_bytes >= _JOIN_BYTES
 
 
 def exit_layer(file: ModelFile) -> int:
@@ -105,9 +118,12 @@ def make(
     draft_model: DraftModel | None,
     plan: Plan,
     adapted: Sequence[int] = (),
+    head: Head | None = None,
 ) -> Drafter:
     """A model drafter by its name; `adapted` are the layers whose exit has an adapter."""
     vocab_size = file.spec.vocab_size
+    if head is not None and name == head.drafter:
+        return head.make()
     if name == EARLY_EXIT and plan.mapped and draft_model is not None:
         from edgespec.drafting.model.small_model import FirstLayersDrafter
 

@@ -13,6 +13,7 @@ from edgespec.backends.native.code_parts import Compiled
 from edgespec.errors import BackendError, BudgetError
 from edgespec.loading import model_drafters
 from edgespec.loading.choose_backend import Selection
+from edgespec.loading.draft_head import DraftHead, with_head
 from edgespec.loading.draft_model import DraftModel
 from edgespec.loading.first_layers import first_layers_of, with_first_layers
 from edgespec.loading.load_options import LoadOptions
@@ -43,6 +44,8 @@ class Planning:
     adapter: Adapter | None = None
     """What early exits draft through, where there is one and they were asked for."""
     adapter_note: str = ""
+    head: DraftHead | None = None
+    """The model's own, or one in a file of its own."""
     compare: bool = False
     """Whether the plan is to compare every backend that can run the model."""
     _now: MemorySnapshot = field(default_factory=snapshot)
@@ -108,15 +111,21 @@ class Planning:
         """A backend's plan."""
         first, apart = first_layers_of(self.file, self.draft_model, devices)
         model_drafters.check(self.drafters, name, self.file, apart=apart)
+        if self.head is not None and not self.head.is_optional:
+            self.head.check(name)
         asked = model_drafters.EARLY_EXIT in self.drafters
         joins = self.options.drafters == "auto"  # first layers draft where that costs nothing else
         if name != "llamacpp" or not (asked or joins):
             first = None
         with backends.survey(name, self.file, devices, mapped=asked and first is not None) as ask:
-            planned = partial(self._made, name, ask)
-            if first is None or ask is None:
-                return planned(self.drafters_on(name), self.draft_model, to_draft)
-            return with_first_layers(self.drafters, first, ask, planned)
+            if first is not None and ask is not None:
+                planned = partial(self._made, name, ask)
+                return with_first_layers(self.drafters, first, ask, planned)
+
+            def made(drafters: tuple[str, ...], head: DraftHead | None) -> Plan:
+                return self._made(name, ask, drafters, self.draft_model, to_draft, head)
+
+            return with_head(self.drafters_on(name), self.head, name, made)
 
     def _made(
         self,
@@ -125,6 +134,7 @@ class Planning:
         drafters: tuple[str, ...],
         draft_model: DraftModel | None,
         to_draft: Sequence[Device] = (),
+        head: DraftHead | None = None,
     ) -> Plan:
         """A backend's plan with these drafters; `ask` says what its engine needs, if external."""
         kernels: KernelState = "cached" if self._is_ready(name) else "cold"
@@ -142,6 +152,7 @@ class Planning:
                 draft,
                 () if self.adapter is None else tuple(self.adapter.tensors.values()),
                 ask,
+                None if head is None else head.sizes,
             )
             made = make_plan(
                 sizing,
@@ -160,15 +171,19 @@ class Planning:
     def _is_ready(self, name: str) -> bool:
         """Whether all that a session on a backend needs is compiled."""
         apart = backends.compiled_apart(name, self.options.kv_type)
-        kinds = compiled_for(self.file, name, self.adapter)
+        kinds = compiled_for(self.file, name, self.adapter, self.head)
         drafters = self.drafters_on(name) or BUILT_IN_DRAFTERS
         ready = kernels_are_cached(name, kinds, drafters, apart)
         return ready and (self.draft_model is None or self.draft_model.is_ready)
 
 
 def compiled_for(
-    file: ModelFile, backend: str, adapter: Adapter | None = None
+    file: ModelFile,
+    backend: str,
+    adapter: Adapter | None = None,
+    head: DraftHead | None = None,
 ) -> frozenset[Compiled]:
-    """What decides which code is compiled for a model and its adapter."""
+    """What decides which code is compiled for a model, its adapter and its head."""
     more = () if adapter is None else adapter.tensors.values()
-    return backends.compiled_for(backend, file, more)
+    kinds = backends.compiled_for(backend, file, more)
+    return kinds | (head.kinds if head and backends.compiles(backend) else frozenset())

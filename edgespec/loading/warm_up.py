@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,6 +33,9 @@ from edgespec.system.disk_cache import (
 )
 from edgespec.system.resident_memory import release_free_memory
 from edgespec.system.size import KIB
+
+if TYPE_CHECKING:
+    from edgespec.control.controller import Controller
 
 _GIVE_BACK_S = 0.25
 _DRAFTER_BYTES = 512 * KIB
@@ -144,6 +148,30 @@ def warm_up_drafter(name: str) -> None:
         controller.observe(prospects, [outcome], 1.0, 0.1)
     controller.rest(1.0)
     Burst(controller).warm_up(market, Verifier(16, sampling, 1))
+    market.statistics.p_accept(1, 0.5, 1)
+    _warm_up_rules(controller)
+
+
+def _warm_up_rules(controller: Controller) -> None:
+    """Every rule that is called by itself: which of them a reply needs is up to how it goes, and
+    one that is compiled among the weights brings the compiler's 60 MiB with it.
+    """
+    from edgespec.control import accounts
+    from edgespec.control.cost_curve import refresh
+
+    own, sequence = controller.numbers.copy(), np.ones(accounts.NUM_OF_SEQUENCE)
+    table = controller.curve.table
+    accounts.is_short(own, 1.0)
+    accounts.may_ask(own, sequence, 1.0)
+    accounts.expect_bill(own, 0.1, 1.0)
+    accounts.may_verify(own)
+    accounts.earn_study(own, table, 1.0, 0.0)
+    accounts.settle(own, table, 1, 2, 1, 0.1, 1)
+    accounts.settle_unverified(own, table, 1, True, 0.1)
+    accounts.judge(own, sequence, 1.0, 0.1, True)
+    accounts.rest(own, 0.0)
+    accounts.earn(own, table, 1)
+    refresh(*controller.curve.words)
 
 
 def _give_back_regularly() -> None:

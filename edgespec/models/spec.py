@@ -112,6 +112,35 @@ class Streams:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadInput:
+    """What a draft head reads in place of a token alone: a token, and a state.
+
+    The state of a position is at first the model's: its residual streams before each of the layers
+    `taps` side by side, or what its last norm makes of the stream where a tap is the number of
+    layers; through `fusion_norm` and `fusion` where there are any. Of a token that is drafted it is
+    the head's own: its stream after its layers, through its last norm where `normed_states`.
+
+    With t = token_norm(the token's embedding) and s = state_norm(the state of the position before),
+    the head's stream begins as `projection` x [t, s]; without a projection it begins as the state,
+    or s where `normed_stream`, and the first mixer reads [t, s] in place of a normed stream.
+    Sources: "DeepSeek-V3 Technical Report", section 2.2; "EAGLE-3: Scaling up Inference
+    Acceleration of Large Language Models via Training-Time Test", section 3.
+    """
+
+    taps: tuple[int, ...]
+    token_norm: Norm
+    state_norm: Norm
+    projection: Matrix | None = None
+    """[dim, 2 dim]."""
+    normed_stream: bool = False
+    fusion: Matrix | None = None
+    """[dim, taps * dim of the model]."""
+    fusion_norm: Norm | None = None
+    """Of all tapped streams together."""
+    normed_states: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A decoder-only model as data: its sizes, and what each of its layers computes.
 
@@ -127,8 +156,9 @@ class ModelSpec:
     norm_epsilon: float
     layers: tuple[LayerSpec, ...]
     embedding: str = "token_embd.weight"
+    """Of a draft head "" where it reads the model's."""
     head: str = "output.weight"
-    """The embedding itself where both are tied."""
+    """The embedding itself where both are tied; of a draft head "" where it is the model's."""
     last_norm: str = "output_norm.weight"
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
@@ -145,6 +175,14 @@ class ModelSpec:
     """Why the native and reference backends cannot run the model; "" where they can."""
     recurrent: bool = False
     """It keeps a state that external engines cannot take back by a few tokens."""
+    draft_head: ModelSpec | None = None
+    """The head that the file brings, which drafts for it."""
+    head_input: HeadInput | None = None
+    """Of a draft head: what it reads beside tokens."""
+    embedded_tokens: int = 0
+    """Tokens that can be read where others are written; 0: `vocab_size`."""
+    token_ids: str = ""
+    """A tensor [vocab_size] of the ids that its logits stand for; "" for 0, 1, 2 ..."""
 
     @property
     def num_layers(self) -> int:
@@ -153,6 +191,11 @@ class ModelSpec:
     @property
     def tied_embeddings(self) -> bool:
         return self.head == self.embedding
+
+    @property
+    def num_readable(self) -> int:
+        """Tokens that it can read."""
+        return self.embedded_tokens or self.vocab_size
 
     @property
     def attentions(self) -> tuple[Attention, ...]:

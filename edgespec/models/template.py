@@ -15,8 +15,8 @@ _ADVICE = "use --raw to send the prompt without a template, or choose another mo
 class ChatTemplate:
     """Turns messages into the prompt a model was trained on.
 
-    The template is foreign code: it runs in a sandbox that bounds its steps, time and memory
-    (see `edgespec.models.sandbox`). Its dialect is that of Hugging Face's chat templates.
+    The template is foreign code: an interpreter carries it out that meters its steps, time and
+    memory (see `edgespec.models.jinja`). Its dialect is that of Hugging Face's chat templates.
     """
 
     def __init__(self, source: str, bos: str = "", eos: str = "") -> None:
@@ -29,13 +29,13 @@ class ChatTemplate:
                 f"cannot compile the chat template: it has {len(source)} characters and at most "
                 f"{MAX_SOURCE_CHARACTERS} make sense; {_ADVICE}"
             )
-        from edgespec.models.sandbox import Sandbox  # brings jinja2, which few commands need
+        from edgespec.models.jinja.program import Program  # brings jinja2: few commands need it
 
         self.source = source
         self.bos = bos
         self.eos = eos
         try:
-            self._program = Sandbox(source)
+            self._program = Program(source)
         except Exception as error:  # foreign code: whatever goes wrong, the template is at fault
             raise _failed("compile", error) from None
 
@@ -53,7 +53,7 @@ class ChatTemplate:
         `tools` are functions as JSON schemas that the model may call. `thinking` asks for thoughts
         or for none, under the two names that templates know it by; None is the template's default.
         Encode it with `parse_special=True`. Raises TemplateError when the template fails, refuses
-        the messages, reaches for what the sandbox forbids, or exceeds its limits.
+        the messages, reaches for what is not its own, or exceeds its limits.
         """
         values = {
             "messages": [dict(message) for message in messages],

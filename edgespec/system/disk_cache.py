@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import json
 import os
 import platform
 import shutil
+import struct
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -14,15 +16,21 @@ from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from platformdirs import user_cache_path
 
 from edgespec.system import precompiled
+from edgespec.system.ownership import is_own, why_shared
 from edgespec.system.sources import source_hash
+from edgespec.system.user_data import make_private, write_private
 from edgespec.version import __version__
 
 _DIGEST_BYTES = 32
+_ELF, _RELOCATABLE = struct.Struct("<16sH22xQ10xHHxx"), 1
+"""Of its head: the kind, where sections are told of, in how many bytes each, how many."""
+_MOST_JSON_BYTES = 1 << 16
+_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _COMPILERS = ("numba", "llvmlite", "numpy")
 """Packages whose version decides what a source is compiled to."""
 
@@ -41,16 +49,18 @@ def chosen_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """The chosen folder, or one that ends with this process where that cannot be written."""
-    return _writable(chosen_folder())
+    """The chosen folder, or one that ends with this process where that cannot be written, or where
+    others could put code of theirs.
+    """
+    return _usable(chosen_folder())
 
 
 @cache
-def _writable(folder: Path) -> Path:
+def _usable(folder: Path) -> Path:
     """A temporary folder instead, said once: what is compiled in this process itself, and not in
     its children, leaves more memory behind than was planned.
     """
-    why = unwritable(folder)
+    why = unusable(folder)
     if not why:
         return folder
     try:
@@ -59,18 +69,23 @@ def _writable(folder: Path) -> Path:
         return folder  # then nothing is kept, which is said where it is compiled
     atexit.register(_remove, own, os.getpid())
     print(
-        f"edgespec: cannot write to the cache folder {folder} ({why}); what is compiled and "
-        "measured is gone with this process. Set EDGESPEC_CACHE to a writable folder.",
+        f"edgespec: the cache folder {folder} cannot be used ({why}); what is compiled and "
+        "measured is gone with this process. Set EDGESPEC_CACHE to a folder of your own.",
         file=sys.stderr,
     )
     return Path(own)
+
+
+def unusable(folder: Path) -> str:
+    """Why a folder is no place for code, "" where it is: it cannot be written, or others can."""
+    return unwritable(folder) or why_shared(folder)
 
 
 def unwritable(folder: Path) -> str:
     """Why nothing can be written to a folder, which is made for it; "" where it can."""
     probe = folder / f".probe-{os.getpid()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         probe.touch()
         probe.unlink(missing_ok=True)  # another thread may have asked the same
     except OSError as error:
@@ -169,24 +184,55 @@ def _drafter_marker(name: str) -> Path:
 
 
 def load_checked(path: Path) -> bytes | None:
-    """What `store_checked` wrote; None when there is no such file or it is damaged."""
+    """What `store_checked` wrote under this name; None when there is no such file, it is damaged,
+    or somebody else could have written it.
+    """
     try:
-        data = path.read_bytes()
+        with open(os.open(path, _READ), "rb") as file:
+            data = file.read() if is_own(os.fstat(file.fileno())) else b""
     except OSError:
         return None
     content, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
-    return content if content and hashlib.sha256(content).digest() == digest else None
+    return content if content and _digest(path, content) == digest else None
 
 
 def store_checked(path: Path, content: bytes) -> None:
-    """Write under another name first, so that a reader sees the whole file or none; a folder that
-    cannot be written only costs making it again.
+    """Keep bytes in a file that a reader sees whole or not at all; a folder that cannot be written
+    only costs making them again.
     """
-    partial = path.with_suffix(f".{os.getpid()}.part")
+    with suppress(OSError):
+        make_private(path.parent)
+        write_private(path, [content, _digest(path, content)], lasting=False)
+
+
+def is_object_code(data: bytes) -> bool:
+    """Whether bytes begin as an object file does: ELF with all its sections, Mach-O, COFF of
+    x86-64, ARM64 or x86. LLVM does not ask.
+    """
+    if data.startswith(b"\x7fELF") and len(data) >= _ELF.size:
+        _, kind, sections, size, count = _ELF.unpack_from(data)
+        return bool(kind == _RELOCATABLE and count and sections + size * count <= len(data))
+    return data.startswith((b"\xcf\xfa\xed\xfe", b"\x64\x86", b"\x64\xaa", b"L\x01"))
+
+
+def kept_json(path: Path) -> Any:
+    """What `keep_json` wrote; None when there is no such file, or it is damaged or far too long."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(content + hashlib.sha256(content).digest())
-        partial.replace(path)
-    except OSError:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+        with open(os.open(path, _READ), "rb") as file:
+            text = file.read(_MOST_JSON_BYTES + 1)
+        return json.loads(text) if len(text) <= _MOST_JSON_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def keep_json(path: Path, value: object) -> None:
+    """Keep plain values in a file; a folder that cannot be written keeps none."""
+    with suppress(OSError):
+        make_private(path.parent)
+        write_private(path, [json.dumps(value).encode()], lasting=False)
+
+
+def _digest(path: Path, content: bytes) -> bytes:
+    """Of a file's name, too: what was written under another is not looked for here."""
+    name = hashlib.sha256(path.name.encode()).digest()
+    return hashlib.sha256(name + content).digest()

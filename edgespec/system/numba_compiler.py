@@ -8,7 +8,6 @@ no checksum, and an index that two processes can leave in disorder.
 from __future__ import annotations
 
 import hashlib
-import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +17,9 @@ import numba
 from numba import njit, types
 from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
-from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
 
+from edgespec.system.code_file import packed, rebuilt, unpacked
 from edgespec.system.disk_cache import kernel_folder, load_checked, store_checked, unwritable
 from edgespec.system.entries import Entry
 
@@ -52,16 +51,21 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck"
 class _Files:
     """A function's compiled variants on disk, a file each, where Numba's cache looks for them."""
 
-    def __init__(self, folder: str, name: str) -> None:
-        self._folder, self._name = Path(folder), name
+    def __init__(self, function: Callable[..., Any], folder: str, name: str) -> None:
+        self._function, self._folder, self._name = function, Path(folder), name
 
-    def load(self, key: object) -> Any:
+    def load(self, key: Any) -> Any:
         """What was saved under this key; None when nothing was, or it is damaged."""
         data = load_checked(self._path(key))
-        return None if data is None else pickle.loads(data)
+        if data is None:
+            return None
+        try:
+            return unpacked(data, self._function, tuple(getattr(key[0], "args", key[0])))
+        except ValueError:
+            return None
 
-    def save(self, key: object, data: Any) -> None:
-        store_checked(self._path(key), dumps(data))
+    def save(self, key: Any, data: bytes) -> None:
+        store_checked(self._path(key), data)
 
     def _path(self, key: object) -> Path:
         """The key names the argument types, the processor and its features."""
@@ -69,14 +73,32 @@ class _Files:
         return self._folder / f"{self._name}.{digest.hexdigest()}.nbc"
 
 
-class _Cache(FunctionCache):  # type: ignore[misc]  # Numba has no types
+class _Form(FunctionCache._impl_class):  # type: ignore[misc]  # Numba has no types
+    """Compiled functions as bytes of our own, and back."""
+
+    def reduce(self, result: Any) -> bytes:
+        return packed(result)
+
+    def rebuild(self, target_context: Any, parts: Any) -> Any:
+        return rebuilt(target_context, parts)
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]  # as above
+    _impl_class = _Form
+
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        self._cache_file = _Files(self._cache_path, self._impl.filename_base)
+        self._cache_file = _Files(function, self._cache_path, self._impl.filename_base)
 
     def load_overload(self, sig: object, target_context: Any) -> Any:
-        """Numba's own would first learn to compile: 0.1 s that finished code has no use for."""
-        return self._load_overload(sig, target_context)
+        """Numba's own would first learn to compile: 0.1 s that finished code has no use for.
+
+        Code that LLVM does not take is compiled anew.
+        """
+        try:
+            return self._load_overload(sig, target_context)
+        except ValueError:
+            return None
 
 
 class _Callback(CFunc):

@@ -15,7 +15,7 @@ from edgespec.errors import EdgeSpecError
 from edgespec.memory.plan.budget import Budget
 from edgespec.models.registry import resolve
 from edgespec.system import precompiled
-from edgespec.system.disk_cache import cached_kernels, chosen_folder, unwritable
+from edgespec.system.disk_cache import cached_kernels, chosen_folder, unusable
 from edgespec.system.hardware import hardware, snapshot
 from edgespec.system.size import format_size
 from edgespec.version import __version__
@@ -136,7 +136,7 @@ def _memory() -> Iterator[Finding]:
 
 def _cache() -> Iterator[Finding]:
     folder = chosen_folder()
-    problem = unwritable(folder)
+    problem = unusable(folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     compiled = cached_kernels()
     value = {
@@ -147,8 +147,8 @@ def _cache() -> Iterator[Finding]:
     }
     text = f"{folder}, {format_size(size)}"
     if problem:
-        advice = "set EDGESPEC_CACHE to a writable folder, or every start compiles again"
-        yield Finding("cache", f"{text}, cannot be written: {problem}", value, "note", advice)
+        advice = "set EDGESPEC_CACHE to a folder of your own, or every start compiles again"
+        yield Finding("cache", f"{text}, cannot be used: {problem}", value, "note", advice)
     else:
         yield Finding("cache", f"{text}, writable", value)
     if precompiled.chosen().source == "library":

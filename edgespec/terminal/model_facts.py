@@ -66,6 +66,7 @@ def facts_of(model: str | None, *, tensors: bool = False) -> dict[str, Any]:
             "tokenizer": _tokenizer(file),
             "chat_template": _template(file),
             "adapter": _adapter(file),
+            "draft_head": spec.note,
             "metadata": {key: _plain(value) for key, value in file.metadata.items()},
         }
         if tensors:

@@ -113,7 +113,12 @@ def read_lines(path: str) -> list[Line]:
 def _line(number: int, text: bytes) -> Line:
     try:
         values = json.loads(text)
-    except ValueError as error:
+        json.dumps(values, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise OptionError(
+            f"line {number} has half of a character (\\ud800 to \\udfff); write the whole one"
+        ) from None
+    except (ValueError, RecursionError) as error:
         raise OptionError(
             f'line {number} is not JSON ({error}); a line looks like {{"prompt": "..."}}'
         ) from None
@@ -158,7 +163,7 @@ def _check_done(out: str, text: bytes, lines: list[Line], num_done: int) -> None
     try:
         values = json.loads(text)
         found = {name: values.get(name) for name in ("line", "id") if name in values}
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         found = {}
     if num_done >= len(lines) or found != lines[num_done].head:
         raise OptionError(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import edgespec
+from edgespec.engine.burst import Burst
 from edgespec.engine.engine import Engine
 from tests.support.gguf_models import CHATML, write_gguf
 
@@ -30,3 +31,9 @@ def engine(shared_engine: Engine) -> Engine:
     shared_engine.scheduler.target.own.truncate(0)
     shared_engine.scheduler.idle.close()
     return shared_engine
+
+
+@pytest.fixture
+def step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No bursts: readers see each step, and what it calls can be replaced."""
+    monkeypatch.setattr(Burst, "write", lambda *_: None)

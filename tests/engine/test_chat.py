@@ -51,6 +51,7 @@ def test_two_chats_take_turns(engine: Engine) -> None:
     assert found == expected
 
 
+@pytest.mark.usefixtures("step_by_step")
 @pytest.mark.parametrize("how", ["close", "throw"])
 def test_an_interrupted_reply_stays_as_far_as_it_was_written(
     engine: Engine, how: str, monkeypatch: pytest.MonkeyPatch

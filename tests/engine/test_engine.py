@@ -112,6 +112,7 @@ def test_only_what_is_new_is_prefilled(engine: Engine) -> None:
     assert again.token_ids == second.token_ids
 
 
+@pytest.mark.usefixtures("step_by_step")
 @pytest.mark.parametrize("how", ["close", "forget", "throw"])
 @pytest.mark.parametrize("after", [0, 1, 5])
 def test_a_reply_that_is_left_leaves_the_engine_whole(
@@ -139,6 +140,7 @@ def test_a_reply_that_is_left_leaves_the_engine_whole(
     assert write(engine) == expected
 
 
+@pytest.mark.usefixtures("step_by_step")
 def test_an_interrupt_inside_a_step_leaves_the_engine_whole(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,10 +160,9 @@ def test_an_interrupt_inside_a_step_leaves_the_engine_whole(
                     raise KeyboardInterrupt
                 return original(*args, **kwargs)  # noqa: B023
 
-            monkeypatch.setattr(owner, name, interrupted)
-            with pytest.raises(KeyboardInterrupt):
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(owner, name, interrupted)
                 write(engine, max_tokens=96)
-            monkeypatch.undo()
             whole(engine)
             assert write(engine, max_tokens=96) == expected
 

@@ -90,6 +90,7 @@ def until(done: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
+@pytest.mark.usefixtures("step_by_step")
 def test_another_thread_cancels(busy: Engine) -> None:
     stream = endless(busy)
     next(stream)
@@ -103,6 +104,7 @@ def test_another_thread_cancels(busy: Engine) -> None:
     assert busy.generate("the cat", max_tokens=3).token_ids
 
 
+@pytest.mark.usefixtures("step_by_step")
 def test_a_reply_that_waits_can_be_cancelled(busy: Engine) -> None:
     streams = [endless(busy) for _ in range(busy.plan.sequences)]
     for stream in streams:
@@ -117,6 +119,7 @@ def test_a_reply_that_waits_can_be_cancelled(busy: Engine) -> None:
         stream.close()
 
 
+@pytest.mark.usefixtures("step_by_step")
 def test_with_ends_the_reply(busy: Engine) -> None:
     with endless(busy) as stream:
         next(stream)
@@ -124,6 +127,7 @@ def test_with_ends_the_reply(busy: Engine) -> None:
     assert busy.line.num_running == 0
 
 
+@pytest.mark.usefixtures("step_by_step")
 def test_a_coroutine_that_is_cancelled_ends_its_reply(busy: Engine) -> None:
     async def read(stream: Stream) -> None:
         async with stream:
@@ -145,6 +149,7 @@ def test_a_coroutine_that_is_cancelled_ends_its_reply(busy: Engine) -> None:
     assert stream.reply.finish_reason == "cancelled"
 
 
+@pytest.mark.usefixtures("step_by_step")
 def test_a_stream_that_is_dropped_makes_room(busy: Engine) -> None:
     streams = [endless(busy) for _ in range(busy.plan.sequences)]
     for stream in streams:
@@ -167,6 +172,7 @@ def test_a_refused_prompt_is_its_own_readers_error(busy: Engine) -> None:
     assert stream.reply.token_ids == expected
 
 
+@pytest.mark.usefixtures("step_by_step")
 def test_a_pass_that_fails_is_everybodys_error(
     busy: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +222,7 @@ def test_who_needs_a_slot_is_not_kept_waiting_by_readers(model: Path) -> None:
         assert same and 0 < num_tokens < 100_000
 
 
+@pytest.mark.usefixtures("step_by_step")
 def test_close_ends_what_other_threads_read(model: Path) -> None:
     engine = edgespec.load(model, threads=1, sequences=2)
     streams = [endless(engine) for _ in range(4)]
@@ -257,6 +264,7 @@ def test_chats_of_several_threads_keep_their_own_turns(busy: Engine) -> None:
         assert list(pool.map(talk, range(4))) == expected
 
 
+@pytest.mark.usefixtures("step_by_step")
 def test_a_chat_writes_one_reply_at_a_time(busy: Engine) -> None:
     chat = busy.chat()
     stream = chat.stream("hello", max_tokens=100, ignore_eos=True)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import time
+import tracemalloc
 from datetime import datetime
 from typing import Any
 
@@ -264,6 +265,109 @@ def test_hostile_templates_stop_soon(case: str) -> None:
     with pytest.raises(TemplateError):
         ChatTemplate(HOSTILE[case]).render(TURNS)
     assert time.monotonic() - begin < 10
+
+
+def _loop(body: str, after: str, times: int = 60) -> str:
+    return f"{{% set n = namespace(a='x', b='x') %}}{{% for i in range({times}) %}}{body}" + (
+        "{% endfor %}" + after
+    )
+
+
+SHARED = "{% set n.a = [n.a, n.a] %}{% set n.b = [n.b, n.b] %}"
+"""Values that share themselves: a walk over one takes 2^60 steps."""
+HUNGRY = {
+    "percent names": "{% set f = '%(a)s' * 3000 %}{% set s = 'y' * 1000000 %}"
+    "{{ (f % {'a': s}) | length }}",
+    "percent places": "{{ '%s%s' % ('y' * 4000000, 'y' * 4000000) }}",
+    "format": "{% set s = 'y' * 1000000 %}{{ ('{0}' * 3000).format(s) | length }}",
+    "shared, string": _loop(SHARED, "{{ n.a | string }}"),
+    "shared, ~": _loop(SHARED, "{{ n.a ~ '' }}"),
+    "shared, output": _loop(SHARED, "{{ n.a }}"),
+    "shared, ==": _loop(SHARED, "{{ n.a == n.b }}"),
+    "shared, <": _loop(SHARED, "{{ n.a < n.b }}"),
+    "shared, in": _loop(SHARED, "{{ n.a in [n.b] }}"),
+    "shared, sort": _loop(SHARED, "{{ [n.a, n.b] | sort }}"),
+    "shared, max": _loop(SHARED, "{{ [n.a, n.b] | max }}"),
+    "shared, upper": _loop(SHARED, "{{ n.a | upper }}"),
+    "shared, wordcount": _loop(SHARED, "{{ n.a | wordcount }}"),
+    "shared, join": _loop(SHARED, "{{ [n.a] | join }}"),
+    "shared, json": _loop(SHARED, "{{ n.a | tojson }}"),
+    "shared, replace": _loop(SHARED, "{{ n.a | replace('x', 'y') }}"),
+    "shared, groups": _loop(SHARED, "{{ [{'k': n.a}, {'k': n.b}] | groupby('k') }}"),
+    "shared, unique": _loop(SHARED.replace("[", "(").replace("]", ")"), "{{ [n.a] | unique }}"),
+    "shared, key": _loop(SHARED.replace("[", "(").replace("]", ")"), "{{ {n.a: 1} }}"),
+    "shared, dictionaries": _loop("{% set n.a = {'p': n.a, 'q': n.a} %}", "{{ n.a }}"),
+    "a namespace in itself": "{% set n = namespace() %}{% set n.n = n %}{{ n }}",
+    "digits of base 16": "{% set n = ('1' * 4000000) | int(0, 16) %}{{ n % 7 }}{{ n // 3 }}",
+    "float of digits": "{{ ('1' * 4000000) | float }}" * 50,
+    "many large texts": "{% set n = namespace(l=[]) %}{% for i in range(300) %}"
+    "{% set n.l = n.l + ['y' * 8000000 ~ i] %}{% endfor %}{{ n.l | length }}",
+    "large lists": "{% set n = namespace(l=[]) %}{% for i in range(300) %}"
+    "{% set n.l = n.l + [[0] * 60000] %}{% endfor %}",
+    "join by attribute": "{% set m = [{'a': 'y' * 1000000}] * 3000 %}"
+    "{{ m | join(attribute='a') | length }}",
+    "split": "{{ ('ab' * 4000000).split('b') | length }}",
+    "lines": "{{ ('a\n' * 4000000).splitlines() | length }}",
+    "characters": "{{ ('yz' * 1000000) | list | length }}",
+    "text in a wide range": "{{ 'a' in range(10**9) }}",
+    "recursive loop": "{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+    "caller of itself": "{% macro f() %}{{ caller() }}{{ caller() }}{% endmacro %}"
+    + "{% call f() %}" * 40
+    + "x"
+    + "{% endcall %}" * 40,
+}
+LONG = {f"shared, {what}" for what in ("==", "<", "in", "sort", "max", "groups")}
+"""They make nothing, step by step, which takes long where memory is watched."""
+MOST_TAKEN = 96 << 20
+
+
+@pytest.mark.parametrize("case", HUNGRY)
+def test_no_template_takes_much_memory_or_time(case: str) -> None:
+    begin = time.monotonic()
+    if case not in LONG:
+        tracemalloc.start()
+    try:
+        with pytest.raises(TemplateError):
+            ChatTemplate(HUNGRY[case]).render(TURNS)
+        assert case in LONG or tracemalloc.get_traced_memory()[1] < MOST_TAKEN
+    finally:
+        tracemalloc.stop()
+    assert time.monotonic() - begin < 20
+
+
+def test_rounding_far_is_harmless() -> None:
+    assert ChatTemplate("{{ 7 | round(-99999999) }}").render([]) == "0"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'it' | safe + '<b>' }}",
+        "{{ messages | map(attribute='role') | list }}{{ none | selectattr('x') | list }}",
+        "{% for a in range(3) recursive %}{{ loop.depth }}{{ loop.cycle('p', 'q') }}{% endfor %}",
+        "{% for m in messages %}{{ loop.previtem is defined }}{{ loop.nextitem is defined }}"
+        "{{ loop.changed(m.role) }}{{ loop.revindex }}{% else %}none{% endfor %}",
+        "{% set x %}a{{ 1 }}b{% endset %}{{ x }}{% filter upper | trim %} ab {% endfilter %}",
+        "{% macro f(x, y=2) %}{{ x }}{{ y }}{{ varargs }}{{ kwargs }}{% endmacro %}"
+        "{{ f(1) }}{{ f(1, 3, 4, z=5) }}",
+        "{% macro f() %}[{{ caller('k') }}]{% endmacro %}{% call(v) f() %}{{ v }}{% endcall %}",
+        "{% set x = 1 %}{% for i in [1, 2] %}{{ x }}{% set x = i %}{{ x }}{% endfor %}{{ x }}",
+        "{% with a = 1, b = 2 %}{{ a + b }}{% endwith %}{{ a is defined }}",
+        "{{ [3, 1, 2] | sort(reverse=true) }}{{ ['b', 'A'] | sort }}{{ [1, 2] | max }}",
+        "{{ {'a': [1, {'b': none}]} }}{{ (1,) }}{{ [true, 1.5, 'x\n'] }}",
+        "{{ '%05.1f|%-4s|%x' % (3.14159, 'ab', 255) }}{{ '{:>4}|{a}'.format('x', a=1) }}",
+        "{{ 'abcdef'[1:4] }}{{ [1, 2, 3][::-1] }}{{ 'a,b'.split(',', 1) }}{{ (1, 2) < (1, 3) }}",
+        "{{ 7 // 2 }}{{ -7 % 3 }}{{ 2 ** 0.5 }}{{ 1 / 4 }}{{ '3' | int + 1 }}{{ 'x' | int(9) }}",
+        "{{ 2.567 | round(1) }}{{ 5 | round }}{{ 2.1 | round(0, 'ceil') }}{{ -3 | abs }}",
+        "{{ 'a b' | title }}{{ 'x' | indent(2, true) }}{{ 'hello world' | wordcount }}",
+        "{{ [{'k': 1, 'v': 2}, {'k': 1, 'v': 3}] | groupby('k') | length }}",
+        "{{ messages[0]['role'] }}{{ messages[-1].nothing is defined }}{{ 'a' if false }}",
+        "{{ {'items': 5}['items'] }}{{ {'a': 1}.items() | list }}{{ {'a': 1} | items | list }}",
+        "{{ 1 < 2 < 3 }}{{ 1 in [1] }}{{ 'b' not in 'abc' }}{{ [1] + [2] == [1, 2] }}",
+    ],
+)
+def test_the_interpreter_writes_what_jinja_does(source: str) -> None:
+    assert ChatTemplate(source).render(TURNS) == plain(source, messages=TURNS)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import threading
 from collections import deque
@@ -119,6 +120,7 @@ def _import() -> Library:
     why = missing()
     if why:
         raise BackendError(f"the llamacpp backend was asked for and {why}")
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # no debugger, and nothing on standard output
     try:
         api = import_module("llama_cpp.llama_cpp")
     except Exception as error:  # a shared library that does not load says so in many ways

@@ -8,9 +8,7 @@ machine announces AMX but its system does not grant the tiles. Without the libra
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from edgespec.backends.llamacpp.library import PACKAGE, library, package_folder,
 from edgespec.errors import BackendError
 from edgespec.models.registry import resolve
 from edgespec.system.child_process import Child, PeerError, can_have_children, serve
-from edgespec.system.disk_cache import cache_folder
+from edgespec.system.disk_cache import cache_folder, keep_json, kept_json
 from edgespec.system.hardware import hardware
 
 REBUILD = (
@@ -95,23 +93,21 @@ def _place() -> Path:
 
 
 def _read(place: Path) -> Verdict | None:
+    values = kept_json(place)
     try:
-        values = json.loads(place.read_text(encoding="utf-8"))
-        return Verdict(bool(values["runs"]), bool(values["extra_buffers"]), values["complaint"])
-    except (OSError, ValueError, KeyError, TypeError):
+        said = str(values["complaint"])
+        return Verdict(bool(values["runs"]), bool(values["extra_buffers"]), said)
+    except (KeyError, TypeError):
         return None
 
 
 def _write(place: Path, verdict: Verdict) -> None:
-    """A folder that cannot be written only costs trying again."""
     values = {
         "runs": verdict.runs,
         "extra_buffers": verdict.extra_buffers,
         "complaint": verdict.complaint,
     }
-    with suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(json.dumps(values), encoding="utf-8")
+    keep_json(place, values)
 
 
 def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:

@@ -18,6 +18,7 @@ class CodePart(enum.Enum):
     STATES = enum.auto()
     STREAMS = enum.auto()
     WHOLE_NORMS = enum.auto()
+    DRAFT_HEAD = enum.auto()
 
 
 Compiled = TensorType | CodePart
@@ -31,6 +32,8 @@ def code_parts(spec: ModelSpec) -> frozenset[CodePart]:
         found.add(CodePart.ACTIVATIONS)
     if spec.per_layer_embedding is not None:
         found.add(CodePart.PER_LAYER)
+    if spec.head_input is not None:
+        found.add(CodePart.DRAFT_HEAD)
     if spec.streams is not None:
         found |= {CodePart.STREAMS, CodePart.ACTIVATIONS}
     for layer in spec.layers:

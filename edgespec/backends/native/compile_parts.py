@@ -16,6 +16,7 @@ from edgespec.backends.native.kernels.stages import (
     convolve,
     cutoff,
     heads,
+    joint,
     latent,
     per_layer,
     project,
@@ -76,6 +77,11 @@ def _whole_norms() -> None:
     address_of(project.place)
 
 
+def _draft_head() -> None:
+    for entry in (joint.leave, joint.gather, joint.pair):
+        address_of(entry)
+
+
 COMPILE: dict[CodePart, Callable[[], None]] = {
     CodePart.ACTIVATIONS: _activations,
     CodePart.EXPERTS: _experts,
@@ -84,4 +90,5 @@ COMPILE: dict[CodePart, Callable[[], None]] = {
     CodePart.STATES: _states,
     CodePart.STREAMS: _streams,
     CodePart.WHOLE_NORMS: _whole_norms,
+    CodePart.DRAFT_HEAD: _draft_head,
 }

@@ -13,7 +13,13 @@ class EarlyStates:
 
     def __init__(self, max_nodes: int, dim: int) -> None:
         self.rows = np.zeros((max_nodes, dim), np.float32)
+        self.left: NDArray[np.float32] | None = None
+        """[max_nodes, taps * dim]: what these nodes left for a draft head, if there is one."""
         self.free = list(range(max_nodes))
+
+    @property
+    def size_bytes(self) -> int:
+        return self.rows.nbytes + (0 if self.left is None else self.left.nbytes)
 
 
 class EarlyNodes:
@@ -40,11 +46,19 @@ class EarlyNodes:
     def __del__(self) -> None:
         self._states.free.extend(self._nodes[2, : self._count].tolist())
 
-    def add(self, token: int, parent: int, stream: NDArray[np.float32]) -> None:
-        """Number a node, and keep its stream [dim]; there must be a row for it."""
+    def add(
+        self,
+        token: int,
+        parent: int,
+        stream: NDArray[np.float32],
+        left: NDArray[np.float32] | None = None,
+    ) -> None:
+        """Number a node, and keep its stream [dim] and what it left; there must be a row for it."""
         row = self._states.free.pop()
         self._nodes[:, self._count] = token, parent, row
         self._states.rows[row] = stream
+        if self._states.left is not None:
+            self._states.left[row] = left
         self._count += 1
 
     def parents(self, more: list[int]) -> NDArray[np.int16]:
@@ -59,14 +73,26 @@ class EarlyNodes:
         num_new = match_nodes(tokens, parents, self._nodes, self._count, slots, new)
         return slots, new[:num_new]
 
-    def load(self, slots: NDArray[np.int32], streams: NDArray[np.float32]) -> None:
-        """Put what the nodes with these slots came to into their rows of a pass, [n, dim]; new ones
-        are left alone.
+    def load(
+        self,
+        slots: NDArray[np.int32],
+        streams: NDArray[np.float32],
+        left: NDArray[np.float32] | None = None,
+    ) -> None:
+        """Put what the nodes with these slots came to into their rows of a pass, [n, dim], and what
+        they left; new ones are left alone.
         """
+        kept = self._states.left
         for node, slot in enumerate(slots.tolist()):
             if slot < self._count:
-                streams[node] = self._states.rows[self._nodes[2, slot]]
+                row = self._nodes[2, slot]
+                streams[node] = self._states.rows[row]
+                if left is not None and kept is not None:
+                    left[node] = kept[row]
 
-    def store(self, streams: NDArray[np.float32]) -> None:
-        """Keep what all nodes came to, [n, dim]."""
-        self._states.rows[self._nodes[2, : self._count]] = streams[: self._count]
+    def store(self, streams: NDArray[np.float32], left: NDArray[np.float32] | None = None) -> None:
+        """Keep what all nodes came to, [n, dim], and what they left."""
+        rows = self._nodes[2, : self._count]
+        self._states.rows[rows] = streams[: self._count]
+        if left is not None and self._states.left is not None:
+            self._states.left[rows] = left[: self._count]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from edgespec.backends.base import Part, Target
 from edgespec.backends.native.adapters import Adapters
 from edgespec.backends.native.early import EarlyNodes, EarlyStates
+from edgespec.backends.native.head_parts import LeftStreams
 from edgespec.backends.native.node_tables import NodeRows, NodeTables
 from edgespec.backends.native.scratch import Scratch
 from edgespec.backends.passes import TILE, Logits, Pass, Rows, TokenTree
@@ -25,6 +26,7 @@ class EarlyExits(Target):
 
     _adapters: Adapters
     _early: EarlyStates
+    _left: LeftStreams | None
     _head_entered: tuple[int, int | None] | None
     _nodes: NodeTables
     _num_logits: int
@@ -70,18 +72,21 @@ class EarlyExits(Target):
             self._run(layer, 0, self._prepare(late, [parts[place] for place in behind]), "none")
         else:
             seconds_saved = sum(text.early.seconds for text, _ in parts)
-        stream, first, targets = self._scratch.stream, 0, []
+        stream, left, first, targets = self._scratch.stream, self._left_rows, 0, []
         for text in texts:
             targets += (first + text.wanted).tolist()
             first += len(text.parents)
         for row in range(len(targets) - 1, -1, -1):  # from the last, so that none is overwritten
             if targets[row] != row:
                 stream[targets[row]] = stream[row]
+                if left is not None:
+                    left[targets[row]] = left[row]
         num_nodes, whole = first, []
         first = 0
         for text in texts:
             if text.sequence.early is not None:
-                text.sequence.early.load(text.slots, stream[first:])
+                rest = None if left is None else left[first:]
+                text.sequence.early.load(text.slots, stream[first:], rest)
             first += len(text.parents)
             whole.append(text._replace(wanted=self._nodes.in_order[: len(text.parents)]))
         self._nodes.describe(self._tables, whole)
@@ -114,7 +119,7 @@ class EarlyExits(Target):
     ) -> Pass:
         start = time.perf_counter()
         early: EarlyNodes = sequence.early or EarlyNodes(layer, self._early)
-        first, stream = len(early), self._scratch.stream
+        first, stream, left = len(early), self._scratch.stream, self._left_rows
         end = first + len(tokens)
         sequence.state.reserve(sequence.length, sequence.length + end)
         self._embed(np.array(tokens, np.int32), stream)
@@ -124,7 +129,7 @@ class EarlyExits(Target):
         through = layer if adapted else None
         found = self._run(layer, 0, len(tokens), rows, self._few(vocab), through)
         for row, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
-            early.add(int(token), int(parent), stream[row])
+            early.add(int(token), int(parent), stream[row], None if left is None else left[row])
         if not first:
             early.seconds = self._layers_part(layer, time.perf_counter() - start) / len(tokens)
         sequence.early = early
@@ -135,12 +140,12 @@ class EarlyExits(Target):
     ) -> Pass:
         start, early = time.perf_counter(), sequence.early
         slots, parents = self._nodes.in_order[: len(early)], early.parents([])
-        early.load(slots, self._scratch.stream)
+        early.load(slots, self._scratch.stream, self._left_rows)
         self._nodes.describe(self._tables, [NodeRows(sequence, parents, slots, slots)])
         more = layer - early.layer
         through = layer if adapted else None
         found = self._run(more, early.layer, len(early), rows, self._few(vocab), through)
-        early.store(self._scratch.stream)
+        early.store(self._scratch.stream, self._left_rows)
         early.layer = layer
         early.seconds += self._layers_part(more, time.perf_counter() - start) / len(early)
         return found
@@ -178,6 +183,11 @@ class EarlyExits(Target):
         self._check_open()
         self._scratch.stream[: len(streams)] = streams
         return self._run(0, 0, len(streams), "all", adapted=adapted).logits
+
+    @property
+    def _left_rows(self) -> NDArray[np.float32] | None:
+        """What the nodes of the last pass left for a draft head, if there is one."""
+        return None if self._left is None else self._left.rows
 
     def _few(self, vocab: int | None) -> int:
         """How many logits are computed when so many are asked for."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from edgespec.backends.native.experts import Experts
 from edgespec.backends.native.feed_forward import FeedForward
+from edgespec.backends.native.head_parts import HeadInputs, LeftStreams
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.stages import (
     angles,
@@ -53,7 +54,10 @@ class Program:
         passes: RecurrentPasses | None = None,
         experts: Experts | None = None,
         streams: ResidualStreams | None = None,
+        inputs: HeadInputs | None = None,
+        left: LeftStreams | None = None,
     ) -> None:
+        """`inputs` are a draft head's; `left` is what another one reads."""
         self._spec, self._weights, self._tables = spec, weights, tables
         self._per_layer, self._streams = per_layer, streams
         self._maker = maker = StageMaker(weights, tables.base)
@@ -69,8 +73,18 @@ class Program:
             self.starts.append(len(stages))
             if number == 0:
                 stages += self._before_layers()
+            if number == 0 and inputs is not None:
+                stream = int(tables.base[table.STREAM]), int(tables.base[table.STREAM_STRIDE])
+                stages += [maker.stage(*own) for own in inputs.pairing(weights, stream)]
+            stages += self._leave(left, number)
             stages += self._layer(number, layer)
+        stages += self._leave(left, spec.num_layers)
         self.starts.append(len(stages))
+        self.fusing = len(stages), len(stages)
+        """Stages that make a draft head's states: the first, and the one after the last."""
+        if inputs is not None:
+            stages += [maker.stage(*own) for own in inputs.fusing(weights)]
+            self.fusing = self.fusing[0], len(stages)
         self.head = len(stages)
         """Where the stages of the head start: the norm and the logits, behind what makes one stream
         of several.
@@ -132,7 +146,9 @@ class Program:
         if layer.altup is not None and self._streams is not None:
             stages.append(self._maker.pre_norm(layer.altup.router_norm))
             stages += self._streams.predict(layer.altup, self._maker)
-        stages.append(self._maker.pre_norm(layer.mixer_norm))
+        paired = self._spec.head_input
+        if number or paired is None or paired.projection is not None:  # else both are normed
+            stages.append(self._maker.pre_norm(layer.mixer_norm))
         mixed, joining = self._mixer(number, layer)
         stages += [*mixed, self._maker.pre_norm(layer.ffn_norm, joining)]
         fed, joining = self._feed_forward.stages(number, layer)
@@ -146,6 +162,12 @@ class Program:
             factor = self._weights.number(layer.output_scale) if layer.output_scale else 1.0
             stages.append(self._maker.norm(stream_factor=float_bits(factor), **joining))
         return stages
+
+    def _leave(self, left: LeftStreams | None, layer: int) -> Stages:
+        """What a draft head reads of the stream before a layer."""
+        if left is None:
+            return []
+        return [self._maker.stage(*own) for own in left.stages(layer, self._weights)]
 
     def _mixer(self, number: int, layer: LayerSpec) -> tuple[Stages, Joining]:
         if isinstance(layer.mixer, LatentAttention):

@@ -19,8 +19,14 @@ from edgespec.backends.native.kernels.attention.spans import (
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.memory.kv.arena import SCALED
 from edgespec.memory.plan.kv_sizes import num_spans
-from edgespec.memory.plan.native_sizes import gated_dim, has_branches, up_dim
-from edgespec.memory.plan.state_layout import round_up, state_layout
+from edgespec.memory.plan.native_sizes import (
+    attended_width,
+    gated_dim,
+    has_branches,
+    normed_width,
+    up_dim,
+)
+from edgespec.memory.plan.state_layout import round_up
 from edgespec.models.layers import Attention
 from edgespec.models.spec import ModelSpec
 
@@ -148,8 +154,8 @@ class Scratch:
             facts=floats(regions, 3, round_up(spans, 16)),
             logits=floats(tile.padded(max_nodes), round_up(spec.vocab_size, 16)),
             maxima=floats(tile.padded(max_nodes), round_up(spec.vocab_size, 16) // 16),
-            normed=Rows.allocate(num_rows, spec.dim),
-            attended=Rows.allocate(num_rows, max(q_dim, state_layout(spec).values)),
+            normed=Rows.allocate(num_rows, normed_width(spec)),
+            attended=Rows.allocate(num_rows, attended_width(spec)),
             gated=Rows.allocate(num_rows, gated_dim(spec)),
         )
 

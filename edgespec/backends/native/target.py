@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from edgespec.backends.base import Part
 from edgespec.backends.native.adapters import Adapters
 from edgespec.backends.native.early import EarlyStates
-from edgespec.backends.native.early_exits import EarlyExits
 from edgespec.backends.native.experts import Experts
+from edgespec.backends.native.head_host import HeadHost
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
@@ -30,7 +30,6 @@ from edgespec.backends.native.scratch import Scratch
 from edgespec.backends.native.shape_tables import ShapeTables
 from edgespec.backends.native.shapes import shapes_of
 from edgespec.backends.native.streams import ResidualStreams
-from edgespec.backends.native.team import Team
 from edgespec.backends.native.weights import TYPE_CODES, Weights
 from edgespec.backends.native.whole_passes import WholePasses
 from edgespec.backends.passes import (
@@ -46,6 +45,7 @@ from edgespec.backends.passes import (
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import UnsupportedModelError
 from edgespec.memory.plan.footprint import ADAPTER_ITEM
+from edgespec.memory.plan.head_sizes import HEAD_ITEM
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.state_layout import CHECKPOINT_EVERY
 from edgespec.models.adapter import Adapter
@@ -57,13 +57,18 @@ _NOTHING = (0, 0)
 """As a range of stages."""
 
 
-class NativeTarget(EarlyExits):
+class NativeTarget(HeadHost):
     """One open model; see `backends/native/kernels/matmul/tile.py` for how its weights lie in
     memory.
     """
 
     capabilities = Capabilities(
-        name="native", bit_exact_rows=True, trees=True, sequences=True, early_exit=True
+        name="native",
+        bit_exact_rows=True,
+        trees=True,
+        sequences=True,
+        early_exit=True,
+        draft_heads=True,
     )
 
     def __init__(
@@ -72,7 +77,9 @@ class NativeTarget(EarlyExits):
         plan: Plan,
         progress: Progress | None = None,
         adapter: Adapter | None = None,
+        lender: NativeTarget | None = None,
     ) -> None:
+        """`lender` is the model that a draft head reads and shares threads and weights with."""
         spec = file.spec
         why_not = refusal(spec, file.tensors.values())
         if why_not:
@@ -86,7 +93,9 @@ class NativeTarget(EarlyExits):
         super().__init__(spec, plan.context_length, plan.max_nodes, plan.sequences)
         self._isa = isa.chosen()
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
-        self._weights = Weights(file, progress)
+        self._weights: Weights = Weights(
+            file, progress, None if lender is None else lender._weights
+        )
         self._scratch = Scratch.allocate(
             spec,
             plan.context_length,
@@ -114,12 +123,9 @@ class NativeTarget(EarlyExits):
         self._experts = Experts.of(spec, self._weights, self._table, rows, plan.threads)
         streams = spec.streams
         self._streams = None if streams is None else ResidualStreams(streams, spec.dim, rows)
-        parts = self._per_layer, self._recurrent, self._experts, self._streams
-        self._program = Program(spec, self._weights, self._shape_tables, *parts)
-        self._program.fill(self._table)
-        self._head = (0, 0)
-        """Its first stage and the one after its last."""
-        self._team = Team(self._table, plan.threads)
+        self._begin_head(rows)
+        self._compile()
+        self._team = self._team_beside(lender, plan.threads)
         if self._recurrent is not None:
             settle = weakref.WeakMethod(self._settle)  # a cycle would keep its threads alive
             self._recurrent.walk = lambda: settle()()  # type: ignore[misc]
@@ -127,16 +133,30 @@ class NativeTarget(EarlyExits):
         self.limit_threads(None)
         self._num_logits = spec.vocab_size
         """Of the last pass."""
+
+    def _compile(self) -> None:
+        parts = self._per_layer, self._recurrent, self._experts, self._streams
+        read = self._inputs, self._left
+        self._program = Program(self.spec, self._weights, self._shape_tables, *parts, *read)
+        self._program.fill(self._table)
+        self._head = (0, 0)
+        """Its first stage and the one after its last."""
+        self._head_entered = None
         self._whole_passes = WholePasses(
             self._table,
             self._nodes,
             self._scratch,
             self._program,
             self._weights.embedding,
-            spec.embedding_scale,
+            self.spec.embedding_scale,
             self._tiles_for,
-            plan.max_nodes,
+            self.max_nodes,
         )
+
+    def _open_guest(self, file: ModelFile, plan: Plan, progress: Progress | None) -> NativeTarget:
+        head = NativeTarget(file, plan, progress, lender=self)
+        self._guest = weakref.ref(head)
+        return head
 
     @property
     def prefill_chunk(self) -> int:
@@ -153,13 +173,13 @@ class NativeTarget(EarlyExits):
         return repr((code_key(), self._isa, self._kv.kind))
 
     def allocated_bytes(self) -> dict[str, int]:
-        """What this target has allocated, by the names of the plan's footprint."""
         adapter = self._adapters.size_bytes
-        beside = (self._per_layer, self._streams)
+        head, beside = self.head_bytes, (self._per_layer, self._streams)
         extra = sum(part.size_bytes for part in beside if part is not None)
         return {
             "weights": self._weights.size_bytes,
             **({ADAPTER_ITEM: adapter} if adapter else {}),
+            **({HEAD_ITEM: head} if head else {}),
             "KV cache": self._kv.arenas_bytes,
             **self._kv.states_bytes,
             "logits": self._scratch.logits.nbytes + self._scratch.maxima.nbytes,
@@ -222,6 +242,7 @@ class NativeTarget(EarlyExits):
                 self._per_layer.look_up(self._weights, tokens, row)
             row += count
         self._nodes.describe(self._tables, texts)
+        self._take_states(parts, row)
         return row
 
     def _embed(self, tokens: NDArray[np.int32], out: NDArray[np.float32]) -> None:
@@ -230,16 +251,21 @@ class NativeTarget(EarlyExits):
         if self.spec.embedding_scale != 1.0:
             out[: len(tokens)] *= np.float32(self.spec.embedding_scale)
 
-    def _prefill(self, sequence: KvSequence, tokens: NDArray[np.int32]) -> None:
+    def _prefill(
+        self,
+        sequence: KvSequence,
+        tokens: NDArray[np.int32],
+        states: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32] | None:
         if self._recurrent is None:
-            super()._prefill(sequence, tokens)
-            return
+            return super()._prefill(sequence, tokens, states)
         tree = TokenTree.chain(tokens)
         num_rows = self._prepare([self._whole(sequence, tree)], ((sequence, tree),))
         self._recurrent.begin_chain(sequence.state.states, tree.parents)
-        self._run(self.spec.num_layers, 0, num_rows, "none")
+        found = self._run(self.spec.num_layers, 0, num_rows, "none")
         self._recurrent.end([(sequence.state.states, tree.parents)])
         self._kv.drop(sequence, sequence.length + num_rows)
+        return found.hidden
 
     def prefill_step(self, length: int) -> int:
         if self._recurrent is None:
@@ -275,13 +301,16 @@ class NativeTarget(EarlyExits):
         if count and not at_once:
             self._choose_tiles(count)
             self._team.run((*_NOTHING, *self._head), count, num_rows - count, threads)
-        return self._found(count, num_logits)
+        found = self._found(count, num_logits)
+        if self._left is not None:
+            found.hidden = self._left.rows[:num_rows]
+        return found
 
     def compiled_pass(self, sequence: KvSequence, most_tokens: int) -> CompiledPass | None:
         if self._kv.only is None or self._per_layer is not None or chosen().source == "python":
             return None
-        if self._experts is not None:
-            return None  # what its passes read is to be known after each
+        if self._experts is not None or self._streams is not None or sequence.follower is not None:
+            return None  # each pass leaves something to Python; streams' rows are no embeddings
         self.check(sequence, np.zeros(0, np.int32))
         sequence.early = None
         sequence.state.reserve(sequence.length, sequence.length + most_tokens)
@@ -350,6 +379,8 @@ class NativeTarget(EarlyExits):
         self._kv.give_back()
         del (
             self._weights,
+            self._inputs,
+            self._left,
             self._program,
             self._experts,
             self._scratch,

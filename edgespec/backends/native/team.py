@@ -8,6 +8,7 @@ import ctypes
 import os
 import threading
 import weakref
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ class Team:
 
     def __init__(self, c: NDArray[np.int64], size: int) -> None:
         self.size = 1 if chosen().source == "python" else min(size, work_sharing.MAX_THREADS)
-        self._table = c
+        self.table = c
         self._end = self._gather()
 
     def run(
@@ -42,7 +43,7 @@ class Team:
     ) -> None:
         """One pass on the first `threads` of the team; see `forward.run`."""
         self.gather()
-        forward.run(self._table, *stages, num_rows, first_row, min(threads, self.size))
+        forward.run(self.table, *stages, num_rows, first_row, min(threads, self.size))
 
     def gather(self) -> None:
         """Start the other threads anew in a process that was forked: they do not survive that."""
@@ -69,13 +70,13 @@ class Team:
             mine = (work_sharing.MEMBERS + thread * work_sharing.LINE) // 8
             words[mine + work_sharing.LOCK // 8] = lock
             words[mine + work_sharing.SHARE // 8] = (1 << work_sharing.ONE) // self.size
-        self._table[table.TEAM] = words.ctypes.data
-        self._table[table.ACQUIRE], self._table[table.RELEASE] = atomics.ACQUIRE, atomics.RELEASE
+        self.table[table.TEAM] = words.ctypes.data
+        self.table[table.ACQUIRE], self.table[table.RELEASE] = atomics.ACQUIRE, atomics.RELEASE
         cores = _cores(self.size)
         others = [
             threading.Thread(
                 target=_serve,
-                args=(self._table, thread, cores[thread]),
+                args=(self.table, thread, cores[thread]),
                 name=f"edgespec-{thread}",
                 daemon=True,  # an interpreter that ends does not wait for them
             )
@@ -84,7 +85,42 @@ class Team:
         for other in others:
             other.start()
         self._process = os.getpid()
-        return weakref.finalize(self, _dismiss, self._table, words, locks, others)
+        return weakref.finalize(self, _dismiss, self.table, words, locks, others)
+
+
+class GuestTeam:
+    """The threads of another model's team, for a program of its own between that one's passes.
+
+    `tables` are the guest's, the base first, with its program entered in that.
+    """
+
+    def __init__(self, host: Team, tables: Sequence[NDArray[np.int64]]) -> None:
+        self.size = host.size
+        self._host = host
+        self._addresses = np.array([c.ctypes.data for c in tables], np.int64)
+        self._words = tables[0][table.PROGRAM : table.NUM_OTHERS + 1].copy()
+        """What the host's table is to hold meanwhile."""
+        self._words[table.OTHERS - table.PROGRAM] = self._addresses.ctypes.data
+        self._words[table.NUM_OTHERS - table.PROGRAM] = len(tables)
+
+    def run(
+        self, stages: tuple[int, int, int, int], num_rows: int, first_row: int, threads: int
+    ) -> None:
+        """`Team.run`, of the guest's program."""
+        lent = self._host.table[table.PROGRAM : table.NUM_OTHERS + 1]
+        kept = lent.copy()
+        lent[:] = self._words
+        try:
+            self._host.run(stages, num_rows, first_row, threads)
+        finally:
+            lent[:] = kept
+
+    def gather(self) -> None:
+        """`Team.gather`."""
+        self._host.gather()
+
+    def close(self) -> None:
+        """The threads are the host's."""
 
 
 def _cores(size: int) -> list[int | None]:

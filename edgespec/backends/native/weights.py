@@ -167,9 +167,13 @@ def _ranges(part: Matrix, first: int, last: int, height: int) -> Iterator[tuple[
 
 
 class Weights:
-    """All weights of a model, packed, and where they are."""
+    """All weights of a model, packed, and where they are; those of a draft head read the embedding
+    and the output head of the model's where the head has none.
+    """
 
-    def __init__(self, file: ModelFile, progress: Progress | None = None) -> None:
+    def __init__(
+        self, file: ModelFile, progress: Progress | None = None, lender: Weights | None = None
+    ) -> None:
         spec = file.spec
         unused = set(spec.unused)
         total = sum(info.size_bytes for name, info in file.tensors.items() if name not in unused)
@@ -182,13 +186,24 @@ class Weights:
                 progress(done, total)
 
         self._file = file
-        size = (spec.vocab_size, spec.dim)
-        self.embedding = load_matrix(file, Matrix(spec.embedding, *size), report)
-        tied = spec.tied_embeddings
-        self.head = self.embedding if tied else load_matrix(file, Matrix(spec.head, *size), report)
+        self._lender = lender
+        self.embedding: PackedMatrix = (
+            load_matrix(file, Matrix(spec.embedding, spec.num_readable, spec.dim), report)
+            if lender is None or spec.embedding
+            else lender.embedding
+        )
+        self.head: PackedMatrix
+        if lender is not None and not spec.head:
+            self.head = lender.head
+        elif spec.tied_embeddings:
+            self.head = self.embedding
+        else:
+            self.head = load_matrix(file, Matrix(spec.head, spec.vocab_size, spec.dim), report)
         self._packed: dict[Matrix, PackedMatrix] = {}
-        extra = spec.per_layer_embedding
+        extra, joined = spec.per_layer_embedding, spec.head_input
         outer: tuple[Matrix, ...] = (extra.table, extra.projection) if extra else ()
+        if joined is not None:
+            outer += tuple(filter(None, [joined.fusion, joined.projection]))
         if spec.streams is not None:
             outer += (spec.streams.projection, spec.streams.unembedding)
         turned = {own.key_up: own.heads for own in turned_mixers(spec)}
@@ -266,8 +281,13 @@ class Weights:
 
     @property
     def size_bytes(self) -> int:
-        matrices = [self.embedding, *self._packed.values()]
-        if self.head is not self.embedding:
-            matrices.append(self.head)
+        lent = self._lender
+        held = {id(each): each for each in (self.embedding, self.head, *self._packed.values())}
+        if lent is not None:
+            held = {key: each for key, each in held.items() if not lent.holds(each)}
         small = sum(vector.nbytes for vector in self._vectors.values())
-        return sum(matrix.size_bytes for matrix in matrices) + small
+        return sum(matrix.size_bytes for matrix in held.values()) + small
+
+    def holds(self, matrix: PackedMatrix) -> bool:
+        """Whether a matrix is the embedding or the output head."""
+        return matrix is self.embedding or matrix is self.head

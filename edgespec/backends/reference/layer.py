@@ -34,14 +34,15 @@ Row = list[Any]
 
 def run_layer(
     number: int, layer: LayerSpec, weights: Weights, streams: Vector, seen: Sequence[Row],
-    extra: Vector | None, kv_type: Any,
+    extra: Vector | None, kv_type: Any, mixed: Vector | None = None,
 ) -> Vector:  # fmt: skip
     """Residual streams [streams, dim] after a layer; `seen` ends with the node's own row, where
-    this layer leaves what it keeps. `extra` is the layer's embedding of the token.
+    this layer leaves what it keeps. `extra` is the layer's embedding of the token, `mixed` what its
+    mixer reads instead of the normed stream.
     """
 
     def body(stream: Vector) -> Vector:
-        return _mix_and_feed(number, layer, weights, stream, seen, kv_type)
+        return _mix_and_feed(number, layer, weights, stream, seen, kv_type, mixed)
 
     if layer.altup is not None:
         return _alternate(layer, layer.altup, weights, streams, extra, body)
@@ -55,11 +56,11 @@ def run_layer(
 
 def _mix_and_feed(
     number: int, layer: LayerSpec, weights: Weights, stream: Vector, seen: Sequence[Row],
-    kv_type: Any,
+    kv_type: Any, mixed_instead: Vector | None,
 ) -> Vector:  # fmt: skip
     """Mixer and feed-forward part, each with its norms, added to the stream."""
     scale = np.float32(layer.residual_scale)
-    normed = weights.norm(layer.mixer_norm, stream)
+    normed = weights.norm(layer.mixer_norm, stream) if mixed_instead is None else mixed_instead
     mixed = _mixer(number, layer.mixer, weights, normed, seen, kv_type)
     added = stream + scale * weights.norm(layer.mixer_post_norm, mixed)
     if layer.laurel is not None:

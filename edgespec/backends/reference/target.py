@@ -53,9 +53,18 @@ class ReferenceTarget(Target):
     f16 or f32; states are f32.
     """
 
-    capabilities = Capabilities(name="reference", bit_exact_rows=True, trees=True, sequences=True)
+    capabilities = Capabilities(
+        name="reference", bit_exact_rows=True, trees=True, sequences=True, draft_heads=True
+    )
 
-    def __init__(self, file: ModelFile, plan: Plan, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        file: ModelFile,
+        plan: Plan,
+        progress: Progress | None = None,
+        lender: ReferenceTarget | None = None,
+    ) -> None:
+        """`lender` is the model that a draft head reads."""
         super().__init__(file.spec, plan.context_length, plan.max_nodes, plan.sequences)
         if plan.kv_type not in _KV_TYPES:
             raise BackendError(
@@ -65,6 +74,11 @@ class ReferenceTarget(Target):
         self._kv_type = _KV_TYPES[plan.kv_type]
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
         self._weights: Weights | None = Weights(file, plan.context_length, progress)
+        self._lender = lender
+        self._taps: tuple[int, ...] = ()
+        """Layers before which streams are left for a draft head."""
+        self._left: list[Vector] = []
+        """What the nodes of the last pass left."""
 
     @property
     def prefill_chunk(self) -> int:
@@ -77,41 +91,96 @@ class ReferenceTarget(Target):
         return TextRows(sequence.state.committed[:length])
 
     def _forward(self, parts: Sequence[Part], rows: Rows) -> Pass:
+        self._left = []
         states = [state for sequence, tree in parts for state in self._tree(sequence.state, tree)]
         wanted = {"all": states, "last": states[-1:], "none": []}[rows]
         logits = np.empty((len(wanted), self.spec.vocab_size), np.float32)
         for index, state in enumerate(wanted):
             logits[index] = self._logits(state)
-        return Pass(logits)
+        return Pass(logits, hidden=np.stack(self._left) if self._left else None)
+
+    def open_head(
+        self, file: ModelFile, plan: Plan, progress: Progress | None = None
+    ) -> ReferenceTarget:
+        part = file.spec.head_input
+        assert part is not None
+        self._taps = part.taps
+        return ReferenceTarget(file, plan, progress, lender=self)
 
     def _tree(self, text: TextRows, tree: TokenTree) -> list[Vector]:
         """The residual streams of each node, in the end."""
         text.nodes = []
         seen: list[list[Row]] = []
         states: list[Vector] = []
-        for token, parent in zip(tree.tokens, tree.parents, strict=True):
+        for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
             before = text.committed if parent < 0 else seen[parent]
             row: Row = [None] * self.spec.num_layers
             seen.append([*before, row])
-            states.append(self._node(int(token), seen[-1]))
+            if self.spec.head_input is not None:
+                assert tree.states is not None
+                states.append(self._head_node(int(token), tree.states[node], seen[-1]))
+            else:
+                states.append(self._node(int(token), seen[-1]))
             text.nodes.append(row)
         return states
 
     def _node(self, token: int, seen: Sequence[Row]) -> Vector:
         """Run all layers for one token; `seen` ends with its own row, filled on the way."""
         weights, spec = self._held, self.spec
-        embedded = weights.table(spec.embedding)[token] * np.float32(spec.embedding_scale)
+        embedded = self._embedded(token)
         extras = _extras(spec.per_layer_embedding, weights, embedded, token, spec.num_layers)
         streams = _first_streams(spec.streams, weights, embedded)
+        taken = {0: streams[0]}
         for number, layer in enumerate(spec.layers):
             extra = None if extras is None else extras[number]
             streams = run_layer(number, layer, weights, streams, seen, extra, self._kv_type)
-        return _one_stream(spec.streams, weights, streams)
+            taken[number + 1] = streams[0]
+        stream = _one_stream(spec.streams, weights, streams)
+        if self._taps:
+            taken[spec.num_layers] = self._last_normed(stream)
+            self._left.append(np.concatenate([taken[tap] for tap in self._taps]))
+        return stream
+
+    def _head_node(self, token: int, state: Vector, seen: Sequence[Row]) -> Vector:
+        """The same of a draft head, for a token and a state: its own, or what the model left."""
+        weights, spec, part = self._held, self.spec, self.spec.head_input
+        assert part is not None
+        if part.fusion is not None and len(state) == part.fusion.columns:
+            state = weights.project(part.fusion, weights.norm(part.fusion_norm, state))
+        normed = weights.norm(part.state_norm, state)
+        both = np.concatenate([weights.norm(part.token_norm, self._embedded(token)), normed])
+        if part.projection is not None:
+            stream, mixed = weights.project(part.projection, both), None
+        else:
+            stream, mixed = normed if part.normed_stream else state, both
+        for number, layer in enumerate(spec.layers):
+            own = mixed if number == 0 else None
+            (stream,) = run_layer(
+                number, layer, weights, stream[None], seen, None, self._kv_type, own
+            )
+        self._left.append(self._last_normed(stream) if part.normed_states else stream)
+        return stream
+
+    def _embedded(self, token: int) -> Vector:
+        """A token's embedding, the model's where a head has none."""
+        name = self.spec.embedding
+        if not name and self._lender is not None:
+            own: Vector = self._lender._held.table(self._lender.spec.embedding)[token]
+            return own
+        row: Vector = self._held.table(name)[token] * np.float32(self.spec.embedding_scale)
+        return row
+
+    def _last_normed(self, stream: Vector) -> Vector:
+        return self._held.norm(Norm(self.spec.last_norm, self.spec.dim), stream)
 
     def _logits(self, stream: Vector) -> Vector:
-        weights, spec = self._held, self.spec
-        last = weights.norm(Norm(spec.last_norm, spec.dim), stream)
-        logits = multiply(weights.table(spec.head), last) * np.float32(spec.logit_scale)
+        spec = self.spec
+        matrix = (
+            self._lender._held.table(self._lender.spec.head)
+            if not spec.head and self._lender is not None
+            else self._held.table(spec.head)
+        )
+        logits = multiply(matrix, self._last_normed(stream)) * np.float32(spec.logit_scale)
         return soft_cap(logits, spec.logit_softcap)
 
     @property

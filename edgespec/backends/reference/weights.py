@@ -26,7 +26,8 @@ class Weights:
         self._tensors: dict[str, Vector] = {}
         self._cut: dict[Matrix, Vector] = {}
         self._frequencies: dict[Rope, NDArray[np.float64]] = {}
-        names = [name for name in file.tensors if name not in file.spec.unused]
+        left_out = {*file.spec.unused, file.spec.token_ids}
+        names = [name for name in file.tensors if name not in left_out]
         for done, name in enumerate(names, 1):
             self._tensors[name] = file.matrix_f32(name)
             if progress is not None:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.drafting.market.acceptance import MOST_COUNTED, AcceptanceStatistics
-from edgespec.system.user_data import data_folder, write_private
+from edgespec.system.user_data import data_folder, make_private, write_private
 
 VERSION = 2
 _HEAD = struct.Struct("<8s2I16s")
@@ -79,7 +79,7 @@ class KeptStatistics(AcceptanceStatistics):
         head = _HEAD.pack(_MAGIC, VERSION, len(self.table), self._key)
         content = head + self.table.astype("<f8").tobytes()
         with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(self._path.parent)
             write_private(self._path, [content, _digest(content)])
             self._saved[:] = self.table
 

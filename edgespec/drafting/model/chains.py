@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.drafting.rates import RATE, learn
-from edgespec.system.jit import kernel
+from edgespec.system.jit import inner_kernel, kernel
 from edgespec.verification.best_tokens import best_of_row, packed_token, select_top
 from edgespec.verification.noise import gumbel, position_key
 
@@ -42,6 +42,12 @@ def first_rates(mean: float = 0.7) -> list[float]:
     return [*drafts, *drafts, *seconds, *seconds, mean]
 
 
+@inner_kernel
+def _named(ids: NDArray[np.int32], token: int) -> int:
+    """The target's id of a row's token."""
+    return token if len(ids) == 0 else int(ids[token])
+
+
 @kernel(
     "float32[:]",
     "int32[:]",
@@ -50,6 +56,7 @@ def first_rates(mean: float = 0.7) -> list[float]:
     "int64",
     "int32[:]",
     "int64[:]",
+    "int32[:]",
     "int64[:]",
     result="float64",
 )
@@ -61,6 +68,7 @@ def draw_two(
     position: int,
     block_max: NDArray[np.int32],
     heap: NDArray[np.int64],
+    ids: NDArray[np.int32],
     found: NDArray[np.int64],
 ) -> float:
     """Fill `found` [2] with the draft for `position` and the runner-up (or NOBODY); return by how
@@ -68,12 +76,14 @@ def draw_two(
     from.
 
     `options` are temperature, top-k, top-p, min-p and seed; row, bits, maxima and block_max are as
-    in `verification/rows.py`; heap int64 [most candidates].
+    in `verification/rows.py`; heap int64 [most candidates]; `ids` are the target's for the row's
+    tokens, none where they are the same.
     """
     temperature, top_k, top_p, min_p, seed = options
     found[0], found[1] = best_of_row(bits, maxima, block_max), NOBODY
     if found[0] < 0:
         return -1.0
+    found[0] = _named(ids, found[0])
     limit = len(heap) if top_k <= 0 else min(top_k, len(heap))
     if temperature == 0.0:
         limit = 2
@@ -82,8 +92,9 @@ def draw_two(
     if temperature == 0.0:
         if size < 2:
             return 0.0
-        found[1] = packed_token(heap[1])
-        return top - np.float64(row[found[1]])
+        runner_up = packed_token(heap[1])
+        found[1] = _named(ids, runner_up)
+        return top - np.float64(row[runner_up])
     total = 0.0
     for i in range(size):
         total += math.exp(np.float64(row[packed_token(heap[i])]) - top)
@@ -95,6 +106,7 @@ def draw_two(
         if i > 0 and (mass >= top_p * total or share < min_p):
             break
         mass += share
+        token = _named(ids, token)
         score = logit / temperature + gumbel(key, token)
         if score > best:
             found[1], second = (found[0], best) if best > -np.inf else (NOBODY, second)

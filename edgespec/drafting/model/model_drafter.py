@@ -65,8 +65,12 @@ class ModelDrafter(Drafter):
 
     costly = True
 
-    def __init__(self, vocab_size: int, *, source: int = 1) -> None:
+    def __init__(
+        self, vocab_size: int, *, source: int = 1, ids: NDArray[np.int32] | None = None
+    ) -> None:
+        """`ids` are the target's of the tokens that rows of logits are about; None: the same."""
         self.source = source
+        self._row_ids = np.zeros(0, np.int32) if ids is None else ids
         self._sampling = SamplingParams(temperature=0.0, seed=0)
         self._options = _options(self._sampling)
         self._rates = new_rates(first_rates())
@@ -166,6 +170,7 @@ class ModelDrafter(Drafter):
                 position,
                 self._block_max[: -(-maxima.shape[1] // BLOCK)],
                 self._heap,
+                self._row_ids,
                 self._drawn,
             )
         if margin < 0.0:

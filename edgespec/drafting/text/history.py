@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgespec.drafting.text.store import COLUMNS, Store, write_store
 from edgespec.errors import StoreError
-from edgespec.system.user_data import data_folder
+from edgespec.system.user_data import data_folder, make_private
 
 _NUM_ROWS = 8192
 
@@ -50,7 +50,7 @@ class History:
         if self._path is None or self._vocabulary is None or self.num_tokens == self._num_saved:
             return
         with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(self._path.parent)
             write_store(self._path, self.rows, self.num_tokens, self._vocab_size, self._vocabulary)
             self._num_saved = self.num_tokens
 

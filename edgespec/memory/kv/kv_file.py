@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
@@ -158,7 +159,7 @@ def write_kv(
     path: Path, header: KvHeader, blocks: Sequence[NDArray[np.uint8]], secret: bytes = b""
 ) -> int:
     """Write a file, whole or not at all; returns its bytes. Raises OSError."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
         with open(descriptor, "wb") as file:
@@ -170,6 +171,9 @@ def write_kv(
             file.truncate(header.place(len(blocks)))
             file.seek(0)
             file.write(header.pack(digests, secret))
+            if not secret:  # what is spilled does not outlive this process
+                file.flush()
+                os.fsync(file.fileno())
         partial.replace(path)
     finally:
         with suppress(OSError):

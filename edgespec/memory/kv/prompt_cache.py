@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from edgespec.errors import KvFileError, OptionError
 from edgespec.memory.kv.kv_file import KvFile, KvHeader, Outline, write_kv
-from edgespec.system.user_data import user_folder
+from edgespec.system.user_data import make_private, user_folder
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -80,7 +80,7 @@ def save(prefix: Prefix, blocks: Sequence[NDArray[np.uint8]]) -> int:
         told |= {"firsts": prefix.outline.firsts, "states": prefix.outline.states}
     noted = replace(prefix.header, note=json.dumps(told))
     try:
-        folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(folder())
         return write_kv(_path(prefix.name), noted, blocks)
     except OSError as error:
         raise KvFileError(
@@ -164,7 +164,7 @@ def _prefix(name: str, kept: KvFile) -> Prefix:
     try:
         told = json.loads(kept.header.note)
         text, raw, model = told["text"], told["raw"], told["model"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         text = raw = model = None
     if not isinstance(text, str) or not isinstance(raw, bool) or not isinstance(model, str):
         raise KvFileError(f"{_path(name)} holds no prefix; save it again")

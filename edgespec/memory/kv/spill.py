@@ -22,6 +22,7 @@ from edgespec.errors import KvFileError
 from edgespec.memory.kv.kv_file import KvFile, KvHeader, write_kv
 from edgespec.system.disk_cache import cache_folder
 from edgespec.system.size import MIB, format_size
+from edgespec.system.user_data import make_private
 
 RESERVE_BYTES = 256 * MIB
 """What a spilled text leaves free of the disk, for everyone else."""
@@ -38,7 +39,7 @@ class SpillFolder:
 
     def write(self, header: KvHeader, blocks: Sequence[NDArray[np.uint8]]) -> Path:
         """A new file with these blocks; raises OSError, also when little of the disk is free."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self._folder)
         free = shutil.disk_usage(self._folder).free
         if free < header.place(len(blocks)) + RESERVE_BYTES:
             raise OSError(f"{self._folder} has {format_size(free)} free")

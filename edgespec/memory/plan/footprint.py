@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from edgespec.memory.plan import calibration
 from edgespec.memory.plan.calibration import Runtime
+from edgespec.memory.plan.head_sizes import HEAD_ITEM, KEPT_STATES
 from edgespec.memory.plan.kv_sizes import KV_BLOCK, kept_positions, kv_bytes
 from edgespec.memory.plan.native_sizes import (
     activation_bytes,
@@ -49,6 +50,8 @@ def native_footprint(
     draft_model_bytes: int = 0,
     draft_loading_bytes: int = 0,
     adapter: tuple[TensorInfo, ...] = (),
+    head_bytes: int = 0,
+    waiting_bytes: int = 0,
 ) -> Footprint:
     """Itemise the peak of a native session, in bytes.
 
@@ -68,11 +71,12 @@ def native_footprint(
     nodes = f"{max_nodes} node{'' if max_nodes == 1 else 's'}"
     times = "" if sequences == 1 else f"{sequences} x "
     choosing = calibration.SAMPLING_BYTES_PER_TOKEN + 8 * (sequences - 1)  # a heap each
+    kernels = _kernels_bytes(runtime, drafters, spec, head_bytes > 0)
     has_windows = any(kept_positions(own, context, rows) < context for own in spec.attentions)
     steady = [
         FootprintItem("interpreter", runtime.interpreter_bytes(), "resident now, measured"),
         FootprintItem("libraries", runtime.libraries_bytes(), "NumPy, Numba and LLVM, measured"),
-        FootprintItem("compiled kernels", _kernels_bytes(runtime, drafters, spec), "measured"),
+        FootprintItem("compiled kernels", kernels, "measured"),
         FootprintItem("tokenizer", tokenizer_bytes(spec.vocab_size), f"{spec.vocab_size} tokens"),
         FootprintItem("weights", weights_bytes(tensors, spec), "repacked", exact=True),
     ]
@@ -112,6 +116,11 @@ def native_footprint(
         running.append(
             FootprintItem("draft model", draft_model_bytes, "weights, KV cache, scratch")
         )
+    if head_bytes:
+        note = "weights, KV cache, scratch, hidden states"
+        running.append(FootprintItem(HEAD_ITEM, head_bytes, note, exact=True))
+        note = f"{times}{KEPT_STATES} positions that the head has not read"
+        running.append(FootprintItem("waiting states", waiting_bytes, note))
     if adapter:
         size, exits = adapter_bytes(adapter), f"{len(adapter)} exit{'s' if adapter[1:] else ''}"
         running.append(FootprintItem(ADAPTER_ITEM, size, exits, exact=True))
@@ -143,10 +152,14 @@ def tokenizer_bytes(vocab_size: int) -> int:
     return calibration.TOKENIZER_BYTES + vocab_size * calibration.TOKENIZER_BYTES_PER_TOKEN
 
 
-def _kernels_bytes(runtime: Runtime, drafters: Mapping[str, int], spec: ModelSpec) -> int:
-    """Kernels of a session, of each drafter beyond the two built in, of experts and of states."""
+def _kernels_bytes(
+    runtime: Runtime, drafters: Mapping[str, int], spec: ModelSpec, has_head: bool
+) -> int:
+    """Kernels of a session, of each drafter beyond the two built in, of experts, of states and of
+    a draft head.
+    """
     more = max(0, sum(name.startswith("drafter ") for name in drafters) - 2)
-    parts = [has_states(spec), any(isinstance(layer.ffn, Moe) for layer in spec.layers)]
+    parts = [has_head, has_states(spec), any(isinstance(layer.ffn, Moe) for layer in spec.layers)]
     own = 0 if runtime.kernels == "ready" else sum(parts) * calibration.PART_KERNELS_BYTES
     return runtime.kernels_bytes() + own + more * calibration.DRAFTER_KERNELS_BYTES
 

@@ -143,8 +143,10 @@ def _with_turned_bytes(tensor: TensorInfo, own: LatentAttention) -> int:
 def multiplied_tensors(spec: ModelSpec) -> set[str]:
     """Tensors that are matrices to multiply by, or to look up in."""
     layers = {matrix.tensor for layer in spec.layers for matrix in layer.matrices}
-    extra = spec.per_layer_embedding
+    extra, joined = spec.per_layer_embedding, spec.head_input
     more = {extra.table.tensor, extra.projection.tensor} if extra else set()
+    if joined is not None:
+        more |= {part.tensor for part in (joined.fusion, joined.projection) if part}
     if spec.streams is not None:
         more |= {spec.streams.projection.tensor, spec.streams.unembedding.tensor}
     return layers | more | {spec.embedding, spec.head}
@@ -170,6 +172,22 @@ def dense_dim(spec: ModelSpec) -> int:
     parts = (layer.ffn for layer in spec.layers)
     dense = (part.beside if isinstance(part, Moe) else part for part in parts)
     return max((part.width for part in dense if part), default=0)
+
+
+def normed_width(spec: ModelSpec) -> int:
+    """Width of what the parts of a layer read; of a draft head a token's and a state's."""
+    return spec.dim if spec.head_input is None else 2 * spec.dim
+
+
+def attended_width(spec: ModelSpec) -> int:
+    """Width of what attention and states come to; of a draft head also of what it fuses, in whole
+    blocks.
+    """
+    heads = max((each.heads * each.head_dim for each in spec.attentions), default=0)
+    width = max(heads, state_layout(spec).values)
+    if spec.head_input is None or spec.head_input.fusion is None:
+        return width
+    return round_up(max(width, spec.head_input.fusion.columns), BLOCK)
 
 
 def gated_dim(spec: ModelSpec) -> int:
@@ -202,12 +220,12 @@ def logits_bytes(spec: ModelSpec, max_nodes: int) -> int:
     """Rows of f32 logits and of their maxima: (max_nodes to a tile size) x (vocabulary to 16) x
     (4 + 4 / 16) bytes.
     """
-    rows = _padded_rows(max_nodes)
+    rows = padded_rows(max_nodes)
     tiles = -(-spec.vocab_size // TILE_ROWS)
     return rows * tiles * (TILE_ROWS + 1) * 4
 
 
-def _padded_rows(num_nodes: int) -> int:
+def padded_rows(num_nodes: int) -> int:
     """Nodes to a tile size, or to whole tiles of the largest."""
     fitting = (size for size in TILE_SIZES if size >= num_nodes)
     return next(fitting, round_up(num_nodes, TILE_SIZES[-1]))
@@ -218,7 +236,7 @@ def activation_bytes(spec: ModelSpec, rows: int, kv_type: str = "f16", sequences
 
     Rows, the most of max_nodes and prefill_chunk, are rounded up to a tile size.
     """
-    padded = _padded_rows(rows)
+    padded = padded_rows(rows)
     return padded * _row_bytes(spec) + _query_bytes(spec, padded, kv_type, sequences)
 
 
@@ -243,11 +261,11 @@ def scratch_bytes(
     """
     rows = max(max_nodes, prefill_chunk)
     kept = _attention_bytes(spec, context_length, max_nodes, threads, sequences)
-    kept += _experts_bytes(spec, _padded_rows(rows), threads)
+    kept += _experts_bytes(spec, padded_rows(rows), threads)
     shapes = max(1, len(kv_shapes(spec)))
     tables = 20 * (rows + 1) + 4 * max_nodes**2 + 40 * (sequences + 1) * shapes + 4 * rows
     early = 4 * max_nodes * spec.dim
-    padded = _padded_rows(rows)
+    padded = padded_rows(rows)
     kept += recurrent_scratch_bytes(spec, padded, max_nodes, threads, sequences)
     return kept + tables + early + 10 * max_nodes + _WHOLE_PASS_BYTES
 
@@ -330,7 +348,7 @@ def _row_bytes(spec: ModelSpec) -> int:
         count = spec.streams.count
         floats += (2 * count - 1) * spec.dim + modes_width(count)
     floats += sum(shape.rope.dim // 2 * 2 for shape in kv_shapes(spec) if shape.rope)
-    fed = (spec.dim, max(q_dim, state_layout(spec).values), gated_dim(spec))
+    fed = (normed_width(spec), attended_width(spec), gated_dim(spec))
     inputs = sum(map(_input_bytes, fed))
     return 4 * floats + inputs
 

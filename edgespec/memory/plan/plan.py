@@ -37,6 +37,10 @@ class Footprint:
         """The items a backend can be held to, by name, as `Target.allocated_bytes` has them."""
         return {item.name: item.size_bytes for item in self.items if item.exact}
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(item.name for item in self.items)
+
     def __iter__(self) -> Iterator[FootprintItem]:
         return iter(self.items)
 

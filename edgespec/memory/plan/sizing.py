@@ -19,6 +19,7 @@ from edgespec.memory.plan.external_engine import (
     loading_bytes,
 )
 from edgespec.memory.plan.footprint import native_footprint
+from edgespec.memory.plan.head_sizes import DraftHeadSizes
 from edgespec.memory.plan.kv_sizes import kv_bytes
 from edgespec.memory.plan.native_sizes import (
     activation_bytes,
@@ -37,7 +38,8 @@ DRAFT_NODES, DRAFT_CHUNK = 8, 32
 """Nodes of a pass of a draft model, and prompt tokens it takes at a time."""
 MODEL_DRAFTER_BYTES = 64 * KIB
 """More than a drafter holds that asks a model; the model's bytes are items of their own."""
-MODEL_DRAFTERS = ("early-exit", "draft-model")
+EARLY_EXIT, DRAFT_MODEL, MTP = "early-exit", "draft-model", "mtp"
+MODEL_DRAFTERS = (EARLY_EXIT, DRAFT_MODEL, MTP)
 """Names of drafters that are no stores of text."""
 MARKET_BYTES = 128 * KIB
 """More than the draft market's own arrays hold, for trees of the usual sizes."""
@@ -132,6 +134,7 @@ class Sizing:
     """Matrices of early exits."""
     ask: Ask | None = None
     """Says what an external engine would hold; None for our own backends."""
+    draft_head: DraftHeadSizes | None = None
 
     def footprint(self, settings: Settings) -> Footprint:
         """The itemised peak of a session with these settings."""
@@ -151,6 +154,9 @@ class Sizing:
                 draft_loading_bytes=draft_loading_bytes,
             )
         reference = self.backend == "reference"  # the same parts, with every weight as f32
+        head = self.draft_head if settings.drafter_bytes else None
+        if head and reference:
+            head = replace(head, tensors=tuple(map(_as_f32, head.tensors)))
         return native_footprint(
             self.spec,
             map(_as_f32, self.tensors) if reference else self.tensors,
@@ -161,6 +167,8 @@ class Sizing:
             draft_model_bytes=draft_bytes,
             draft_loading_bytes=draft_loading_bytes,
             adapter=self.adapter,
+            head_bytes=head.size_bytes(settings) if head else 0,
+            waiting_bytes=head.waiting_bytes(settings) if head else 0,
         )
 
     def kv_type(self, settings: Settings) -> str:

@@ -53,6 +53,20 @@ def check_tensors(path: Path, spec: ModelSpec, tensors: Mapping[str, TensorInfo]
     _check_types(path, used, matrices.keys())
 
 
+def check_head(path: Path, head: ModelSpec, tensors: Mapping[str, TensorInfo]) -> None:
+    """Raise ModelFileError where a tensor of a draft head is missing or has another shape,
+    UnsupportedModelError for its type. Other tensors are other parts'.
+    """
+    _check_parts(path, head)
+    matrices, vectors = named(head)
+    for name, parts in matrices.items():
+        _check_matrix(path, name, parts, tensors)
+    for name, shape in vectors.items():
+        _check_shape(path, name, shape, tensors)
+    used = {name: tensors[name] for name in (*matrices, *vectors)}
+    _check_types(path, used, matrices.keys())
+
+
 def _check_parts(path: Path, spec: ModelSpec) -> None:
     """What parts say of each other must be possible."""
     for number, layer in enumerate(spec.layers):
@@ -80,12 +94,12 @@ def _check_parts(path: Path, spec: ModelSpec) -> None:
 
 def named(spec: ModelSpec) -> tuple[dict[str, list[Matrix]], Shapes]:
     """The matrices of a model by the tensor they are part of, and the shapes of its vectors."""
-    size = (spec.vocab_size, spec.dim)
     matrices: dict[str, list[Matrix]] = defaultdict(list)
     vectors: Shapes = {spec.last_norm: (spec.dim,)}
-    for name in {spec.embedding, spec.head}:
-        matrices[name].append(Matrix(name, *size))
-    for part in _parts((spec.layers, spec.per_layer_embedding, spec.streams)):
+    for name, rows in {(spec.embedding, spec.num_readable), (spec.head, spec.vocab_size)}:
+        if name:  # else it is the model's that a head drafts for
+            matrices[name].append(Matrix(name, rows, spec.dim))
+    for part in _parts((spec.layers, spec.per_layer_embedding, spec.streams, spec.head_input)):
         if isinstance(part, Matrix):
             if part not in matrices[part.tensor]:  # layers may share one
                 matrices[part.tensor].append(part)

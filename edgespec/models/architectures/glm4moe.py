@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+from edgespec.models.architectures.mtp import with_next_token_head
 from edgespec.models.architectures.reader import Reader
 from edgespec.models.layers import Attention, Ffn, LayerSpec, Rope
 from edgespec.models.spec import ModelSpec
 
 
 def describe(read: Reader) -> ModelSpec:
-    """Blocks that predict the token after next are named, and not used here."""
+    """A block that predicts the token after next is one more layer, and drafts."""
     rope = read.rope("halves")
     read.check_sections(rope, interleaved=False)
-    layers = [
-        LayerSpec(
+
+    def describe_layer(layer: int) -> LayerSpec:
+        return LayerSpec(
             _attention(read, layer, rope),
             _feed_forward(read, layer),
             mixer_norm=read.norm(f"blk.{layer}.attn_norm"),
             ffn_norm=read.norm(f"blk.{layer}.post_attention_norm"),
         )
-        for layer in range(read.num_layers)
-    ]
-    return read.model(layers)
+
+    model = read.model([describe_layer(layer) for layer in range(read.num_layers)])
+    return with_next_token_head(read, model, describe_layer)
 
 
 def _attention(read: Reader, layer: int, rope: Rope) -> Attention:

@@ -1,6 +1,6 @@
 """Qwen 3.5 and 3.6, dense and with experts: gated delta nets, and attention in every fourth layer.
 
-Blocks that predict the token after next (MTP) are named, and not used here.
+A block that predicts the token after next (MTP) is a layer with attention, and drafts.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from edgespec.models.architectures.mtp import with_next_token_head
 from edgespec.models.architectures.qwen import gated_mixture
 from edgespec.models.architectures.reader import Reader
 from edgespec.models.layers import Attention, GatedDeltaNet, LayerSpec, Rope
@@ -28,16 +29,17 @@ def describe_moe(read: Reader) -> ModelSpec:
 def _describe(read: Reader, experts: bool) -> ModelSpec:
     rope = read.rope("halves")
     read.check_sections(rope, interleaved=True)
-    layers = [
-        LayerSpec(
+
+    def describe_layer(layer: int, recurrent: bool = False) -> LayerSpec:
+        return LayerSpec(
             _delta_net(read, layer) if recurrent else _attention(read, layer, rope),
             gated_mixture(read, layer, renormalise=True) if experts else read.dense(layer),
             mixer_norm=read.norm(f"blk.{layer}.attn_norm"),
             ffn_norm=read.norm(f"blk.{layer}.post_attention_norm"),
         )
-        for layer, recurrent in enumerate(_recurrent(read))
-    ]
-    return read.model(layers)
+
+    model = read.model([describe_layer(*each) for each in enumerate(_recurrent(read))])
+    return with_next_token_head(read, model, describe_layer)
 
 
 def _recurrent(read: Reader) -> list[bool]:

@@ -59,13 +59,15 @@ class Reader:
         return self.keys.count(f"{self.architecture}.{key}", default, least=least)
 
     def counts(self, key: str, default: int | None = None, *, least: int = 1) -> list[int]:
-        """An integer for every layer; a file may state it once for all."""
+        """An integer for every layer, then for blocks beyond; a file may state it once for all."""
         value = self.keys.values.get(f"{self.architecture}.{key}")
+        blocks = self.num_layers + self.num_extra
         if not isinstance(value, np.ndarray):
-            return [self.count(key, default, least=least)] * self.num_layers
+            return [self.count(key, default, least=least)] * blocks
         if len(value) < self.num_layers or value.dtype.kind not in "iu" or value.min() < least:
             raise self.wrong(f"{key} should be a whole number from {least} for every layer")
-        return [int(each) for each in value[: self.num_layers]]
+        stated = [int(each) for each in value[:blocks]]
+        return stated + stated[-1:] * (blocks - len(stated))
 
     def number(self, key: str, default: float | None = None) -> float:
         """A finite, positive number of the architecture's own."""

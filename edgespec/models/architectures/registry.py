@@ -8,6 +8,7 @@ from pathlib import Path
 from edgespec.errors import ModelFileError, UnsupportedModelError
 from edgespec.models.architectures import (
     deepseek2,
+    eagle3,
     gemma,
     gemma3n,
     gemma4,
@@ -77,6 +78,11 @@ def _refuse_external(keys: Keys, arch: str) -> None:
         raise UnsupportedModelError(
             f"cannot run {path}: its attention is not causal (an embedding model); "
             "choose a text generation model"
+        )
+    if arch == eagle3.ARCHITECTURE:
+        raise UnsupportedModelError(
+            f"cannot run {path}: it is a draft head; give it with --draft-model beside the model "
+            "that it was trained for"
         )
     if arch not in ARCHITECTURES:
         raise UnsupportedModelError(

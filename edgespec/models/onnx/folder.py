@@ -25,7 +25,7 @@ from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 from edgespec.models.tokenizers.hugging_face import HfTokenizer, read_json, vocabulary_facts
 from edgespec.models.tokenizers.tokenizer import Tokenizer
 
-PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
+PAST = re.compile(r"past_key_values\.(\d{1,4})\.(key|value)")
 _QUANTISED: dict[str, Callable[[tuple[str, ...]], tuple[str, ...]]] = {
     "MatMulNBits": lambda names: names[1:4],
     "GatherBlockQuantized": lambda names: (*names[:1], *names[2:4]),
@@ -220,6 +220,10 @@ def _spec(path: Path, graph: Graph, facts: _Facts) -> ModelSpec:
     kv_heads = kv_heads or facts.count("num_key_value_heads", "num_attention_heads", default=0)
     head_dim = head_dim or facts.count("head_size", "head_dim", default=0)
     rows = vocab[0] if isinstance(vocab[0], int) else facts.count("vocab_size", default=0)
+    if not any(tensor.size_bytes for tensor in graph.constants.values()):
+        raise ModelFileError(f"cannot open {path}: its graph has no weights; download it again")
+    if not 0 < rows < 1 << 31:
+        rows = 0
     if not kv_heads or not head_dim or not rows:
         raise ModelFileError(
             f"cannot open {path}: neither its graph nor a config.json beside it tells the sizes of "

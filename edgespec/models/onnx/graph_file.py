@@ -6,10 +6,10 @@ and checked: external data is looked for only beside the file. Source: onnx.prot
 
 from __future__ import annotations
 
-import math
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from edgespec.errors import ModelFileError
@@ -23,6 +23,13 @@ BITS = {
 """Of an element, by ONNX's numbers of types."""
 FLOAT, INT64, BOOL, FLOAT16, BFLOAT16 = 1, 7, 9, 10, 16
 _MOST_DEPTH = 16
+_MOST_PARTS = 1 << 18
+"""Nodes, tensors, names and dimensions together: unfused graphs of large models have some 50,000.
+"""
+_MOST_DIMENSIONS = 32
+_MOST_BYTES = 1 << 50
+_MOST_TEXT = 1 << 20
+_MOST_DIGITS = 18
 _EXTERNAL = 1
 _REPEATED_DATA = (4, 5, 7, 10, 11)
 
@@ -68,6 +75,13 @@ class Graph:
     properties: dict[str, str] = field(default_factory=dict)
     external: list[Tensor] = field(default_factory=list)
     """Every tensor outside the file."""
+    _num_parts: int = 0
+
+    def count(self, parts: int = 1) -> None:
+        """So many parts more are read; raises WireError for more than a graph can have."""
+        self._num_parts += parts
+        if self._num_parts > _MOST_PARTS:
+            raise WireError(f"it has more than {_MOST_PARTS} parts")
 
 
 def read_graph(path: Path) -> Graph:
@@ -104,6 +118,10 @@ def _check_external(path: Path, tensor: Tensor) -> None:
             path, f"its weights would be read from outside its folder: {tensor.location}"
         )
     file = path.parent / tensor.location
+    # A hub's cache links the graph and its data into a folder of their own.
+    inside = path.parent.resolve(), path.resolve().parent
+    if not any(file.resolve().is_relative_to(folder) for folder in inside):
+        raise _damaged(path, f"{tensor.location} is a link that leads outside its folder")
     if not file.is_file():
         raise ModelFileError(
             f"cannot open {path}: its weights are in {tensor.location}, which is not beside it; "
@@ -113,7 +131,7 @@ def _check_external(path: Path, tensor: Tensor) -> None:
     if tensor.offset < 0 or tensor.offset + tensor.size_bytes > size:
         raise _damaged(
             path,
-            f"{tensor.name!r} ends at byte {tensor.offset + tensor.size_bytes} of "
+            f"{tensor.name[:80]!r} ends at byte {tensor.offset + tensor.size_bytes} of "
             f"{tensor.location}, which has {size}",
         )
 
@@ -124,6 +142,7 @@ def _model(message: Buffer) -> Graph:
         if number == 7:
             _graph(_bytes(value), graph, 0)
         elif number == 14:
+            graph.count(4)
             entry = dict(_texts(_bytes(value)))
             graph.properties[entry.get(1, "")] = entry.get(2, "")
         else:
@@ -137,6 +156,7 @@ def _graph(message: Buffer, graph: Graph, depth: int) -> None:
     for number, value in _known(message, (1, 5, 11, 12)):
         data = _bytes(value)
         if number == 1:
+            graph.count()
             node = _node(data, graph, depth)
             if depth == 0:
                 graph.nodes.append(node)
@@ -146,6 +166,7 @@ def _graph(message: Buffer, graph: Graph, depth: int) -> None:
                 graph.constants[tensor.name] = tensor
         elif depth == 0:
             port = _port(data)
+            graph.count(1 + len(port.shape))
             (graph.inputs if number == 11 else graph.outputs)[port.name] = port
 
 
@@ -159,6 +180,7 @@ def _node(message: Buffer, graph: Graph, depth: int) -> Node:
     settings: dict[str, int] = {}
     for number, value in _known(message, (1, 2, 4, 5)):
         data = _bytes(value)
+        graph.count()
         if number == 1:
             inputs.append(_text(data))
         elif number == 2:
@@ -185,10 +207,13 @@ def _attribute(message: Buffer, graph: Graph, depth: int) -> dict[str, int]:
 
 
 def _tensor(message: Buffer, graph: Graph) -> Tensor:
-    name, kind, dims, held, place, facts = "", 0, [], 0, 0, {}
+    name, kind, held, place = "", 0, 0, 0
+    dims: list[int] = []
+    facts: dict[str, str] = {}
+    graph.count(4)
     for number, value in _known(message, (1, 2, 8, 9, 13, 14, *_REPEATED_DATA)):
         if number == 1:
-            dims += _packed(value)
+            dims += _packed(value, _MOST_DIMENSIONS - len(dims))
         elif number == 2:
             kind = _whole(value)
         elif number == 8:
@@ -201,18 +226,27 @@ def _tensor(message: Buffer, graph: Graph) -> Tensor:
         elif not isinstance(value, int):
             held += len(value)
     if any(dim < 0 for dim in dims):
-        raise WireError(f"{name!r} has a negative dimension")
-    size = -(-math.prod(dims) * BITS.get(kind, 8) // 8)
+        raise WireError(f"{name[:80]!r} has a negative dimension")
+    size = 1
+    for dim in dims:
+        size *= dim
+        if size > _MOST_BYTES:
+            raise WireError(f"{name[:80]!r} is larger than any file")
+    size = -(-size * BITS.get(kind, 8) // 8)
     if place != _EXTERNAL:
         return Tensor(name, kind, tuple(dims), max(size, held))
-    try:
-        offset = int(facts.get("offset", "0") or "0")
-        length = int(facts.get("length", "0") or str(size))
-    except ValueError:
-        raise WireError(f"{name!r} lies at no number") from None
+    offset = _place(name, facts.get("offset", "0") or "0")
+    length = _place(name, facts.get("length", "0") or str(size))
     tensor = Tensor(name, kind, tuple(dims), max(size, length), facts.get("location", ""), offset)
     graph.external.append(tensor)
     return tensor
+
+
+def _place(name: str, digits: str) -> int:
+    """Where external data begins, or how long it is."""
+    if not digits.isdecimal() or not digits.isascii() or len(digits) > _MOST_DIGITS:
+        raise WireError(f"{name[:80]!r} lies at no number")
+    return int(digits)
 
 
 def _port(message: Buffer) -> Port:
@@ -226,7 +260,10 @@ def _port(message: Buffer) -> Port:
                 if part == 1:
                     kind = _whole(inner)
                 else:
-                    shape = [_dim(_bytes(dim)) for _, dim in _known(_bytes(inner), (1,))]
+                    dims = islice(_known(_bytes(inner), (1,)), _MOST_DIMENSIONS + 1)
+                    shape = [_dim(_bytes(dim)) for _, dim in dims]
+                    if len(shape) > _MOST_DIMENSIONS:
+                        raise WireError(f"more than {_MOST_DIMENSIONS} dimensions")
     return Port(name, kind, tuple(shape))
 
 
@@ -245,11 +282,12 @@ def _texts(message: Buffer) -> Iterator[tuple[int, str]]:
     return ((number, _text(_bytes(value))) for number, value in _known(message, (1, 2)))
 
 
-def _packed(value: Value) -> list[int]:
+def _packed(value: Value, most: int) -> list[int]:
     """Whole numbers, one or many in a field."""
-    if isinstance(value, int):
-        return [signed(value)]
-    return [signed(number) for number in varints(value)]
+    numbers = [value] if isinstance(value, int) else list(islice(varints(value), most + 1))
+    if len(numbers) > most:
+        raise WireError(f"more than {_MOST_DIMENSIONS} dimensions")
+    return [signed(number) for number in numbers]
 
 
 def _bytes(value: Value) -> memoryview:
@@ -265,4 +303,6 @@ def _whole(value: Value) -> int:
 
 
 def _text(data: Buffer) -> str:
+    if len(data) > _MOST_TEXT:
+        raise WireError(f"a name of {len(data)} bytes")
     return bytes(data).decode("utf-8")

@@ -18,7 +18,8 @@ from edgespec.models.tokenizers.tokenizer import Tokenizer
 from edgespec.models.tokenizers.vocabulary import TokenKind, Vocabulary
 
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
-_MOST_BYTES = 1 << 28
+_MOST_BYTES = 1 << 26
+_MOST_VALUES = 1 << 22
 
 
 class HfTokenizer(Tokenizer):
@@ -111,7 +112,10 @@ def read_json(path: Path) -> Mapping[str, Any]:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise ValueError(f"{path.stat().st_size} bytes are too many")
-        values = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if sum(map(text.count, ",[{")) > _MOST_VALUES:
+            raise ValueError(f"more than {_MOST_VALUES} values are too many")
+        values = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         raise _unusable(path, " ".join(str(error).split())) from None
     if not isinstance(values, dict):

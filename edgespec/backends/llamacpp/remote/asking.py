@@ -6,6 +6,7 @@ import socket
 from dataclasses import dataclass
 
 from edgespec.backends.llamacpp.remote.address import Address
+from edgespec.backends.llamacpp.remote.checking import check_reply
 from edgespec.backends.llamacpp.remote.protocol import (
     CAPABILITIES,
     HAS_PULSE,
@@ -36,9 +37,7 @@ def ask_worker(address: Address, limit_s: float = LIMIT_S) -> Offer:
     wire = connect(address, limit_s)
     try:
         hello(wire, address)
-        count = int.from_bytes(_reply(wire, Command.DEVICE_COUNT), "little")
-        if count < 1:
-            raise BackendError(f"the worker at {address} has no device; restart it")
+        _reply(wire, Command.DEVICE_COUNT)
         free, total = MEMORY_REPLY.unpack(_reply(wire, Command.GET_DEVICE_MEMORY, bytes(4)))
         return Offer(free, max(free, total))
     except TimeoutError:
@@ -90,4 +89,9 @@ def _reply(wire: Wire, command: Command, payload: bytes = b"") -> bytes:
     size, expected = SIZE.unpack(wire.read(SIZE.size))[0], reply_bytes(command, payload)
     if size != expected:
         raise ConnectionError(f"{size} bytes instead of {expected}")
-    return wire.read(expected)
+    reply = wire.read(expected)
+    try:
+        check_reply(command, payload, reply)
+    except ValueError as error:
+        raise ConnectionError(str(error)) from None
+    return reply

@@ -17,12 +17,11 @@ from typing import Any, NoReturn
 from edgespec.backends.llamacpp.remote.protocol import (
     ALLOC_REPLY,
     ALLOC_REQUEST,
+    CAPABILITIES,
     GET_REQUEST,
     HAS_PULSE,
     HEAD,
     HELLO_REPLY,
-    LARGEST_GRAPH,
-    LARGEST_REQUEST,
     MAJOR,
     MEMORY_REPLY,
     PULSE,
@@ -31,6 +30,7 @@ from edgespec.backends.llamacpp.remote.protocol import (
     SILENT,
     SIZE,
     Command,
+    check_request,
     reply_bytes,
     request,
     stand_in,
@@ -50,6 +50,12 @@ _LEAVE_S = 0.5
 """How long a client that has hung up may take to be gone."""
 _SAMPLE_S = 0.05
 _GREETING_S = 5.0
+_IDLE_S = 10.0
+"""How long a client that holds nothing may keep another waiting."""
+_REQUEST_S, _SLOWEST_BYTES_PER_S = 30.0, 1 << 16
+"""What a request may take to arrive, and how much longer by its size."""
+MOST_CLIENTS = 64
+"""Connections at a time, beside the one that is served: each has a thread."""
 _HALTED_S = 1.0
 """A server that was stopped so long, while the door was not, does not go on by itself."""
 Say = Callable[[str], None]
@@ -88,6 +94,11 @@ class Front:
         self._computed_at = time.monotonic()
         """When the server was last seen to compute."""
         self._turn = threading.Lock()
+        self._heard_at = 0.0
+        """When the client that has its turn last asked for something."""
+        self._lock = threading.Lock()
+        self._open: list[Wire] = []
+        """Connections, the oldest first."""
         self._served: Wire | None = None
         threading.Thread(target=self._watch, name="edgespec-watch", daemon=True).start()
 
@@ -95,10 +106,37 @@ class Front:
         """Serve clients until the process ends."""
         try:
             while True:
-                connection, _ = self._listener.accept()
-                threading.Thread(target=self._client, args=(connection,), daemon=True).start()
+                try:
+                    connection, _ = self._listener.accept()
+                    self._receive(connection)
+                except (OSError, RuntimeError):  # no more files or threads: some end soon
+                    if self._listener.fileno() < 0:
+                        return
+                    time.sleep(_SAMPLE_S)
         finally:
             self._server.stop()
+
+    def _receive(self, connection: socket.socket) -> None:
+        """Have a thread talk to a client; with too many of them, the oldest that waits must go."""
+        with self._lock:
+            waiting = [wire for wire in self._open if wire is not self._served]
+            if len(waiting) >= MOST_CLIENTS:
+                waiting[0].interrupt()
+            if len(waiting) >= 2 * MOST_CLIENTS:  # they are not gone yet
+                connection.close()
+                return
+            client = Wire(connection, small=True)
+            self._open.append(client)
+        try:
+            threading.Thread(target=self._client, args=(client,), daemon=True).start()
+        except RuntimeError:
+            self._forget(client)
+            raise
+
+    def _forget(self, client: Wire) -> None:
+        client.close()
+        with self._lock:
+            self._open.remove(client)
 
     def _watch(self) -> None:
         """A server past the budget, or halted, is ended, and its client told by that."""
@@ -121,21 +159,29 @@ class Front:
                     f"{format_size(self._budget_bytes)}, so its client was dropped"
                 )
 
-    def _client(self, connection: socket.socket) -> None:
-        client = Wire(connection)
+    def _client(self, client: Wire) -> None:
         try:
-            client.watch_peer(_GREETING_S)
+            self._talk_to(client)
+        finally:
+            self._forget(client)
+
+    def _talk_to(self, client: Wire) -> None:
+        try:
+            client.watch_peer(None)
+            client.until(_GREETING_S)
             number, size = HEAD.unpack(client.read(HEAD.size))
             if number == PULSE:
                 self._answer_pulses(client)
+            if (number, size) != (Command.HELLO, len(CAPABILITIES)):
+                return
         except OSError:
-            client.close()
             return
         if not self._take_turn():  # another is at work
-            client.close()
             return
         server, self._served = None, client
+        self._heard_at = time.monotonic()
         try:
+            client.widen()
             if not self._server.runs():
                 self._say("the RPC server has ended; starting it again")
             self._server.start()
@@ -147,7 +193,6 @@ class Front:
         except BackendError as error:
             self._say(str(error))
         finally:
-            client.close()
             if server is not None:
                 server.close()
             if self.held:
@@ -166,15 +211,21 @@ class Front:
             before = self._served
             if before is not None and before.has_hung_up():
                 self._server.stop()
+            elif before is not None and self._is_idle():
+                before.interrupt()
             elif time.monotonic() >= end:
                 return False
         return True
+
+    def _is_idle(self) -> bool:
+        """Whether the client that has its turn holds nothing and asks for nothing."""
+        return not self.held and time.monotonic() - self._heard_at > _IDLE_S
 
     def _answer_pulses(self, client: Wire) -> NoReturn:
         """Say that this process is alive, and how the server is, whatever another client has it do;
         ends with an OSError.
         """
-        client.watch_peer(None)
+        client.until(None)
         while True:
             idle_s = min(int(time.monotonic() - self._computed_at), 1 << 31)
             client.send(PULSE_REPLY.pack(PULSE_REPLY.size - SIZE.size, idle_s))
@@ -193,20 +244,21 @@ class Front:
         }
         while True:
             command = Command(number)
+            check_request(command, size)
+            client.until(_REQUEST_S + size / _SLOWEST_BYTES_PER_S)
             if command is Command.SET_TENSOR:
                 self._set(client, server, size)
             elif command is Command.GRAPH_COMPUTE:
-                if size > LARGEST_GRAPH:
-                    raise ValueError("a graph of this size is none")
                 server.send(HEAD.pack(command, size))
                 for chunk in client.chunks(size):
                     server.send(chunk)
-            elif size > LARGEST_REQUEST:
-                raise ValueError("a request of this size is none")
             else:
                 payload = client.read(size)
+                client.until(None)  # the reply may take what it takes
                 special.get(command, self._plain)(client, server, command, payload)
+            client.until(None)  # a conversation may rest for hours
             number, size = HEAD.unpack(client.read(HEAD.size))
+            self._heard_at = time.monotonic()
 
     def _plain(self, client: Wire, server: Wire, command: Command, payload: bytes) -> None:
         server.send(request(command, payload))
@@ -232,7 +284,6 @@ class Front:
             )
         answer = HELLO_REPLY.pack(*told[:3], HAS_PULSE, bytes(len(payload)))
         client.send(SIZE.pack(len(answer)) + answer)
-        client.watch_peer(None)  # a conversation may rest for hours
 
     def _allocate(self, client: Wire, server: Wire, command: Command, payload: bytes) -> None:
         _, size = ALLOC_REQUEST.unpack(payload)

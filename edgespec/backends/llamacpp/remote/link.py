@@ -17,12 +17,14 @@ from typing import Self
 
 from edgespec.backends.llamacpp.remote.address import Address
 from edgespec.backends.llamacpp.remote.asking import LIMIT_S, ask_worker, connect, hello
+from edgespec.backends.llamacpp.remote.checking import check_reply
 from edgespec.backends.llamacpp.remote.protocol import (
     HEAD,
     LARGEST_REQUEST,
     SILENT,
     SIZE,
     Command,
+    check_request,
     reply_bytes,
     stand_in,
 )
@@ -84,6 +86,7 @@ class Link:
             while True:
                 number, size = HEAD.unpack(client.read(HEAD.size))
                 command = Command(number)
+                check_request(command, size)
                 if command is Command.HELLO:
                     client.read(size)
                     worker = self._greet(pulse)
@@ -135,10 +138,11 @@ class Link:
             return
         left = reply_bytes(command, payload)
         count = SIZE.pack(left)
-        for chunk in self._reply(worker, left):
+        part: bytes | memoryview
+        for part in self._reply(worker, command, payload, left):
             pulse.moved()
-            client.send(count + bytes(chunk) if count else chunk)
-            count, left = b"", left - len(chunk)
+            client.send(count + bytes(part) if count else part)
+            count, left = b"", left - len(part)
         if count:  # nothing came: the worker failed, or had nothing to say
             client.send(count + stand_in(command))
             left -= len(stand_in(command))
@@ -154,7 +158,9 @@ class Link:
             except OSError as error:
                 self._fail(error)
 
-    def _reply(self, worker: Wire | None, expected: int) -> Iterator[memoryview]:
+    def _reply(
+        self, worker: Wire | None, command: Command, payload: bytes, expected: int
+    ) -> Iterator[bytes | memoryview]:
         """What comes of a reply; it ends early when the worker fails."""
         if worker is None or self.failure:
             return
@@ -162,13 +168,20 @@ class Link:
             size = SIZE.unpack(worker.read(SIZE.size))[0]
             if size != expected:
                 raise ConnectionError(f"{size} bytes instead of {expected}")
-            yield from worker.chunks(expected)
-        except OSError as error:
+            if command is Command.GET_TENSOR:
+                yield from worker.chunks(expected)
+                return
+            reply = worker.read(expected)
+            check_reply(command, payload, reply)
+            yield reply
+        except (OSError, ValueError) as error:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, BackendError):
             self.failure = self.failure or str(error)
+        elif isinstance(error, ValueError):
+            self._lose(f"talks nonsense ({error})")
         elif isinstance(error, TimeoutError):
             self._lose(f"said nothing for {SILENCE_S:g} s")
         else:

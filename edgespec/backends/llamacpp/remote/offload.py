@@ -81,7 +81,8 @@ class Devices:
 def layer_cache_bytes(lines: Iterable[str]) -> int:
     """Keys and values of one layer at most; 0 where the library does not tell."""
     found = [match for line in lines if (match := _CACHE.search(line))]
-    return max((-(-round(float(one[1]) * _MIB) // int(one[2])) for one in found), default=0)
+    parts = [(round(float(one[1]) * _MIB), int(one[2])) for one in found]
+    return max((-(-size // layers) for size, layers in parts if layers), default=0)
 
 
 def device_cache_bytes(lines: Iterable[str]) -> dict[str, int]:

@@ -92,6 +92,39 @@ _NO_ANSWER = {
 """Replies in the place of a worker that is gone, which llama.cpp takes without complaint."""
 
 
+_DEVICE, _PLACE, _SOURCES = 4, 8, 10
+_REQUEST_BYTES = {
+    Command.ALLOC_BUFFER: ALLOC_REQUEST.size,
+    Command.GET_ALIGNMENT: _DEVICE,
+    Command.GET_MAX_SIZE: _DEVICE,
+    Command.BUFFER_GET_BASE: _PLACE,
+    Command.FREE_BUFFER: _PLACE,
+    Command.BUFFER_CLEAR: _PLACE + 1,
+    Command.SET_TENSOR_HASH: TENSOR_BYTES + 16,
+    Command.GET_TENSOR: GET_REQUEST.size,
+    Command.COPY_TENSOR: 2 * TENSOR_BYTES,
+    Command.GET_DEVICE_MEMORY: _DEVICE,
+    Command.INIT_TENSOR: TENSOR_BYTES,
+    Command.GET_ALLOC_SIZE: _DEVICE + (1 + _SOURCES) * TENSOR_BYTES,
+    Command.HELLO: len(CAPABILITIES),
+    Command.DEVICE_COUNT: 0,
+    Command.GRAPH_RECOMPUTE: _DEVICE,
+    Command.MEMSET_TENSOR: TENSOR_BYTES + 17,
+}
+
+
+def check_request(command: Command, size: int) -> None:
+    """Raise ValueError for a payload of a length that this command never has."""
+    if command is Command.SET_TENSOR:
+        known = size >= SET_HEAD.size
+    elif command is Command.GRAPH_COMPUTE:
+        known = size <= LARGEST_GRAPH
+    else:
+        known = size == _REQUEST_BYTES[command]
+    if not known:
+        raise ValueError(f"{command.name} with {size} bytes")
+
+
 def reply_bytes(command: Command, payload: bytes) -> int:
     """Bytes of the payload of a reply; the request says how much of a tensor it reads."""
     if command is Command.GET_TENSOR:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import select
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 _CHUNK_BYTES = 1 << 18
+_SMALL_BYTES = 1 << 9
 _KEEPALIVE = (("TCP_KEEPIDLE", 1), ("TCP_KEEPALIVE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 3))
 """Seconds of silence, seconds between questions and how many go unanswered: the system asks the
 other machine, whatever the program there is busy with. macOS has its own name for the first.
@@ -22,11 +24,25 @@ class Wire:
     the socket does.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, *, small: bool = False) -> None:
+        """A `small` one is for greetings, and can be widened."""
         self._socket = connection
-        self._buffer = memoryview(bytearray(_CHUNK_BYTES))
+        self._buffer = memoryview(bytearray(_SMALL_BYTES if small else _CHUNK_BYTES))
         self._start = self._end = 0
+        self._deadline: float | None = None
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def widen(self) -> None:
+        """Take a buffer for work; what was read ahead stays."""
+        rest = self._buffer[self._start : self._end]
+        wide = memoryview(bytearray(_CHUNK_BYTES))
+        wide[: len(rest)] = rest
+        self._buffer, self._start, self._end = wide, 0, len(rest)
+
+    def until(self, seconds: float | None) -> None:
+        """Have all that is read from now on be there within so long, however it trickles in."""
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+        self._socket.settimeout(seconds)
 
     def watch_peer(self, silence_s: float | None) -> None:
         """Notice within 5 s that the other machine is gone, if nothing is on the way to it, and
@@ -51,6 +67,11 @@ class Wire:
         """Exactly so many bytes as they come; each chunk is good until the next."""
         while count:
             if self._start == self._end:
+                if self._deadline is not None:
+                    left_s = self._deadline - time.monotonic()
+                    if left_s <= 0:
+                        raise TimeoutError("it takes too long")
+                    self._socket.settimeout(left_s)
                 self._start, self._end = 0, self._socket.recv_into(self._buffer)
                 if not self._end:
                     raise ConnectionError("the connection was closed")

@@ -20,7 +20,13 @@ import llvmlite.binding as llvm
 
 from edgespec.backends.native.kernels.codegen.emit import Function
 from edgespec.backends.native.kernels.codegen.host import known_features
-from edgespec.system.disk_cache import cache_folder, code_key, load_checked, store_checked
+from edgespec.system.disk_cache import (
+    cache_folder,
+    code_key,
+    is_object_code,
+    load_checked,
+    store_checked,
+)
 from edgespec.system.numba_compiler import CACHING
 
 _LOADED, _LINKED = "jitdefault", "small"
@@ -132,12 +138,19 @@ def compile_named(
 
 def _address(path: Path, text: Callable[[], str], name: str, processor: Processor) -> int:
     code = load_checked(path) if CACHING else None
-    if code is None:
-        code = object_code(text(), processor)
-        if CACHING:
-            store_checked(path, code)
+    if code is not None and (address := _loaded(code, name)):
+        return address
+    code = object_code(text(), processor)
+    if CACHING:
+        store_checked(path, code)
+    return _loaded(code, name)
+
+
+def _loaded(code: bytes, name: str) -> int:
+    """Where a function of an object file is, 0 when the file has none of this name."""
+    if not is_object_code(code):
+        return 0
     engine = _engine()
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    address: int = engine.get_function_address(name)
-    return address
+    return int(engine.get_function_address(name))

@@ -1,0 +1,1 @@
+"""An interpreter of the language of chat templates that meters every step."""

@@ -1,0 +1,321 @@
+"""Coverage-guided fuzzing of everything that reads bytes from outside.
+
+    python -m lab.fuzz TARGET [--minutes 5] [--out build/fuzz]
+    python -m lab.fuzz all [--minutes 60]
+
+One target at a time, in a process of its own: Atheris ends it with the first crash. The bytes that
+did it are kept in OUT/TARGET, and so are inputs that found new paths, which the next run starts
+from; small seeds of each kind are made here. Anything but an error on purpose is a crash; so are
+more than 10 seconds and more than 1 GiB. The last line of a target tells executions and coverage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import edgespec.errors
+
+TARGETS = (
+    "gguf", "onnx", "template", "tokenizer_json", "prefix", "curve", "lines", "transcript", "rpc",
+    "code",
+)  # fmt: skip
+MAX_BYTES = 1 << 14
+LIMIT_S, LIMIT_MB = 10, 1024
+_WORDS = (0, 1, 2, 3, 7, 8, 32, 255, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**64 - 1)
+_DONE = re.compile(r"#(\d+)\s+DONE\s+(?:cov: (\d+) ft: (\d+) )?corp: (\d+)")
+Reader = Callable[[bytes], None]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("target", choices=[*TARGETS, "all"])
+    parser.add_argument("--minutes", type=float, default=5.0, help="of all targets together")
+    parser.add_argument("--out", type=Path, default=Path("build/fuzz"))
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    names = TARGETS if arguments.target == "all" else (arguments.target,)
+    seconds = round(60 * arguments.minutes / len(names))
+    if arguments.inside:
+        _fuzz(names[0], arguments.out, seconds)
+        return
+    crashed = [name for name in names if not _watched(name, arguments.out, seconds)]
+    if crashed:
+        sys.exit(f"crashes: {', '.join(crashed)}; the inputs are in {arguments.out}")
+
+
+def _watched(name: str, out: Path, seconds: int) -> bool:
+    """Fuzz one target in a process; print what came of it, and return whether all was well."""
+    corpus = out / name / "corpus"
+    corpus.mkdir(parents=True, exist_ok=True)
+    for place, seed in enumerate(_SEEDS[name]()):
+        (corpus / f"seed-{place}").write_bytes(seed)
+    command = [sys.executable, "-m", "lab.fuzz", name, "--inside", "--out", str(out)]
+    found = subprocess.run(
+        [*command, "--minutes", str(seconds / 60)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    done = _DONE.findall(found.stderr)
+    if done:
+        runs, covered, features, corpus = done[-1]
+        print(f"{name}: {runs} executions, {covered} edges, {features} features, {corpus} inputs")
+        return True
+    print(f"{name}: ended with {found.returncode}\n{found.stderr[-2000:]}")
+    return False
+
+
+def _fuzz(name: str, out: Path, seconds: int) -> None:
+    import atheris  # type: ignore[import-untyped]
+
+    folder = out / name
+
+    def read(data: bytes) -> None:
+        try:
+            reader(data)
+        except edgespec.errors.EdgeSpecError as error:
+            assert len(str(error)) < 2000
+
+    with atheris.instrument_imports(include=["edgespec"]):
+        reader = _READERS[name]()
+        for path in (folder / "corpus").glob("seed-*"):  # so that all that is read with is imported
+            read(path.read_bytes())
+
+    def mutate(data: bytes, most: int, seed: int) -> bytes:
+        drawn = random.Random(seed)
+        if len(data) > 8 and drawn.random() < 0.5:
+            return _words_changed(data, drawn)[:most]
+        changed: bytes = atheris.Mutate(data, most)
+        return changed
+
+    options = [
+        f"-max_total_time={seconds}", f"-max_len={MAX_BYTES}", f"-timeout={LIMIT_S}",
+        f"-rss_limit_mb={LIMIT_MB}", f"-artifact_prefix={folder}/", "-print_final_stats=1",
+        str(folder / "corpus"),
+    ]  # fmt: skip
+    atheris.Setup([sys.argv[0], *options], read, custom_mutator=mutate)
+    atheris.Fuzz()
+
+
+def _words_changed(data: bytes, drawn: random.Random) -> bytes:
+    """Numbers that lie where a length, count or offset may be, and parts that come twice."""
+    out = bytearray(data)
+    for _ in range(drawn.randint(1, 3)):
+        place = drawn.randrange(len(out) - 7)
+        word, form = drawn.choice(_WORDS), drawn.choice("BHIQ")
+        size = struct.calcsize(form)
+        out[place : place + size] = struct.pack("<Q", word)[:size]
+    if drawn.random() < 0.2:
+        start = drawn.randrange(len(out))
+        out[start:start] = out[start : start + drawn.randint(1, 64)]
+    return bytes(out)
+
+
+def _file_reader(name: str, use: Callable[[Path], None]) -> Reader:
+    folder = Path(tempfile.mkdtemp(prefix="edgespec-fuzz-"))
+    path = folder / name
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        use(path)
+
+    return read
+
+
+def _gguf() -> Reader:
+    from edgespec.models.open_model import open_model
+
+    def use(path: Path) -> None:
+        with open_model(path, any_engine=True) as model:
+            model.tokenizer.decode(model.tokenizer.encode("The cat.\n<s> 1", parse_special=True))
+            if model.chat_template:
+                model.chat_template.render([{"role": "user", "content": "Hi"}])
+
+    return _file_reader("fuzz.gguf", use)
+
+
+def _onnx() -> Reader:
+    from edgespec.models.onnx.graph_file import read_graph
+
+    return _file_reader("fuzz.onnx", lambda path: void(read_graph(path)))
+
+
+def _template() -> Reader:
+    from edgespec.models.jinja import meter
+    from edgespec.models.template import ChatTemplate
+
+    # Limits hold at any size; small ones let more templates be tried.
+    meter.MAX_STEPS, meter.STEPS_PER_ITEM, meter.MAX_BYTES = 5_000, 0, 1 << 20
+    turns: list[dict[str, Any]] = [
+        {"role": "user", "content": "Hi", "tool_calls": [{"id": 1}]},
+        {"role": "assistant"},
+    ]
+
+    def read(data: bytes) -> None:
+        ChatTemplate(data.decode("utf-8", "replace")).render(turns, tools=[{"name": "f"}])
+
+    return read
+
+
+def _tokenizer_json() -> Reader:
+    from edgespec.models.tokenizers.hugging_face import vocabulary_facts
+
+    return _file_reader("tokenizer.json", lambda path: void(vocabulary_facts(path, 64)))
+
+
+def _prefix() -> Reader:
+    from edgespec.memory.kv.kv_file import KvFile
+
+    def use(path: Path) -> None:
+        with path.open("rb") as file:
+            KvFile.open(path, file)
+
+    return _file_reader("fuzz.keys", use)
+
+
+def _curve() -> Reader:
+    from edgespec.control import curve_cache
+
+    return _file_reader("curve.json", lambda path: void(curve_cache._read(path)))
+
+
+def _lines() -> Reader:
+    from edgespec.terminal.prompt_file import read_lines
+
+    return _file_reader("lines.jsonl", lambda path: void(read_lines(str(path))))
+
+
+def _transcript() -> Reader:
+    from edgespec.models.open_model import open_model
+    from edgespec.tools.replay.transcripts import read_transcripts
+    from tests.support.gguf_models import write_gguf
+
+    folder = tempfile.mkdtemp(prefix="edgespec-fuzz-")
+    tokenizer = open_model(write_gguf(Path(folder) / "m.gguf")).tokenizer
+    return _file_reader("log.jsonl", lambda path: void(list(read_transcripts(path, tokenizer))))
+
+
+def _rpc() -> Reader:
+    from edgespec.backends.llamacpp.remote import protocol
+    from edgespec.backends.llamacpp.remote.checking import check_reply
+
+    def read(data: bytes) -> None:
+        if len(data) < protocol.HEAD.size:
+            return
+        number, size = protocol.HEAD.unpack_from(data)
+        rest = data[protocol.HEAD.size :]
+        try:
+            command = protocol.Command(number)
+            protocol.check_request(command, size)
+            payload = rest[: min(size, len(rest))].ljust(min(size, 1 << 16), b"\0")
+            if command in protocol.SILENT or command is protocol.Command.GET_TENSOR:
+                return
+            count = protocol.reply_bytes(command, payload)
+            check_reply(command, payload, rest[-count:].rjust(count, b"\0"))
+        except ValueError:
+            return
+
+    return read
+
+
+def _code() -> Reader:
+    from edgespec.system.code_file import unpacked
+
+    def read(data: bytes) -> None:
+        try:
+            unpacked(data, void, ())
+        except ValueError:
+            return
+
+    return read
+
+
+def void(_: object) -> None:
+    """What was read is not needed."""
+
+
+_READERS: dict[str, Callable[[], Reader]] = {name: globals()[f"_{name}"] for name in TARGETS}
+
+
+def _gguf_seeds() -> list[bytes]:
+    from tests.support.raw_gguf import gguf, key, numbers, strings, tensor, text
+
+    texts = strings(["<unk>", "<s>", "</s>", "a", "b"])
+    keys = [
+        key("general.architecture", 8, text("llama")),
+        key("general.alignment", 4, struct.pack("<I", 32)),
+        key("llama.block_count", 4, struct.pack("<I", 1)),
+        key("llama.embedding_length", 4, struct.pack("<I", 32)),
+        key("llama.attention.head_count", 4, struct.pack("<I", 2)),
+        key("llama.rope.freq_base", 6, struct.pack("<f", 1e4)),
+        key("tokenizer.ggml.model", 8, text("llama")),
+        key("tokenizer.ggml.tokens", 9, texts),
+        key("tokenizer.ggml.scores", 9, numbers(6, "f", [0.0] * 5)),
+        key("tokenizer.ggml.token_type", 9, numbers(5, "i", [2, 3, 3, 1, 1])),
+        key(
+            "tokenizer.chat_template", 8, text("{% for m in messages %}{{ m.content }}{% endfor %}")
+        ),
+    ]
+    tensors = [tensor("token_embd.weight", [32, 5]), tensor("output_norm.weight", [32], 0, 640)]
+    return [gguf(keys, tensors), gguf(keys[:1]), gguf((), tensors)]
+
+
+def _onnx_seeds() -> list[bytes]:
+    from edgespec.models.onnx.protobuf import field
+
+    shape = field(2, field(1, field(1, 4)) + field(1, field(2, b"batch")))
+    port = field(1, b"input_ids") + field(2, field(1, field(1, 7) + shape))
+    weight = field(1, 2) + field(1, 2) + field(2, 1) + field(8, b"w") + field(9, bytes(16))
+    away = field(13, field(1, b"location") + field(2, b"w.bin")) + field(14, 1)
+    node = field(1, b"x") + field(2, b"y") + field(4, b"MatMul")
+    node += field(5, field(1, b"bits") + field(3, 4))
+    graph = field(1, node) + field(5, weight) + field(11, port) + field(12, port)
+    return [field(7, graph), field(7, graph + field(5, weight + away)), field(14, field(1, b"k"))]
+
+
+def _template_seeds() -> list[bytes]:
+    from tests.models.test_chat_template import ESCAPES, HOSTILE, REAL
+
+    every = (*REAL.values(), *ESCAPES.values(), *HOSTILE.values())
+    return [source.encode() for source in every]
+
+
+def _other(*seeds: bytes) -> Callable[[], list[bytes]]:
+    return lambda: list(seeds)
+
+
+_SEEDS: dict[str, Callable[[], list[bytes]]] = {
+    "gguf": _gguf_seeds,
+    "onnx": _onnx_seeds,
+    "template": _template_seeds,
+    "tokenizer_json": _other(
+        b'{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": [], "byte_fallback": 1},'
+        b' "added_tokens": [{"id": 2, "content": "<s>", "special": true}]}'
+    ),
+    "prefix": _other(b"EDGEKEYS" + struct.pack("<4IQ", 1, 2, 1, 4, 64) + bytes(4200)),
+    "curve": _other(b'{"1": 0.5, "2": 0.6, "8": 0.9}'),
+    "lines": _other(b'{"prompt": "x", "id": 3, "max_tokens": 2}\n{"prompt": "y", "seed": 1}\n'),
+    "transcript": _other(b'{"prompt": "a b", "output": "b a"}\n'),
+    "rpc": lambda: [struct.pack("<BQ", number, 4) + bytes(312) for number in range(18)],
+    "code": _other(
+        b"EDGECODE" + struct.pack("<3I", 2, 0, 0) + b"{}",
+        b"EDGECODE" + struct.pack("<3I", 20, 96, 4) + b'{"environments": []}' + b"\x7fELF"
+        + bytes(92) + b"BC\xc0\xde",
+    ),
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("EDGESPEC_HISTORY", "0")
+    main()

@@ -1,0 +1,1 @@
+"""Heads that draft for a trained model, the trunk: an EAGLE-3 head, a next-token block (MTP)."""
