@@ -4,12 +4,13 @@
 #   make test      style, types and every test that is not slow and needs no emulator
 #   make test-slow the tests that are (memory promises in whole processes, training): minutes
 #   make test-arm  the kernels for ARM in an emulator: needs gcc-aarch64-linux-gnu and qemu-user
+#   make wheels    wheels for Linux with precompiled kernels, and one for all: minutes
 #   make parity    compare with llama.cpp, and test it as a backend; built from source (minutes)
 #   make fuzz      look for inputs that crash a reader, for MINUTES (60) in all; needs Atheris (Linux, macOS)
 #   make real-models  measure published models beside llama.cpp: downloads them from a hub (hours)
 
 .DEFAULT_GOAL := demo
-.PHONY: fuzz demo test test-slow test-arm parity real-models lint clean
+.PHONY: fuzz demo test test-slow test-arm wheels parity real-models lint clean
 .DELETE_ON_ERROR:
 
 VENV ?= .venv
@@ -58,6 +59,15 @@ lint: $(VENV)/dev
 test-arm: $(VENV)/dev
 	$(TEST_CACHE) $(BIN)/python -m pytest -rs tests/backends/test_arm.py
 
+wheels: $(VENV)/dev
+	for platform in linux-x86_64 linux-aarch64; do \
+		library=build/precompiled/$$platform/_kernels.abi3.so; \
+		$(BIN)/python -m edgespec.system.precompile --platform $$platform --output $$library && \
+		EDGESPEC_PLATFORM=$$platform EDGESPEC_LIBRARY=$$library \
+			$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . || exit 1; \
+	done
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
 fuzz: $(VENV)/fuzz
 	$(TEST_CACHE) $(BIN)/python -m lab.fuzz $(TARGET) --minutes $(MINUTES)
 
@@ -76,7 +86,7 @@ build/spec_bench.jsonl: | $(VENV)/installed
 $(VENV)/installed: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; name it: make PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --editable .
+	$(PIP) --editable '.[jit]'
 	@touch $@
 
 $(VENV)/dev: $(VENV)/installed

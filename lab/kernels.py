@@ -15,14 +15,14 @@ import os
 from functools import partial
 
 import numpy as np
-from numba import types
 
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.codegen.intrinsics import call_tile, load_long
 from edgespec.backends.native.kernels.matmul.tile import FORMATS, NUM_ARGUMENTS, TILE_ROWS
 from edgespec.backends.native.weights import PackedMatrix
 from edgespec.models.spec import TensorType
-from edgespec.system.jit import callback
+from edgespec.system.entries import Entry
+from edgespec.system.numba_compiler import callback_address
 from edgespec.tools.bench.loops import multiply_of
 from edgespec.tools.bench.roofs import Roofs, Team
 from edgespec.tools.bench.turns import take_turns
@@ -73,9 +73,8 @@ class Matrix:
         self._sizes = self.form.tile_bytes(columns)
         self._num_tiles = slabs * SLAB_ROWS // TILE_ROWS
         self.size_bytes = packed.size_bytes
-        function = callback(_multiply, types.void(*[types.intp] * 6))
-        self._kept = function
-        self._run = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)(function.address)
+        place = callback_address(Entry("lab.kernels", lambda: _multiply, None, 6, False))
+        self._run = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)(place)
 
     def seconds(self, num_tokens: int) -> list[float]:
         """All tiles, shared by the threads."""

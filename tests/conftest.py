@@ -8,14 +8,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numba
 import pytest
 from hypothesis import settings
 
 # A busy machine is slow, not wrong; kernels that are not compiled are a hundred times as slow.
 settings.register_profile("any machine", deadline=None)
 settings.register_profile("not compiled", deadline=None, max_examples=15)
-settings.load_profile("not compiled" if numba.config.DISABLE_JIT else "any machine")
+UNCOMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+settings.load_profile("not compiled" if UNCOMPILED else "any machine")
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # `tests.support.gguf_models` is importable however pytest is started

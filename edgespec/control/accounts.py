@@ -56,20 +56,20 @@ was silent after the last proposal that was wrong; steps to come in which it is 
 Numbers = NDArray[np.float64]
 
 
-@kernel
+@kernel("float64[:]", "float64", result="bool")
 def is_cheap(own: Numbers, token_s: float) -> bool:
     """Whether asking in every step takes no more than may always be spent on it."""
     return bool(own[DRAFT_S] <= PROBE_ALLOWANCE * token_s)
 
 
-@kernel
+@kernel("float64[:]", "float64", result="bool")
 def is_short(own: Numbers, token_s: float) -> bool:
     """Whether the account cannot bear one more proposal that nothing comes of."""
     account_s = own[ACCOUNT_S]
     return account_s <= 0.0 or (account_s < own[DRAFT_S] and not is_cheap(own, token_s))
 
 
-@kernel
+@kernel("float64[:]", "float64[:]", "float64", result="bool")
 def may_ask(own: Numbers, sequence: Numbers, token_s: float) -> bool:
     """Whether the drafters of a sequence that does not wait are to be asked."""
     if is_short(own, token_s):
@@ -80,7 +80,7 @@ def may_ask(own: Numbers, sequence: Numbers, token_s: float) -> bool:
     return True
 
 
-@kernel
+@kernel("float64[:]", "float64", result="float64")
 def usual(own: Numbers, bill: float) -> float:
     """A bill as far as it is not a surprise: one proposal that was held up must not silence those
     to come for a few hundred passes.
@@ -88,33 +88,33 @@ def usual(own: Numbers, bill: float) -> float:
     return min(bill, LARGEST_SURPRISE * own[DRAFT_S]) if own[DRAFT_S] > 0.0 else bill
 
 
-@kernel
+@kernel("float64[:]", "float64", "float64")
 def expect_bill(own: Numbers, bill: float, plain: float) -> None:
     """Learn what a proposal takes: down at once, up slowly, as the first may compile a kernel."""
     bill = usual(own, min(bill, LARGEST_BILL * plain))
     own[DRAFT_S] += (DRAFT_RATE if bill > own[DRAFT_S] else 1.0) * (bill - own[DRAFT_S])
 
 
-@kernel
+@kernel("float64[:]", result="bool")
 def may_verify(own: Numbers) -> bool:
     """Whether it is not the turn of a plain pass."""
     return bool(own[SINCE_PLAIN] < YARDSTICK_STEPS)
 
 
-@kernel
+@kernel("float64[:]", "float64[:]", "float64", "float64")
 def earn_study(own: Numbers, table: Numbers, spent: float, study_s: float) -> None:
     """Put part of the time spent aside for looking at logits, and pay for a look."""
     own[STUDY_S] = min(own[STUDY_S] + STUDY_ALLOWANCE * spent, SAMPLE * table[0]) - study_s
 
 
-@kernel
+@kernel("float64[:]", "float64", "float64")
 def earn_probe(own: Numbers, spent: float, plain: float) -> None:
     """Put part of the time spent aside for proposals that cannot be verified."""
     most = max(LARGEST_BILL * plain, own[DRAFT_S])
     own[PROBE_S] = min(own[PROBE_S] + PROBE_ALLOWANCE * spent, most)
 
 
-@kernel
+@kernel("float64[:]", "float64[:]", "int64", "int64", "int64", "float64", "int64")
 def settle(
     own: Numbers,
     table: Numbers,
@@ -139,7 +139,7 @@ def settle(
     own[ACCOUNT_S] = min(balance, CREDIT_PASSES * plain)
 
 
-@kernel
+@kernel("float64[:]", "float64[:]", "int64", "bool", "float64")
 def settle_unverified(
     own: Numbers, table: Numbers, num_sequences: int, was_right: bool, draft_s: float
 ) -> None:
@@ -154,7 +154,7 @@ def settle_unverified(
     own[ACCOUNT_S] = max(own[ACCOUNT_S] + gain, floor)
 
 
-@kernel
+@kernel("float64[:]", "float64[:]", "float64", "float64", "bool")
 def judge(own: Numbers, sequence: Numbers, token_s: float, gain_s: float, was_right: bool) -> None:
     """Book what asking for a sequence's drafts has gained, its own price not taken off yet; once
     nothing is left of what it earned, wait twice as long after each proposal that was wrong.
@@ -170,7 +170,7 @@ def judge(own: Numbers, sequence: Numbers, token_s: float, gain_s: float, was_ri
     sequence[WAIT] = sequence[SILENCE]
 
 
-@kernel
+@kernel("float64[:]", "float64", result="bool")
 def rest(own: Numbers, study_s: float) -> bool:
     """Book a pass that nobody drafted for; whether it is one of those that are looked at."""
     own[STUDY_S] -= study_s
@@ -179,7 +179,7 @@ def rest(own: Numbers, study_s: float) -> bool:
     return bool(own[PLAIN_PASSES] % SAMPLE == 0.0)
 
 
-@kernel
+@kernel("float64[:]", "float64[:]", "int64")
 def earn(own: Numbers, table: Numbers, num_sequences: int) -> None:
     """What the passes bring that `rest` did not look at, and the one that it did."""
     plain = table[num_sequences - 1]

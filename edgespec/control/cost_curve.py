@@ -116,7 +116,7 @@ class CostCurve:
         return self._experts.seconds(index, experts) * level
 
 
-@kernel
+@kernel("float64[:]", "float64[:]", "float64[:]", "float64[:]", "float64[:]", "int64", "float64")
 def follow(
     base: NDArray[np.float64],
     level: NDArray[np.float64],
@@ -150,7 +150,7 @@ def follow(
         table[size] = longest
 
 
-@kernel
+@kernel("float64[:]", "float64[:]", "float64[:]", "float64[:]", "float64[:]")
 def refresh(
     base: NDArray[np.float64],
     level: NDArray[np.float64],

@@ -23,7 +23,18 @@ MARGIN = 1.01
 """Drafts must promise this much more goodput than plain decoding."""
 
 
-@kernel
+@kernel(
+    "int16[:]",
+    "float32[:]",
+    "int64[:]",
+    "float64[:]",
+    "float64",
+    "float64",
+    "int64",
+    "float64[:]",
+    "int64[:]",
+    "int64[:]",
+)
 def share_nodes(
     parents: NDArray[np.int16],
     p_accept: NDArray[np.float32],

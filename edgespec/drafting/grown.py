@@ -106,7 +106,7 @@ def settle(table: int, outcome: int, new_tokens: NDArray[np.int32]) -> None:
         call(word(table, LEARN), table, outcome, 0)
 
 
-@kernel
+@kernel("int64", "int64", "int64", result="int64")
 def grow_one(table: int, root: int, max_nodes: int) -> int:
     """`grow`, for a drafter that is asked alone."""
     return grow(table, root, max_nodes)
@@ -121,7 +121,7 @@ def describe_outcome(outcome: int, tokens: NDArray[np.int32], parents: NDArray[n
     set_word(outcome, OUTCOME_PARENTS + 1, len(tokens))
 
 
-@kernel
+@kernel("int64", "int32[:]", "int16[:]", "int32[:]")
 def settle_one(
     table: int,
     tokens: NDArray[np.int32],
@@ -136,7 +136,7 @@ def settle_one(
     settle(table, outcome, new_tokens)
 
 
-@kernel
+@kernel("int64", "int32[:]")
 def feed_one(table: int, tokens: NDArray[np.int32]) -> None:
     """The text grew by these tokens, for which there is room."""
     call(word(table, FEED), table, tokens.ctypes.data, len(tokens))

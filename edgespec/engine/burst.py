@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import config
 from numpy.typing import NDArray
 
 from edgespec.backends.base import Target
@@ -23,6 +22,7 @@ from edgespec.engine import compiled_steps as c
 from edgespec.engine.generation import Generation
 from edgespec.system.addresses import address_of
 from edgespec.system.clock import Clock
+from edgespec.system.precompiled import chosen
 from edgespec.verification.match import Verifier
 from edgespec.verification.noise import wrapping
 
@@ -140,7 +140,7 @@ class Burst:
 
     def warm_up(self, market: Market, verifier: Verifier) -> None:
         """Compile the kernel, or load it from the cache, on passes that compute nothing."""
-        if config.DISABLE_JIT or not market.is_compiled:
+        if chosen().source == "python" or not market.is_compiled:
             return
         self._state[:] = 0
         self._state[c.TOKENS_LEFT], self._state[c.CONTEXT] = 1, 2

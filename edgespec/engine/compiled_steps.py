@@ -46,7 +46,7 @@ from edgespec.system.addresses import (
     word,
 )
 from edgespec.system.clock import now
-from edgespec.system.jit import inner_kernel, kernel
+from edgespec.system.jit import entry, inner_kernel, kernel
 from edgespec.verification.match import Settings, walk
 
 Floats = NDArray[np.float64]
@@ -66,6 +66,7 @@ taken in plain passes; and plain passes in all.
 """
 
 
+@entry
 def nothing(table: int, one: int, other: int) -> int:
     """A pass, and a commit, that a warm-up calls."""
     return 0
@@ -155,7 +156,20 @@ def observe(
         judge(own, sequence, plain, gain_s, was_right)
 
 
-@kernel
+@kernel(
+    ("int64", "int64", "int64"),
+    "int64",
+    ("float32[:,:]", "int32[:,:]", "int32[:,:]"),
+    ("int32[:]", "int16[:]", "int32[:]"),
+    ("int64", "float64", "int64", "float64", "float64", "float32", "int64", "uint64"),
+    ("int32[:,:]", "int32[:]", "int64[:]"),
+    ("float64[:]", "float64[:]"),
+    ("float64[:]", "float64[:]", "float64[:]", "float64[:]", "float64[:]"),
+    ("int64[:]", "int64[:]", "int64[:]", "float64[:]"),
+    ("int64[:]", "float64[:]"),
+    "int32[:]",
+    ("int64[:]", "float64[:]", "int32[:]", "int64[:,:]"),
+)
 def write(
     passes: tuple[int, int, int],
     core: int,

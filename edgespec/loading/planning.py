@@ -27,6 +27,7 @@ from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS
 from edgespec.memory.plan.sizing import Sizing, resident_of
 from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
+from edgespec.system import precompiled
 from edgespec.system.disk_cache import kernels_are_cached
 from edgespec.system.hardware import MemorySnapshot, hardware, snapshot
 from edgespec.system.size import is_auto
@@ -137,6 +138,8 @@ class Planning:
     ) -> Plan:
         """A backend's plan with these drafters; `ask` says what its engine needs, if external."""
         kernels: KernelState = "cached" if self._is_ready(name) else "cold"
+        if precompiled.chosen().source == "library":
+            kernels = "library"
         drafting = nullcontext() if draft_model is None else draft_model.sizing(name, to_draft)
         with drafting as draft:
             sizing = Sizing(

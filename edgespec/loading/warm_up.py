@@ -23,6 +23,7 @@ from edgespec.backends import registry as backends
 from edgespec.backends.native.code_parts import Compiled, named
 from edgespec.memory.plan.calibration import KERNELS
 from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS, CHOSEN_KV_TYPES
+from edgespec.system import precompiled
 from edgespec.system.child_process import can_have_children
 from edgespec.system.disk_cache import (
     cache_folder,
@@ -52,8 +53,11 @@ def warm_up(
     what decodes with these drafters, ready here.
 
     `spare_bytes` is what the budget has left beside a first start's one child. A first start
-    compiles for the KV asked for and for all that a later plan may choose.
+    compiles for the KV asked for and for all that a later plan may choose. With precompiled code
+    there is nothing to do.
     """
+    if precompiled.chosen().source == "library":
+        return
     kinds = sorted(kinds, key=lambda kind: kind.name)
     asked = backends.compiled_apart(backend, kv_type)
     drafters = drafters or BUILT_IN_DRAFTERS  # what verifies is compiled with them

@@ -7,11 +7,10 @@ import sys
 import time
 
 import numpy as np
-from numba import config
 from numpy.typing import NDArray
 
 from edgespec.system.addresses import call
-from edgespec.system.jit import inner_kernel
+from edgespec.system.jit import SOURCE, inner_kernel
 
 _FUNCTION, _FIRST, _SECOND, _WHOLE, _PART, _NUM_WORDS = range(6)
 """Words: the function's address, its arguments, and what it writes."""
@@ -25,7 +24,7 @@ class Clock:
         self.units = np.array([1.0, 1e-9])
         """Seconds that the two words stand for."""
         place = self.words.ctypes.data + 8 * _WHOLE
-        if config.DISABLE_JIT:
+        if SOURCE == "python":
             return
         if sys.platform == "win32":
             function = ctypes.WinDLL("kernel32").QueryPerformanceCounter

@@ -20,7 +20,9 @@ from typing import Any, Protocol
 
 from platformdirs import user_cache_path
 
+from edgespec.system import precompiled
 from edgespec.system.ownership import is_own, why_shared
+from edgespec.system.sources import source_hash
 from edgespec.system.user_data import make_private, write_private
 from edgespec.version import __version__
 
@@ -31,17 +33,6 @@ _MOST_JSON_BYTES = 1 << 16
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _COMPILERS = ("numba", "llvmlite", "numpy")
 """Packages whose version decides what a source is compiled to."""
-_COMPILED_IN = (
-    "system/jit.py",
-    "backends/passes.py",
-    "memory/kv/arena.py",
-    "memory/plan/settings.py",
-    "memory/plan/state_layout.py",
-    "system/size.py",
-    "models/gguf/codebooks.py",
-    "models/spec.py",
-)
-"""Files without kernels whose options or constants are compiled in."""
 
 
 class Named(Protocol):
@@ -113,26 +104,10 @@ def code_key() -> str:
 
     And of where the sources are, because Numba keeps the code of every place apart.
     """
-    package = Path(__file__).parents[1]
-    digest = hashlib.blake2b(digest_size=10)
-    for path in sorted(package.rglob("*.py")):
-        name, source = path.relative_to(package), path.read_bytes()
-        if is_compiled(name, source):
-            digest.update(f"{name.as_posix()}\0".encode() + source + b"\0")
     versions = [__version__, sys.implementation.cache_tag, *map(_version, _COMPILERS)]
-    digest.update(repr([str(package), versions, processor()]).encode())
-    return digest.hexdigest()
-
-
-def is_compiled(name: Path, source: bytes) -> bool:
-    """Whether compiled code may depend on this file of the package: on its kernels, on the options
-    they are compiled with, or on a constant that is compiled in.
-    """
-    return (
-        name.as_posix() in _COMPILED_IN
-        or b"edgespec.system.jit" in source
-        or "kernels" in name.parts
-    )
+    place = str(Path(__file__).parents[1])
+    parts = repr([source_hash(), place, versions, processor()])
+    return hashlib.blake2b(parts.encode(), digest_size=10).hexdigest()
 
 
 def _version(package: str) -> str:
@@ -168,8 +143,10 @@ def kernels_are_cached(
     backend: str, kinds: Iterable[Named], drafters: Iterable[str] = (), kv_type: str = ""
 ) -> bool:
     """Whether an earlier process has compiled all that these weight types and drafters need, and
-    KV of a type that is not compiled for unasked.
+    KV of a type that is not compiled for unasked; or the package has it all.
     """
+    if precompiled.chosen().source == "library":
+        return True
     drafted = all(drafter_is_cached(name) for name in drafters)
     return drafted and _marker(backend, kinds, kv_type).exists()
 

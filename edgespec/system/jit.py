@@ -1,121 +1,71 @@
-"""The one place that says `njit`: every compiled function takes its options from here.
+"""How functions become machine code.
+
+`SOURCE` says where machine code comes from in this process: "library", functions that were compiled
+when the package was built (`precompile.py`); "numba", compiled here and cached on disk; "python",
+nothing is compiled (NUMBA_DISABLE_JIT=1). Modules with kernels import the decorators below and
+never Numba, so they can be imported where there is none.
 
 Kernels take arrays and scalars, fill buffers they were handed, allocate nothing and raise nothing.
-Compiled code is cached on disk under a folder named after a hash of all kernel sources, because
-Numba's own cache notices edits in a function's own file only. Its files are ours too: Numba's have
-no checksum, and an index that two processes can leave in disorder.
+Whatever is called from Python, or by address, is in `entries.ENTRIES`, the one list from which both
+sources serve.
 """
 
 from __future__ import annotations
 
-import hashlib
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
-import numba
-from numba import njit
-from numba.core.caching import FunctionCache
-from numba.core.ccallback import CFunc
-from numba.core.sigutils import normalize_signature
-
-from edgespec.system.code_file import packed, rebuilt, unpacked
-from edgespec.system.disk_cache import kernel_folder, load_checked, store_checked, unwritable
+from edgespec.system import precompiled
+from edgespec.system.entries import ENTRIES, Entry, Signature, name_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-
-def _prepare_cache() -> bool:
-    """Point Numba at a writable cache folder; without one, say so once and compile in memory."""
-    if numba.config.DISABLE_JIT:
-        return False
-    folder = kernel_folder()
-    if why := unwritable(folder):
-        print(
-            f"edgespec: cannot write compiled kernels to {folder} ({why}); compiling them anew in "
-            "every process. Set EDGESPEC_CACHE to a writable folder.",
-            file=sys.stderr,
-        )
-        return False
-    numba.config.CACHE_DIR = str(folder)
-    return True
+SOURCE = precompiled.chosen().source
 
 
-CACHING = _prepare_cache()
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+Types = str | tuple[Any, ...]
+"""A type of an argument, or of a tuple of them (`entries.Signature`)."""
 
 
-class _Files:
-    """A function's compiled variants on disk, a file each, where Numba's cache looks for them."""
-
-    def __init__(self, function: Callable[..., Any], folder: str, name: str) -> None:
-        self._function, self._folder, self._name = function, Path(folder), name
-
-    def load(self, key: Any) -> Any:
-        """What was saved under this key; None when nothing was, or it is damaged."""
-        data = load_checked(self._path(key))
-        if data is None:
-            return None
-        try:
-            return unpacked(data, self._function, tuple(getattr(key[0], "args", key[0])))
-        except ValueError:
-            return None
-
-    def save(self, key: Any, data: bytes) -> None:
-        store_checked(self._path(key), data)
-
-    def _path(self, key: object) -> Path:
-        """The key names the argument types, the processor and its features."""
-        digest = hashlib.blake2b(repr((numba.__version__, key)).encode(), digest_size=10)
-        return self._folder / f"{self._name}.{digest.hexdigest()}.nbc"
+@overload
+def kernel(function: Function, /) -> Function: ...
 
 
-class _Form(FunctionCache._impl_class):  # type: ignore[misc]  # Numba has no types
-    """Compiled functions as bytes of our own, and back."""
-
-    def reduce(self, result: Any) -> bytes:
-        return packed(result)
-
-    def rebuild(self, target_context: Any, parts: Any) -> Any:
-        return rebuilt(target_context, parts)
+@overload
+def kernel(
+    *arguments: Types, result: str | tuple[str, ...] = ()
+) -> Callable[[Function], Function]: ...
 
 
-class _Cache(FunctionCache):  # type: ignore[misc]  # as above
-    _impl_class = _Form
+def kernel(*arguments: Any, result: str | tuple[str, ...] = ()) -> Any:
+    """Compile for one thread, every float operation in the order it is written; for calls from
+    Python with arguments of these types (`entries.Signature`), and from other kernels.
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)
-        self._cache_file = _Files(function, self._cache_path, self._impl.filename_base)
+    Without types (`@kernel`), for what is no part of the package: only Numba compiles it.
+    """
+    if len(arguments) == 1 and callable(arguments[0]):
+        return _compile("kernel", arguments[0])
+    signature = Signature.of(arguments, result)
 
-    def load_overload(self, sig: object, target_context: Any) -> Any:
-        """Numba's own would first learn to compile: 0.1 s that finished code has no use for.
+    def decorate(function: Function) -> Function:
+        name = name_of(function)
+        if function.__code__.co_argcount != len(arguments):
+            raise TypeError(f"{name} says the types of {len(arguments)} arguments and takes others")
+        if SOURCE == "library":
+            return precompiled.library().kernel(name, signature)  # type: ignore[return-value]
+        compiled = _compile("kernel", function)
+        ENTRIES[name] = Entry(name, lambda: compiled, signature)
+        return compiled
 
-        Code that LLVM does not take is compiled anew.
-        """
-        try:
-            return self._load_overload(sig, target_context)
-        except ValueError:
-            return None
-
-
-class _Callback(CFunc):
-    _pyfunc: Callable[..., Any]
-
-    def enable_caching(self) -> None:
-        self._cache = _Cache(self._pyfunc)
+    return decorate
 
 
-def _compile(function: Function, **options: Any) -> Function:
-    compiled: Any = njit(**options, **_OPTIONS)(function)
-    if CACHING and function.__module__.startswith("edgespec."):  # others are not in the key
-        compiled._cache = _Cache(function)
-    return compiled  # type: ignore[no-any-return]
-
-
-def kernel(function: Function) -> Function:
-    """Compile for one thread, every float operation in the order it is written."""
-    return _compile(function, _nrt=False)
+def entry(function: Function) -> Function:
+    """Let a function of a table's address and two numbers be called by its own address, which
+    `addresses.address_of` tells.
+    """
+    ENTRIES[name_of(function)] = Entry(name_of(function), lambda: function)
+    return function
 
 
 def inner_kernel(function: Function) -> Function:
@@ -123,7 +73,7 @@ def inner_kernel(function: Function) -> Function:
 
     Saves most of the compile time of functions that take many arrays.
     """
-    return _compile(function, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    return _compile("inner_kernel", function)
 
 
 def inlined_kernel(function: Function) -> Function:
@@ -132,20 +82,12 @@ def inlined_kernel(function: Function) -> Function:
     For functions without loops only: LLVM optimises them before they are inlined and once more
     after, and llvmlite 0.50 makes an endless loop of some that it has unrolled the first time.
     """
-    return _compile(
-        function, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True
-    )
+    return _compile("inlined_kernel", function)
 
 
-def callback(function: Callable[..., Any], signature: Any) -> Any:
-    """Compile as C would call it; the code is at `.address` for as long as this object lives."""
-    compiled = _Callback(
-        function,
-        normalize_signature(signature),
-        locals={},
-        options={"error_model": "numpy", "boundscheck": False, "_nrt": False},
-    )
-    if CACHING:
-        compiled.enable_caching()
-    compiled.compile()
-    return compiled
+def _compile(kind: str, function: Function) -> Function:
+    if SOURCE != "numba":
+        return function
+    from edgespec.system import numba_compiler
+
+    return getattr(numba_compiler, kind)(function)  # type: ignore[no-any-return]

@@ -14,13 +14,15 @@ from typing import Any, Literal
 from edgespec.errors import EdgeSpecError
 from edgespec.memory.plan.budget import Budget
 from edgespec.models.registry import resolve
+from edgespec.system import precompiled
 from edgespec.system.disk_cache import cached_kernels, chosen_folder, unusable
 from edgespec.system.hardware import hardware, snapshot
 from edgespec.system.size import format_size
 from edgespec.version import __version__
 
 Status = Literal["ok", "note", "problem"]
-_PACKAGES = ("numpy", "numba", "llvmlite", "tokenizers", "jinja2", "psutil", "typer", "rich")
+_PACKAGES = ("numpy", "tokenizers", "jinja2", "psutil", "typer", "rich")
+_COMPILERS = ("numba", "llvmlite")
 _EXTRAS = {"bench": "matplotlib"}
 
 
@@ -46,7 +48,7 @@ def examine() -> list[Finding]:
         *_processor(),
         *_memory(),
         *_cache(),
-        _compiler(),
+        _kernels(),
         _llamacpp(),
         _onnx(),
         *_extras(),
@@ -149,6 +151,8 @@ def _cache() -> Iterator[Finding]:
         yield Finding("cache", f"{text}, cannot be used: {problem}", value, "note", advice)
     else:
         yield Finding("cache", f"{text}, writable", value)
+    if precompiled.chosen().source == "library":
+        return
     if compiled:
         yield Finding("compiled kernels", f"in the cache: {', '.join(compiled)}", list(compiled))
     else:
@@ -156,15 +160,25 @@ def _cache() -> Iterator[Finding]:
         yield Finding("compiled kernels", "not in the cache yet", [], "note", advice)
 
 
-def _compiler() -> Finding:
-    import numba
-
-    value = {"numba": numba.__version__, "enabled": not numba.config.DISABLE_JIT}
-    text = f"Numba {numba.__version__}"
-    if numba.config.DISABLE_JIT:
+def _kernels() -> Finding:
+    """Where machine code comes from, and why."""
+    versions = {name: _version(name) for name in _COMPILERS}
+    compiler = f"Numba {versions['numba'] or 'is not installed'}"
+    value: dict[str, Any] = {"refusal": precompiled.refusal(), **versions}
+    try:
+        choice = precompiled.chosen()
+    except EdgeSpecError as error:
+        return Finding("kernels", str(error), value, "problem", "unset EDGESPEC_KERNELS")
+    value |= asdict(choice)
+    if choice.source == "library":
+        return Finding("kernels", f"precompiled: {choice.why} ({compiler})", value)
+    if choice.source == "python":
         advice = "unset NUMBA_DISABLE_JIT: nothing is compiled, and all is much slower"
-        return Finding("compiler", text + ", off", value, "problem", advice)
-    return Finding("compiler", text, value)
+        return Finding("kernels", f"{compiler}, off", value, "problem", advice)
+    text = f"compiled here by {compiler}; precompiled kernels: {choice.why}"
+    if versions["numba"] is None:
+        return Finding("kernels", text, value, "problem", "pip install 'edgespec[jit]'")
+    return Finding("kernels", text, value)
 
 
 def _llamacpp() -> Finding:

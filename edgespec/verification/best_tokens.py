@@ -91,7 +91,7 @@ def fill_row(bits: NDArray[np.int32], maxima: NDArray[np.int32]) -> None:
         maxima[tile] = tile_maximum(bits, tile)
 
 
-@kernel
+@kernel("int32[:,:]", "int64", "int32[:,:]")
 def fill_maxima(bits: NDArray[np.int32], vocab_size: int, maxima: NDArray[np.int32]) -> None:
     """Find the maxima [rows, tiles] of the first `vocab_size` logits of every row."""
     for row in range(len(bits)):

@@ -32,7 +32,21 @@ tuple, because a call takes half a microsecond longer for one with names.
 """
 
 
-@kernel
+@kernel(
+    ("float32[:,:]", "int32[:,:]"),
+    "int32[:,:]",
+    "bool",
+    "int32[:]",
+    "int16[:]",
+    "int64",
+    "int64",
+    ("int64", "float64", "int64", "float64", "float64", "float32", "int64", "uint64"),
+    "int32[:,:]",
+    "int32[:]",
+    "int32[:]",
+    "int64[:]",
+    result=("int64", "int64"),
+)
 def walk(
     rows: tuple[NDArray[np.float32], NDArray[np.int32]],
     maxima: NDArray[np.int32],

@@ -17,10 +17,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
-from numba import config
 from numpy.typing import NDArray
 
-from edgespec.system.jit import inner_kernel, kernel
+from edgespec.system.jit import SOURCE, inner_kernel, kernel
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
@@ -36,7 +35,7 @@ _NOTHING = nullcontext()
 
 def wrapping() -> AbstractContextManager[object]:
     """A context to call these in: the hash wraps, which NumPy notices with the JIT off."""
-    return np.errstate(over="ignore") if config.DISABLE_JIT else _NOTHING
+    return np.errstate(over="ignore") if SOURCE == "python" else _NOTHING
 
 
 @inner_kernel
@@ -89,7 +88,7 @@ def gumbel(key: np.uint64, token: int) -> float:
     return -math.log(-math.log(uniform(key, token)))
 
 
-@kernel
+@kernel("uint64", "int64", "int64[:]", "float64[:]")
 def _fill_gumbel(
     seed: np.uint64, position: int, tokens: NDArray[np.int64], noise: NDArray[np.float64]
 ) -> None:

@@ -26,7 +26,7 @@ def _best_key(bits: NDArray[np.int32]) -> np.int32:
     return best
 
 
-@kernel
+@kernel("float32[:]", "int32[:]", "int32[:]", "float32[:]", "int64[:]")
 def fill_top(
     row: NDArray[np.float32],
     bits: NDArray[np.int32],

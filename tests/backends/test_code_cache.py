@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from edgespec.system import disk_cache
+from edgespec.system import disk_cache, sources
 
 ROOT = Path(__file__).parents[2]
 CALLER = """
@@ -239,15 +239,21 @@ def test_folder_of_kernels_changes_with_what_they_say(
     """Not with what other files say, nor when an edit is taken back."""
     kernel = tmp_path / place
     kernel.parent.mkdir(exist_ok=True)
-    monkeypatch.setattr(disk_cache, "__file__", str(tmp_path / "system" / "disk_cache.py"))
+    monkeypatch.setattr(sources, "__file__", str(tmp_path / "system" / "sources.py"))
     keys = []
     for text in ("x = 1", "x = 2", "x = 1"):
         kernel.write_text(text)
         (tmp_path / "prose.py").write_text(f"{text} in a module without kernels")
-        keys.append(disk_cache.code_key.__wrapped__())
+        keys.append(sources.source_hash.__wrapped__())
     assert keys[0] == keys[2] != keys[1]
     kernel.rename(kernel.with_name("other.py"))
-    assert disk_cache.code_key.__wrapped__() != keys[0]
+    assert sources.source_hash.__wrapped__() != keys[0]
+
+
+def test_the_hash_of_sources_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = disk_cache.code_key.__wrapped__()
+    monkeypatch.setattr(disk_cache, "source_hash", lambda: "another")
+    assert disk_cache.code_key.__wrapped__() != before
 
 
 def test_folder_of_kernels_changes_with_the_place(

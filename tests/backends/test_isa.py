@@ -19,6 +19,7 @@ from edgespec.backends.native.kernels.codegen.machine_code import (
 )
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.errors import BackendError, OptionError
+from edgespec.system import precompiled
 from tests.support import kernel_calls as calls
 from tests.support.tiles import KINDS, name
 
@@ -41,6 +42,29 @@ def test_bit_equal_to_plain_loops(used: str, recorded: Recorded) -> None:
     ours = made.run({key: compile_function(*each, processor) for key, each in functions.items()})
     assert made.differences(ours, expected) == []
     np.testing.assert_array_equal(ours, expected)
+
+
+NO_LIBRARY = precompiled.refusal()
+
+
+@pytest.mark.skipif(bool(NO_LIBRARY), reason=f"no precompiled kernels: {NO_LIBRARY}")
+@pytest.mark.parametrize("used", isa.available())
+def test_precompiled_functions_give_the_same_bits(used: str, recorded: Recorded) -> None:
+    made, expected = recorded
+    library, addresses = precompiled.library(), {"point": calls.point_address()}
+    for key in calls.functions(used) if used != isa.PLAIN else calls.plain_names():
+        if key in ("lookup", "point"):
+            continue
+        name = f"tile_{key}" if key.split("_")[-1].isdigit() and key[0].isupper() else key
+        place = f"{used}.{name}"
+        if used == isa.PLAIN and name.startswith("tile_"):
+            place = f"backends.native.kernels.matmul.plain.{name.rpartition('_')[0]}"
+        addresses[key] = library.address(place)
+    ours = made.run(addresses)
+    skipped = {name for name, _ in made.made} - set(addresses)
+    assert skipped <= {"lookup"}
+    different = [one for one in made.differences(ours, expected) if one[0] not in skipped]
+    assert different == []
 
 
 def test_differences_are_seen(recorded: Recorded) -> None:

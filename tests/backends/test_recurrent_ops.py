@@ -16,7 +16,7 @@ from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.codegen.machine_code import compile_function
 from edgespec.backends.native.kernels.recurrent import inputs, state
 from edgespec.backends.native.kernels.row_ops import NUM_ARGUMENTS
-from edgespec.memory.plan.state_layout import CONVOLUTIONS
+from edgespec.memory.plan.state_layout import CONVOLUTIONS, STEP_WORDS
 from tests.support import recurrent_naive as naive
 from tests.support.state_steps import Step
 from tests.support.tiles import call
@@ -46,7 +46,7 @@ def _bits(value: float) -> int:
 def _sweep(
     name: str, before: Floats, target: Floats, steps: list[Step], read: Step | None = None
 ) -> None:
-    words = np.array([each.words for each in steps], np.int64).reshape(-1, state.STEP_WORDS)
+    words = np.array([each.words for each in steps], np.int64).reshape(-1, STEP_WORDS)
     last = np.array(read.words if read else [], np.int64)
     rows, columns = before.shape
     _call(name, before, target, rows, columns // 16, words, len(steps), last)

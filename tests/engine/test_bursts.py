@@ -12,6 +12,7 @@ from numba import config
 import edgespec
 from edgespec.engine import burst as bursts
 from edgespec.engine.burst import Burst, Written
+from edgespec.engine.compiled_steps import nothing
 from edgespec.engine.engine import Engine
 from edgespec.engine.generation import Generation
 from edgespec.engine.reply import Reply
@@ -30,11 +31,6 @@ MODELS: dict[str, dict[str, Any]] = {
 NAMES = ("llama", "qwen2 q4")
 
 
-def stopped(table: int, one: int, other: int) -> int:
-    """A clock that stands still."""
-    return 0
-
-
 @pytest.fixture(scope="module", params=NAMES)
 def engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -50,8 +46,9 @@ def still(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """An engine for which no time passes, so that every decision is the text's alone."""
 
     def stand_still(self: clock.Clock) -> None:
+        """A clock that is asked and says nothing."""
         self.words = np.zeros(clock._NUM_WORDS, np.int64)
-        self.words[clock._FUNCTION] = addresses.address_of(stopped)
+        self.words[clock._FUNCTION] = addresses.address_of(nothing)
         self.units = np.ones(2)
 
     monkeypatch.setattr(clock.Clock, "__init__", stand_still)

@@ -22,7 +22,7 @@ from edgespec.backends.native.kernels.matmul.integer_tile import Operations
 from edgespec.backends.native.kernels.moe import row_functions
 from edgespec.backends.native.kernels.recurrent import inputs, state
 from edgespec.memory.plan.settings import KV_TYPES
-from edgespec.memory.plan.state_layout import CONVOLUTIONS
+from edgespec.memory.plan.state_layout import CONVOLUTIONS, STEP_WORDS
 from tests.backends.test_attention_ops import SCORES
 from tests.backends.test_row_ops import GATES, QUANTISE
 from tests.support import attention_arrays as arrays
@@ -283,13 +283,13 @@ def _record_recurrent(calls: Calls) -> None:
                 steps.append([calls.place(each).offset for each in one.arrays])
             words = calls.place(np.array(steps, np.int64))
             last = Place(words.offset + 2 * state.STEP_BYTES)
-            calls.add("point", words, Place(0), 1, 3 * state.STEP_WORDS)
+            calls.add("point", words, Place(0), 1, 3 * STEP_WORDS)
             for read in (0, 1):
                 step = Place(words.offset + read * state.STEP_BYTES)
                 calls.add(f"{net}_read", before, before, rows, columns // 16, step, 0, step)
             calls.add(f"{net}_advance", before, after, rows, columns // 16, words, 2, last)
             calls.add(f"{net}_update", after, after, rows, columns // 16, last, 1, last)
-            calls.add("point", words, Place(0), -1, 3 * state.STEP_WORDS)
+            calls.add("point", words, Place(0), -1, 3 * STEP_WORDS)
     epsilon, half = (int(np.float32(each).view(np.int32)) for each in (1e-6, 0.5))
     for values in GATES.values():
         more = [_normal(len(values), seed=seed) for seed in range(2)]
@@ -339,6 +339,17 @@ def _record_loops(calls: Calls, kv_type: str) -> None:
                 calls.add(f"weigh_{kv_type}", share, 3, step, target, 3)
         stride = values.data.strides[0]
         calls.add(f"mix_{kv_type}_{size}", shares, rows, stride, 36, mixed, 192, 3, rows)
+
+
+def plain_names() -> list[str]:
+    """All functions of the plain set, by the name calls know them by."""
+    sizes = [f"{kind.name}_{size}" for kind in KINDS for size in tile.FORMATS[kind].sizes]
+    return [*ROW_FUNCTIONS, *attention(isa.PLAIN), *sweeps(isa.PLAIN), *sizes]
+
+
+def point_address() -> int:
+    """Where the function is that makes addresses of places."""
+    return compile_function(*_point(), isa.processor(isa.PLAIN))
 
 
 def expected(calls: Calls) -> NDArray[np.uint8]:

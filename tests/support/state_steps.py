@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.native.kernels.recurrent import state
+from edgespec.memory.plan.state_layout import STEP_WORDS
 
 Floats = NDArray[np.float32]
 
@@ -52,7 +53,7 @@ class Step:
             state.SKIP: self.skip,
             state.OUTPUT: self.output,
         }
-        return [places[word] for word in range(state.STEP_WORDS)]
+        return [places[word] for word in range(STEP_WORDS)]
 
     def wide(self) -> tuple[NDArray[np.float64], ...]:
         """Key, value, query, decay and beta as the naive steps take them."""

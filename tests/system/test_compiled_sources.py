@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.system import disk_cache
+from edgespec.system import sources
 from tests.support.house import imported
 
 PACKAGE = Path(__file__).parents[2] / "edgespec"
@@ -47,7 +47,7 @@ def _is_part(name: str) -> bool:
 
 def foreign_constants(name: str, text: str) -> list[str]:
     """What a file with kernels imports that may be compiled in, from files that are not hashed for
-    the cache (`edgespec.system.disk_cache.is_compiled`): constants, and modules, which have
+    the cache (`edgespec.system.sources.is_compiled`): constants, and modules, which have
     constants.
     """
     found = []
@@ -66,7 +66,7 @@ def foreign_constants(name: str, text: str) -> list[str]:
 def is_compiled_file(module: Path) -> bool:
     name = module.parent / f"{module.stem}.py"
     path = PACKAGE / name
-    return path.exists() and disk_cache.is_compiled(name, path.read_bytes())
+    return path.exists() and sources.is_compiled(name, path.read_bytes())
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if is_compiled_file(Path(name))])
@@ -86,7 +86,7 @@ def test_foreign_constants_are_noticed(text: str) -> None:
     assert foreign_constants("backends/native/kernels/x.py", text)
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if name != "system/jit.py"])
+@pytest.mark.parametrize("name", [name for name in FILES if name != "system/numba_compiler.py"])
 def test_only_one_file_names_jit_options(name: str) -> None:
     assert jit_offences(name, (PACKAGE / name).read_text(encoding="utf-8")) == []
 

@@ -179,7 +179,7 @@ def _run(script: str, folder: Path, *arguments: str) -> str:
         [sys.executable, "-c", script, *arguments],
         capture_output=True,
         text=True,
-        env=os.environ | {"EDGESPEC_CACHE": str(folder)},
+        env=os.environ | {"EDGESPEC_CACHE": str(folder), "EDGESPEC_KERNELS": "jit"},
     )
     assert found.returncode == 0, found.stderr
     return found.stdout

@@ -23,7 +23,6 @@ from edgespec.backends.native.kernels.stages import (
     states,
     streams,
 )
-from edgespec.backends.native.recurrent.stages import function_address
 from edgespec.memory.kv.arena import LATENT
 from edgespec.memory.plan.state_layout import INSTRUCTION_WORDS, ROW_WORDS
 from edgespec.system.addresses import address_of
@@ -57,7 +56,7 @@ def _states() -> None:
         address_of(entry)
     used = isa.chosen()
     for name in (*state.functions(isa.operations(used).lanes), *inputs.FUNCTIONS):
-        function_address(name, used)
+        isa.address(used, "recurrent", name)
     alone, slots = np.full(1, -1, np.int16), np.zeros(1, np.int64)
     out = np.zeros((2, INSTRUCTION_WORDS), np.int64)
     rows, scratch = np.zeros((1, ROW_WORDS), np.int64), np.zeros((walk.SCRATCH_ROWS, 1), np.int64)

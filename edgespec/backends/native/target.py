@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numba import config
 from numpy.typing import NDArray
 
 from edgespec.backends.base import Part
@@ -52,6 +51,7 @@ from edgespec.memory.plan.state_layout import CHECKPOINT_EVERY
 from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
 from edgespec.system.disk_cache import code_key
+from edgespec.system.precompiled import chosen
 
 _NOTHING = (0, 0)
 """As a range of stages."""
@@ -307,7 +307,7 @@ class NativeTarget(HeadHost):
         return found
 
     def compiled_pass(self, sequence: KvSequence, most_tokens: int) -> CompiledPass | None:
-        if self._kv.only is None or self._per_layer is not None or config.DISABLE_JIT:
+        if self._kv.only is None or self._per_layer is not None or chosen().source == "python":
             return None
         if self._experts is not None or self._streams is not None or sequence.follower is not None:
             return None  # each pass leaves something to Python; streams' rows are no embeddings

@@ -11,12 +11,12 @@ import weakref
 from collections.abc import Sequence
 
 import numpy as np
-from numba import config
 from numpy.typing import NDArray
 
 from edgespec.backends.native.kernels import forward, table, work_sharing
 from edgespec.backends.native.kernels.codegen import atomics
 from edgespec.errors import OptionError
+from edgespec.system.precompiled import chosen
 
 SPINS = 10_000
 """Looks at a word before sleeping, some 0.5 ms: longer than the caller needs between two passes."""
@@ -34,7 +34,7 @@ class Team:
     """The calling thread and `size - 1` others, which sleep until there is a pass to compute."""
 
     def __init__(self, c: NDArray[np.int64], size: int) -> None:
-        self.size = 1 if config.DISABLE_JIT else min(size, work_sharing.MAX_THREADS)
+        self.size = 1 if chosen().source == "python" else min(size, work_sharing.MAX_THREADS)
         self.table = c
         self._end = self._gather()
 

@@ -45,7 +45,7 @@ def score_bucket(p_accept: float) -> int:
     return min(max(int(p_accept * NUM_SCORES), 0), NUM_SCORES - 1)
 
 
-@kernel
+@kernel("float64[:,:,:,:]", "int64", "float64", "int64", result="float64")
 def posterior(table: NDArray[np.float64], source: int, p_accept: float, depth: int) -> float:
     """The posterior mean of a node's acceptance, given that its parent is accepted."""
     cell = table[source, score_bucket(p_accept), depth_bucket(depth)]
@@ -61,7 +61,17 @@ def record(table: NDArray[np.float64], source: int, p_accept: float, depth: int,
     cell[1] = cell[1] * _DECAY + p_accept
 
 
-@kernel
+@kernel(
+    "float64[:,:,:,:]",
+    "int64",
+    "int32[:]",
+    "int16[:]",
+    "float32[:]",
+    "int32[:]",
+    "int64",
+    "bool",
+    result="int64",
+)
 def record_tree(
     table: NDArray[np.float64],
     source: int,

@@ -201,7 +201,7 @@ def record_merged(core: int, new_tokens: NDArray[np.int32], credit: NDArray[np.i
         node = follower
 
 
-@kernel
+@kernel("int64", "int32[:]", "int16[:]", "float32[:]", "int64", "int64")
 def add_to(
     core: int,
     tokens: NDArray[np.int32],
@@ -229,7 +229,7 @@ def add_to(
     )
 
 
-@kernel
+@kernel("int64", "int64", result="int64")
 def choose(core: int, most: int) -> int:
     """`likeliest`, for a market that has merged everything."""
     return likeliest(core, most)

@@ -86,7 +86,7 @@ def draft_one(core: int, row: NDArray[np.int64], number: int, max_nodes: int) ->
     set_word(core, NUM_MERGED, merged)
 
 
-@kernel
+@kernel("int64", "int64", "bool", "bool", result="int64")
 def draft(core: int, max_nodes: int, free: bool, whole: bool) -> int:
     """Ask the free sources whose turn it is, if `free`, and merge what those say that have a table;
     return the number of nodes proposed, or 1 unless these are the `whole` market.
@@ -148,7 +148,7 @@ def settle_ratings(core: int, new_tokens: NDArray[np.int32]) -> None:
             rate(ledger[source], credit[source + 1])
 
 
-@kernel
+@kernel("int64", "int32[:]", "int16[:]", "int64", "bool")
 def learn(
     core: int,
     tokens: NDArray[np.int32],
@@ -187,7 +187,7 @@ def learn(
         settle_ratings(core, new_tokens)
 
 
-@kernel
+@kernel("int64")
 def learn_ratings(core: int) -> None:
     """The end of `learn`, when Python has told the other sources."""
     settle_ratings(core, int32_line(core + WORD_BYTES * OUTCOME, OUTCOME_NEW))

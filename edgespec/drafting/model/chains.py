@@ -48,7 +48,18 @@ def _named(ids: NDArray[np.int32], token: int) -> int:
     return token if len(ids) == 0 else int(ids[token])
 
 
-@kernel
+@kernel(
+    "float32[:]",
+    "int32[:]",
+    "int32[:]",
+    ("float64", "int64", "float64", "float64", "uint64"),
+    "int64",
+    "int32[:]",
+    "int64[:]",
+    "int32[:]",
+    "int64[:]",
+    result="float64",
+)
 def draw_two(
     row: NDArray[np.float32],
     bits: NDArray[np.int32],
@@ -107,7 +118,17 @@ def draw_two(
     return best - second
 
 
-@kernel
+@kernel(
+    "float64[:,:]",
+    "int64[:]",
+    "int64[:,:]",
+    "int64",
+    "int64",
+    "int32[:]",
+    "int16[:]",
+    "float32[:]",
+    result="int64",
+)
 def lay_out(
     rates: NDArray[np.float64],
     kinds: NDArray[np.int64],
@@ -139,7 +160,7 @@ def lay_out(
     return size
 
 
-@kernel
+@kernel("float64[:,:]", "int64[:]", "int64[:,:]", "int64", "int32[:]")
 def learn_chain(
     rates: NDArray[np.float64],
     kinds: NDArray[np.int64],
@@ -157,7 +178,7 @@ def learn_chain(
             return
 
 
-@kernel
+@kernel("float64[:,:,:]", "int64[:]", "int64", "int64")
 def learn_shadows(
     tables: NDArray[np.float64], shadows: NDArray[np.int64], num_shadows: int, token: int
 ) -> None:
@@ -166,7 +187,7 @@ def learn_shadows(
         learn(tables[place], MEAN, 1.0, shadows[place] == token)
 
 
-@kernel
+@kernel("float64[:]", "float64", "float64", "int64", result="float64")
 def best_length(prices: NDArray[np.float64], mean: float, step_s: float, longest: int) -> float:
     """Seconds a token takes at the best length of chain, if each draft is right with the same
     probability: DEL's tokens per layer, in seconds ("DEL: Context-Aware Dynamic Exit Layer for

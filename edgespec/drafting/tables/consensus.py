@@ -53,7 +53,7 @@ def vote(rows: NDArray[np.int32], row: int, token: int, bit: int) -> None:
         rows[row, TOTAL] += num_votes(rows[row, votes + other])
 
 
-@kernel
+@kernel("int32[:,:]", "int64[:,:]", "int32[:]", "int64", "int64", "int64")
 def vote_text(
     rows: NDArray[np.int32],
     keys: NDArray[np.int64],

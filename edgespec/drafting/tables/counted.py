@@ -27,7 +27,7 @@ from edgespec.drafting.rates import RATE
 from edgespec.drafting.tables.followers import FIRST, TOTAL, find, keys_at_node
 from edgespec.drafting.text_drafter import KEYS, ROWS, WINDOW
 from edgespec.system.addresses import float64_rows, int32_line, int32_rows, int64_rows
-from edgespec.system.jit import inner_kernel
+from edgespec.system.jit import entry, inner_kernel
 
 EVIDENCE = 3
 """Kinds of one order: contexts seen once, two or three times, more often."""
@@ -118,11 +118,13 @@ def expand_by_order(table: int, node: int, are_votes: bool) -> int:
     return 0
 
 
+@entry
 def expand_counted(table: int, node: int, _: int) -> int:
     """Let a node's counted followers wait."""
     return expand_by_order(table, node, False)
 
 
+@entry
 def expand_votes(table: int, node: int, _: int) -> int:
     """Let a node's followers wait, whose weights are sets of voters."""
     return expand_by_order(table, node, True)

@@ -147,7 +147,7 @@ def count(rows: NDArray[np.int32], row: int, token: int, weight: int) -> None:
     rows[row, weights + way] = weight
 
 
-@kernel
+@kernel("int32[:,:]", "int64[:,:]", "int32[:]", "int64", "int64")
 def count_text(
     rows: NDArray[np.int32],
     keys: NDArray[np.int64],

@@ -23,7 +23,7 @@ from edgespec.system.jit import kernel
 _ORDERS = 3
 
 
-@kernel
+@kernel("int32[:,:]", "int64[:,:]", "int32[:]", "int32[:]", "int16[:]", "int32[:]", "int64")
 def learn_guesses(
     rows: NDArray[np.int32],
     keys: NDArray[np.int64],
@@ -42,7 +42,7 @@ def learn_guesses(
             count(rows, row, guesses[node], 1)
 
 
-@kernel
+@kernel("int32[:,:]", "int64[:,:]", "int32[:]", "int64", "int16[:]", "int64", "int32[:]", "int64")
 def learn_iterate(
     rows: NDArray[np.int32],
     keys: NDArray[np.int64],

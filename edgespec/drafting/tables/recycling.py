@@ -29,13 +29,13 @@ from edgespec.drafting.tables.table_drafter import TableDrafter, feed_nothing
 from edgespec.drafting.text_drafter import KEYS, ROWS
 from edgespec.drafting.tree import StepOutcome
 from edgespec.system.addresses import float64_rows, int32_rows, int64_rows
-from edgespec.system.jit import inner_kernel, kernel
+from edgespec.system.jit import entry, inner_kernel, kernel
 
 RANKS = 8
 _PRIORS = (0.4, 0.12, 0.06, 0.04, 0.03, 0.02, 0.02, 0.01)
 
 
-@kernel
+@kernel("int32[:,:]", "int64[:,:]", "int32[:]", "int32[:,:]", "int64")
 def remember_tops(
     rows: NDArray[np.int32],
     keys: NDArray[np.int64],
@@ -74,6 +74,7 @@ def push_ranks(
         push(places, scores, token, node, rank, 0, 0, rates[rank, RATE], 1.0)
 
 
+@entry
 def expand_ranks(table: int, node: int, _: int) -> int:
     """Let a node's ranked followers wait."""
     places, scores = int32_rows(table, PLACES), float64_rows(table, SCORES)

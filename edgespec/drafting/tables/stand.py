@@ -44,7 +44,7 @@ from edgespec.system.addresses import (
     int64_rows,
     word,
 )
-from edgespec.system.jit import inner_kernel, kernel
+from edgespec.system.jit import entry, inner_kernel, kernel
 from edgespec.verification.noise import gumbel, position_key, wrapping
 from edgespec.verification.sampling import SamplingParams
 
@@ -76,7 +76,16 @@ def remember(
             rows[row, FIRST + num_ways + way] = int(_UNIT * (gap if known else _LOWEST))
 
 
-@kernel
+@kernel(
+    "int32[:,:]",
+    "int64[:,:]",
+    "int32[:]",
+    "int32[:]",
+    "int16[:]",
+    "int32[:,:]",
+    "float32[:,:]",
+    "int64",
+)
 def learn_tree(
     rows: NDArray[np.int32],
     keys: NDArray[np.int64],
@@ -166,6 +175,7 @@ def push_drawn(
     return given
 
 
+@entry
 def expand_drawn(table: int, node: int, _: int) -> int:
     """Let what the target would draw after a node wait, the longest context's first."""
     places, scores = int32_rows(table, PLACES), float64_rows(table, SCORES)

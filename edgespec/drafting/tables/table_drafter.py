@@ -16,6 +16,7 @@ from edgespec.drafting.text_drafter import (
     write_behind,
 )
 from edgespec.system.addresses import int32_line, int32_rows, int64_rows, word
+from edgespec.system.jit import entry
 
 
 def new_rows(max_bytes: int, num_ways: int) -> NDArray[np.int32]:
@@ -24,12 +25,14 @@ def new_rows(max_bytes: int, num_ways: int) -> NDArray[np.int32]:
     return np.zeros((max_bytes // (4 * columns * SET_ROWS) * SET_ROWS, columns), np.int32)
 
 
+@entry
 def feed_nothing(table: int, tokens: int, count: int) -> int:
     """The text grew, which teaches nothing but how it ends."""
     write_behind(table, tokens, count)
     return move_up(table, count)
 
 
+@entry
 def feed_rows(table: int, tokens: int, count: int) -> int:
     """Count each new token as a follower of the contexts before it."""
     begin = write_behind(table, tokens, count)

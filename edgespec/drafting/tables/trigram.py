@@ -53,7 +53,7 @@ from edgespec.system.addresses import (
     int64_rows,
     word,
 )
-from edgespec.system.jit import inner_kernel
+from edgespec.system.jit import entry, inner_kernel
 
 _CANDIDATES = 4
 """Followers of one context that are weighed: the heaviest."""
@@ -141,6 +141,7 @@ def push_searched(
     return given
 
 
+@entry
 def expand_searched(table: int, node: int, _: int) -> int:
     """Let what followed a node's last two tokens wait, and then what followed the last one."""
     places, scores = int32_rows(table, PLACES), float64_rows(table, SCORES)
@@ -161,6 +162,7 @@ def expand_searched(table: int, node: int, _: int) -> int:
     return 0
 
 
+@entry
 def feed_matrix(table: int, tokens: int, count: int) -> int:
     """Count what the target wrote; a prompt, which others did, is only read."""
     begin = write_behind(table, tokens, count)
@@ -202,6 +204,7 @@ def learn_trials(
         node = follower
 
 
+@entry
 def learn_outcome(table: int, outcome: int, _: int) -> int:
     """Count what a verified tree tried."""
     learn_trials(

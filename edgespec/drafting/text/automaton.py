@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from edgespec.drafting.proposal import OWN
 from edgespec.system.addresses import int32_line, int32_rows, int32s_at, int64_line
-from edgespec.system.jit import inner_kernel, kernel
+from edgespec.system.jit import entry, inner_kernel, kernel
 
 LINK, LENGTH, HEAD, COUNT, LAST_END = 0, 1, 2, 3, 4
 FROM, TOKEN, TARGET, NEXT = 0, 1, 2, 3
@@ -45,7 +45,7 @@ def slot_of(state: int, token: int, num_slots: int) -> int:
     return int((mixed * num_slots) >> 32)
 
 
-@kernel
+@kernel("int32[:,:]", "int32[:]", "int64", "int64", result="int64")
 def find_edge(edges: NDArray[np.int32], slots: NDArray[np.int32], state: int, token: int) -> int:
     """The transition of `state` by `token`, or -1."""
     slot = slot_of(state, token, len(slots))
@@ -175,6 +175,7 @@ def append(
         link = states[link, LINK]
 
 
+@entry
 def feed_automaton(table: int, tokens: int, count: int) -> int:
     """Extend the automaton by so many tokens, for which there is room."""
     text, slots, sizes = (

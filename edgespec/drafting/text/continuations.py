@@ -50,7 +50,7 @@ from edgespec.system.addresses import (
     int64_line,
     word,
 )
-from edgespec.system.jit import inner_kernel
+from edgespec.system.jit import entry, inner_kernel
 
 _MAX_FOLLOWERS = 64
 """Followers looked at, newest first: states of single frequent tokens have thousands."""
@@ -108,6 +108,7 @@ def push_followers(
     return given
 
 
+@entry
 def expand_match(table: int, node: int, _: int) -> int:
     """Let the continuations of a node's match wait; the root's is that of the text and the path
     that the tree is to follow.

@@ -35,7 +35,7 @@ from edgespec.system.addresses import (
     set_word,
     word,
 )
-from edgespec.system.jit import inner_kernel
+from edgespec.system.jit import entry, inner_kernel
 
 LENGTH, CURSOR, RUN, LOST = 0, 1, 2, 3
 SOURCE, PREVIOUS, HEADS, COPY_STATE, NUM_SKIPPED = range(STORE, STORE + 15, 3)
@@ -221,6 +221,7 @@ def push_ways_on(
         left = push_copy(source, state, rates, places, scores, 0, position, run // 4, kind, left)
 
 
+@entry
 def expand_copy(table: int, node: int, _: int) -> int:
     """Let what comes after a node in the source wait."""
     places, scores = int32_rows(table, PLACES), float64_rows(table, SCORES)
@@ -236,6 +237,7 @@ def expand_copy(table: int, node: int, _: int) -> int:
     return 0
 
 
+@entry
 def feed_copy(table: int, tokens: int, count: int) -> int:
     """Read the prompt, or go along with the copy."""
     source, state = int32_line(table, SOURCE), int64_line(table, COPY_STATE)

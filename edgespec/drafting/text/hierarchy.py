@@ -40,6 +40,7 @@ from edgespec.system.addresses import (
     set_word,
     word,
 )
+from edgespec.system.jit import entry
 
 _TRUST = (1.0, 0.95, 0.8, 0.6)
 """What followers in each store are worth at first, most local first."""
@@ -50,6 +51,7 @@ CONVERSATION, HISTORY, CORPUS, NUM_PAST = ROWS + 3, ROWS + 6, ROWS + 9, ROWS + 1
 """
 
 
+@entry
 def expand_stores(table: int, node: int, _: int) -> int:
     """Let what followed the contexts that end with a node wait, the longest context's first, of
     each the most local store's.
@@ -74,6 +76,7 @@ def expand_stores(table: int, node: int, _: int) -> int:
     return 0
 
 
+@entry
 def feed_stores(table: int, tokens: int, count: int) -> int:
     """Count a prompt in the conversation, and what is written in the reply and the history."""
     begin = write_behind(table, tokens, count)

@@ -51,7 +51,7 @@ _LOOK_BYTES = 4 * 2**20
 """What looking at 64 places may bring in."""
 
 
-@kernel
+@kernel("int32[:,:]", "int64", result="int64")
 def first_bad_row(rows: NDArray[np.int32], vocab_size: int) -> int:
     """The first row that no table has, or -1."""
     num_ways = (rows.shape[1] - FIRST) // 2

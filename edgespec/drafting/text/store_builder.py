@@ -41,7 +41,7 @@ _SPARE = 1.5
 """Rows for each context expected: hashing fills sets unevenly."""
 
 
-@kernel
+@kernel("int32[:,:]", "int64[:,:]", "int32[:]", "int64")
 def count_corpus(
     rows: NDArray[np.int32], keys: NDArray[np.int64], text: NDArray[np.int32], begin: int
 ) -> None:

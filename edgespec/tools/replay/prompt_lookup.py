@@ -22,7 +22,7 @@ NUM_TOKENS = 10
 LONGEST_MATCH = 3
 
 
-@kernel
+@kernel("int32[:]", "int64", "int64", result="int64")
 def first_match(text: NDArray[np.int32], length: int, longest: int) -> int:
     """Where the tokens after the first earlier copy of the text's end begin; -1 if nowhere."""
     for size in range(min(longest, length - 1), 0, -1):

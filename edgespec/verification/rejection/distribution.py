@@ -22,7 +22,16 @@ from edgespec.verification.match import bad_row
 from edgespec.verification.sampling import SamplingParams
 
 
-@kernel
+@kernel(
+    "float32[:]",
+    "int32[:]",
+    "float64",
+    "float64",
+    "float64",
+    "int64[:]",
+    "float64[:]",
+    result="int64",
+)
 def fill_candidates(
     row: NDArray[np.float32],
     bits: NDArray[np.int32],

@@ -18,7 +18,7 @@ from edgespec.verification.noise import uniform
 _ROUNDS = 40
 
 
-@kernel
+@kernel("float64[:]", "float64[:]", "float64", result="float64")
 def acceptance(target: NDArray[np.float64], draft: NDArray[np.float64], rho: float) -> float:
     """Beta: the probability that one sibling is accepted."""
     beta = 0.0
@@ -27,7 +27,7 @@ def acceptance(target: NDArray[np.float64], draft: NDArray[np.float64], rho: flo
     return min(beta, 1.0)
 
 
-@kernel
+@kernel("float64", "int64", result="float64")
 def trials(beta: float, num_siblings: int) -> float:
     """How many siblings are looked at on average: (1 - (1 - beta)**k) / beta, also for beta 0."""
     expected = 0.0
@@ -36,7 +36,7 @@ def trials(beta: float, num_siblings: int) -> float:
     return expected
 
 
-@kernel
+@kernel("float64[:]", "float64[:]", "int64", result="float64")
 def smallest_rho(
     target: NDArray[np.float64], draft: NDArray[np.float64], num_siblings: int
 ) -> float:
@@ -54,7 +54,7 @@ def smallest_rho(
     return high
 
 
-@kernel
+@kernel("float64[:]", "float64[:]", "int64[:]", "float64[:]", "uint64", result="int64")
 def accept_k_seq(
     target: NDArray[np.float64],
     draft: NDArray[np.float64],

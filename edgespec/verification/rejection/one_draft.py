@@ -17,13 +17,13 @@ from edgespec.system.jit import kernel
 from edgespec.verification.noise import mix, position_key, uniform
 
 
-@kernel
+@kernel("uint64", "int64", result="uint64")
 def acceptance_key(seed: np.uint64, position: int) -> np.uint64:
     """The key of the verifier's own noise: drafts may be drawn with `gumbel_noise` of that seed."""
     return mix(position_key(seed, position))
 
 
-@kernel
+@kernel("float64[:]", "float64[:]", "float64", "int64", "float64", "float64", result="bool")
 def accept(
     target: NDArray[np.float64],
     draft: NDArray[np.float64],
@@ -50,7 +50,7 @@ def accept(
     return False
 
 
-@kernel
+@kernel("float64[:]", "uint64", result="int64")
 def draw(weights: NDArray[np.float64], key: np.uint64) -> int:
     """A place, drawn in proportion to the weights."""
     goal = uniform(key, 0) * weights.sum()

@@ -16,7 +16,7 @@ from edgespec.verification.noise import uniform
 from edgespec.verification.rejection.one_draft import accept
 
 
-@kernel
+@kernel("float64[:]", "float64[:]", "int64[:]", "float64[:]", "uint64", result="int64")
 def accept_recursive(
     target: NDArray[np.float64],
     draft: NDArray[np.float64],

@@ -11,7 +11,6 @@ from functools import partial
 
 from edgespec.backends.native.kernels import row_ops
 from edgespec.backends.native.kernels.codegen.emit import F32, I32, V16F32, Emitter, Function, Value
-from edgespec.backends.native.kernels.codegen.machine_code import Processor, compile_named
 from edgespec.backends.native.kernels.codegen.vectors import floats, one_plus_exp, sizes
 
 _Pair = Callable[[Emitter, Value, Value], Value]
@@ -125,9 +124,3 @@ FUNCTIONS: dict[str, Callable[[], Function]] = {
 """By name; the first three, `Activation`s, are (gate, up, output, vectors): activation(gate) * up.
 "sigmoid_gate" is (values, gate, output, vectors): values * sigmoid(gate).
 """
-
-
-def address(name: str, processor: Processor) -> int:
-    """Where one of the functions is; compiled on first use."""
-    emit = FUNCTIONS[name]
-    return compile_named("gate" if name == "silu" else name, emit, processor)

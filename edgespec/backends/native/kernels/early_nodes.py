@@ -5,7 +5,7 @@ from __future__ import annotations
 from edgespec.system.jit import kernel
 
 
-@kernel
+@kernel("int32[:]", "int16[:]", "int32[:,:]", "int64", "int32[:]", "int32[:]", result="int64")
 def match_nodes(tokens, parents, early, count, slots, new):
     """Fill slots int32 [n] of a tree's nodes: the numbers of those that are among `count` early
     ones, int32 [2+, most] of tokens and parents, and the next numbers for the others, whose places

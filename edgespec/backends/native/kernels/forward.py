@@ -44,7 +44,7 @@ def _pass(c, thread, threads):
     _walk(c, head_first, head_last, thread, threads)
 
 
-@kernel
+@kernel("int64[:]", "int64", "int64", "int64", "int64", "int64", "int64", "int64")
 def run(c, first, last, head_first, head_last, num_rows, first_row, threads):
     """Run stages `first` .. `last` - 1 of the layers over the residual stream [n, dim], in place;
     keys and values go to the arenas. Then those of the head, over rows of the stream from
@@ -64,7 +64,7 @@ def run(c, first, last, head_first, head_last, num_rows, first_row, threads):
     _pass(c, np.int64(0), threads)
 
 
-@kernel
+@kernel("int64[:]", "int64")
 def serve(c, thread):
     """Take part in every pass that has room for this thread, until told to leave."""
     seen = np.int64(0)

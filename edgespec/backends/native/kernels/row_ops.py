@@ -8,7 +8,7 @@ set. All take eight 64-bit integers; the unused are zero.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
 from llvmlite import ir
 
@@ -22,7 +22,6 @@ from edgespec.backends.native.kernels.codegen.emit import (
     Function,
     Value,
 )
-from edgespec.backends.native.kernels.codegen.machine_code import Processor, compile_named
 from edgespec.backends.native.kernels.codegen.vectors import (
     max_lanes,
     nearest,
@@ -31,8 +30,7 @@ from edgespec.backends.native.kernels.codegen.vectors import (
 )
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.backends.native.kernels.maxima import maxima
-
-NUM_ARGUMENTS = 8
+from edgespec.backends.native.kernels.table import NUM_ROW_ARGUMENTS as NUM_ARGUMENTS
 
 
 def start(name: str) -> Emitter:
@@ -112,17 +110,13 @@ def gate() -> Function:
     return emitter.done()
 
 
-def _rotate_name(interleaved: bool) -> str:
-    return "rotate_pairs" if interleaved else "rotate_halves"
-
-
 def rotate(interleaved: bool) -> Function:
     """(input, cosines, sines, output, vectors of 16 pairs, vectors after them, factor bits): RoPE.
 
     The pairs are (i, i + half), or (2 i, 2 i + 1) where `interleaved`; every output, the values
     after the pairs too, is multiplied by the factor.
     """
-    emitter = start(_rotate_name(interleaved))
+    emitter = start("rotate_pairs" if interleaved else "rotate_halves")
     builder = emitter.builder
     source, cosines, sines, target, pairs, after, bits = emitter.arguments[:7]
     factor = emitter.splat(builder.bitcast(builder.trunc(bits, I32), F32))
@@ -171,14 +165,11 @@ def _shuffle(
     return first, second
 
 
-@cache
-def table(interleaved: bool, processor: Processor) -> tuple[int, ...]:
-    """All addresses in the order `table.py` names them."""
-    functions: dict[str, Callable[[], Function]] = {
-        "rms_norm": rms_norm,
-        "quantise": quantise,
-        "gate": gate,
-        _rotate_name(interleaved): partial(rotate, interleaved),
-        "maxima": maxima,
-    }
-    return tuple(compile_named(name, emit, processor) for name, emit in functions.items())
+FUNCTIONS: dict[str, Callable[[], Function]] = {
+    "rms_norm": rms_norm,
+    "quantise": quantise,
+    "gate": gate,
+    "rotate_halves": partial(rotate, False),
+    "rotate_pairs": partial(rotate, True),
+    "maxima": maxima,
+}

@@ -67,9 +67,9 @@ PROGRAM, NUM_PRELUDE, OTHERS, NUM_OTHERS = range(93, 97)
 (FIRST_STAGE, LAST_STAGE, HEAD_FIRST, HEAD_LAST, NUM_ROWS, FIRST_ROW, THREADS, TEAM, ACQUIRE,
  RELEASE) = range(97, 107)
 
-# Functions: row operations (their order in `row_ops.table`), attention's * (in
-# `attention_ops.table`: after the first ones, scores and mixing for 1 to 12 rows), then by type:
-# tiles and their sizes.
+# Functions: row operations (their order in `isa.row_addresses`), attention's * (in
+# `loop_table.py`: after the first ones, scores and mixing for 1 to 12 rows), then by type:
+# tiles and their sizes. Row operations take so many 64-bit integers.
 OPS = 107
 NORM, QUANTISE, GATE, ROTATE, TILE_MAXIMA = range(5)
 NUM_OPS, NUM_TYPES = 5, len(FORMATS)
@@ -80,6 +80,8 @@ NUM_ATTENTION = 9 + 2 * 12
 TILES = ATTENTION + NUM_ATTENTION
 SIZES = TILES + NUM_TYPES
 NUM_ENTRIES = SIZES + NUM_TYPES
+
+NUM_ROW_ARGUMENTS = 8
 
 # Columns of a stage of the program: the function, the table it is handed, and then what each kind
 # of stage takes (named in its own file).

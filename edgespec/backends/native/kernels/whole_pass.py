@@ -25,6 +25,7 @@ from edgespec.system.addresses import (
     int64_rows,
     word,
 )
+from edgespec.system.jit import entry
 
 (BASE, TOKENS, PARENTS, PATH, SLOTS, BLOCKS, EXTRA) = range(0, 14, 2)
 NODES, PARTS, STREAM, TILES = range(14, 26, 3)
@@ -42,6 +43,7 @@ MOST_TILES = tile.FLOAT_SIZES[-1] + 1
 """From so many nodes on, tile functions are the same."""
 
 
+@entry
 def forward(table: int, num_nodes: int, length: int) -> int:
     """Compute a pass over the first nodes of the tree on top of `length` committed positions."""
     c = int64_line(table, BASE)
@@ -100,6 +102,7 @@ def forward(table: int, num_nodes: int, length: int) -> int:
     return 0
 
 
+@entry
 def commit(table: int, num_path: int, length: int) -> int:
     """Keep the path's nodes of the last pass behind `length` committed positions."""
     c, path = int64_line(table, BASE), int32_line(table, PATH)

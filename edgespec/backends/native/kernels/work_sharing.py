@@ -80,7 +80,7 @@ def start_pass(c, threads):
     _tell(c, np.int64(0), threads, word, (load_long(word) >> 8) + 1 << 8 | threads)
 
 
-@kernel
+@kernel("int64[:]", "int64")
 def dismiss(c, size):
     """Tell all of a team's `size` threads to leave."""
     word = c[t.TEAM] + PASS
@@ -143,7 +143,7 @@ def next_unit(c, thread, unit, count, num_bytes):
     return unit
 
 
-@kernel
+@kernel("int64[:]", "int64")
 def share_out(c, threads):
     """Before a pass: move the shares a sixteenth of the way to what was done in the last, and split
     the stages of this one among so many threads.

@@ -6,16 +6,13 @@ multiply  multiply_inputs  convolve  multiply          short convolutions
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
-from edgespec.backends.native.kernels.codegen.machine_code import compile_named
-from edgespec.backends.native.kernels.recurrent import inputs, state
 from edgespec.backends.native.kernels.recurrent import words as w
+from edgespec.backends.native.kernels.recurrent.steps import STEP_BYTES
 from edgespec.backends.native.kernels.stages import convolve, multiply, states
 from edgespec.backends.native.recurrent.passes import RecurrentPasses
 from edgespec.backends.native.shapes import float_bits
@@ -34,14 +31,6 @@ from edgespec.system.addresses import Entry, address_of
 BLOCK = 128
 """Channels of a convolution that a thread takes on at a time, where no head says otherwise."""
 Stages = list[dict[int, int]]
-
-
-@cache
-def function_address(name: str, used: str) -> int:
-    """Where an emitted function is; compiled on first use."""
-    sweeps = state.functions(isa.operations(used).lanes)
-    emit = sweeps[name] if name in sweeps else inputs.FUNCTIONS[name]
-    return compile_named(name, emit, isa.processor(used), variant=used)
 
 
 class RecurrentStages:
@@ -133,7 +122,7 @@ class RecurrentStages:
             w.KEPT_DECAYS_AT: own.decays_at,
             w.WORK: passes.work.ctypes.data,
             w.WORK_THREAD: passes.work.strides[0],
-            w.BUFFERS_AT: state.STEP_BYTES * (num_kept(passes.max_nodes) + 2),
+            w.BUFFERS_AT: STEP_BYTES * (num_kept(passes.max_nodes) + 2),
         }
         if heads is None:
             return entries
@@ -184,7 +173,7 @@ class RecurrentStages:
             w.UPDATE: f"{net}_update",
             w.GATED_NORM: norm,
         }
-        return {word: function_address(name, self._isa) for word, name in names.items()}
+        return {word: isa.address(self._isa, "recurrent", name) for word, name in names.items()}
 
     def _delta_net(self, mixer: GatedDeltaNet) -> dict[int, int]:
         keys = mixer.key_heads * mixer.key_dim

@@ -30,7 +30,17 @@ from edgespec.backends.native.kernels.work_sharing import first_unit, next_unit
 from edgespec.system.jit import inner_kernel, kernel
 
 
-@kernel
+@kernel(
+    "int16[:]",
+    "int32[:]",
+    "int32[:]",
+    "int64",
+    "int64",
+    "int64",
+    "int32[:,:]",
+    "int32[:]",
+    result="int64",
+)
 def describe_tree(parents, slots, wanted, part, first, length, nodes, extra):
     """Fill rows `first` .. of `nodes` int32 [rows + 1, columns] and `extra` int32 [rows * n] with
     those of a tree's nodes that are `wanted`, in this order; returns where their slots end.
@@ -66,7 +76,18 @@ def describe_tree(parents, slots, wanted, part, first, length, nodes, extra):
     return end
 
 
-@kernel
+@kernel(
+    "int64[:]",
+    "int16[:]",
+    "int32[:]",
+    "int32[:]",
+    "int64",
+    "int64",
+    "int64[:]",
+    "int32[:,:]",
+    "int32[:]",
+    "int64[:,:]",
+)
 def describe_part(c, parents, slots, wanted, part, length, addresses, nodes, extra, parts):
     """Fill the row `part` of `parts` int64 [parts + 1, columns], whose rows before it are filled,
     and its nodes' as `describe_tree` does; make it the last part of the pass. `addresses` int64 are

@@ -24,7 +24,6 @@ from edgespec.backends.native.kernels.attention.spans import (
     row_sizes,
 )
 from edgespec.backends.native.kernels.codegen.emit import F32, V16F32, Emitter, Function, Value
-from edgespec.backends.native.kernels.codegen.machine_code import Processor, compile_named
 from edgespec.backends.native.kernels.codegen.vectors import (
     exp,
     first_lanes,
@@ -41,8 +40,6 @@ from edgespec.backends.native.kernels.matmul.integer_tile import Operations
 from edgespec.backends.native.kernels.row_ops import start
 from edgespec.memory.kv.arena import LATENT, TILE
 
-_FIRST = ("softmax", "combine", "turn", "store_key", "store_value", "put_query", "spread", "weigh")
-"""Functions in the order of the table, before those for rows."""
 _CHAINS = 4
 """Running maxima, so that none waits for the one before."""
 
@@ -252,21 +249,3 @@ def functions(kv_type: str, operations: Operations) -> dict[str, Callable[[], Fu
         made[f"scores_{kv_type}_{size}"] = partial(scaled_kv.scores, form, size, operations)
         made[f"mix_{kv_type}_{size}"] = partial(scaled_kv.mix, form, size, operations)
     return made
-
-
-def table(isa: str, kv_type: str, operations: Operations, processor: Processor) -> list[int]:
-    """Attention's part of the kernels' table: addresses in its order, 0 where a type needs none,
-    and before those of scores and mixing the most rows they take at once.
-    """
-    addresses = {
-        name: compile_named(name, emit, processor, variant=isa)
-        for name, emit in functions(kv_type, operations).items()
-    }
-    numbers = "f16" if kv_type == LATENT else kv_type
-    sizes = [size for size in range(1, ROW_BLOCK + 1) if f"mix_{numbers}_{size}" in addresses]
-    entries = [addresses.get(f"{name}_{numbers}", 0) for name in _FIRST] + [sizes[-1]]
-    for loop in (f"scores_{kv_type}", f"mix_{numbers}"):
-        for rows in range(1, ROW_BLOCK + 1):
-            fitting = (f"{loop}_{size}" for size in sizes if size >= rows)
-            entries.append(addresses.get(next(fitting, ""), 0))
-    return entries

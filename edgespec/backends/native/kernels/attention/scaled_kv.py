@@ -67,6 +67,15 @@ def _inverse(emitter: Emitter, most: float, largest: Value) -> Value:
     return emitter.splat(builder.select(empty, ir.Constant(F32, 0.0), inverse))
 
 
+def _part(form: Form, emitter: Emitter, raw: Value, index: Value) -> Value:
+    """The bytes of one of the quads, by its index, that lie in these."""
+    if form.in_byte == 1:
+        return raw
+    builder = emitter.builder
+    shift = emitter.splat(builder.trunc(builder.mul(index, emitter.integer(form.bits)), I32))
+    return builder.and_(builder.lshr(raw, shift), emitter.constant(0x0F0F0F0F))
+
+
 def _numbers(emitter: Emitter, values: Value, factor: Value) -> Value:
     """16 floats times a factor as int32 whose digits are -127 ... 127: no dot product takes -128.
 
@@ -156,7 +165,9 @@ def scores(form: Form, num_rows: int, operations: Operations) -> Function:
                         for one in tile
                     ]
                     for part in range(form.in_byte):
-                        columns = [form.part(emitter, each, emitter.integer(part)) for each in raw]
+                        columns = [
+                            _part(form, emitter, each, emitter.integer(part)) for each in raw
+                        ]
                         quad = emitter.address(index, (block, _IN_BLOCK), most * part)
                         for row, slots in enumerate(sums):
                             place = emitter.address(queries, (quad, _QUAD), 4 * row)
@@ -295,7 +306,7 @@ def mix(form: Form, num_rows: int, operations: Operations) -> Function:
         with emitter.loop(quads) as quad:
             value = emitter.address(values, (quad, quad_bytes))
             columns = [
-                form.part(emitter, emitter.load(emitter.address(value, at), emitter.i32), part)
+                _part(form, emitter, emitter.load(emitter.address(value, at), emitter.i32), part)
                 for at, part in places
             ]
             for row, pairs in enumerate(sums):

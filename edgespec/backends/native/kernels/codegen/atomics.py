@@ -10,11 +10,7 @@ import ctypes
 import platform
 from typing import Any
 
-from llvmlite import ir
-from numba import config, types
-from numba.extending import intrinsic
-
-from edgespec.backends.native.kernels.codegen.emit import I32, I64, VOID
+from edgespec.system.jit import SOURCE
 
 _ORDER = "seq_cst"
 
@@ -24,7 +20,7 @@ ACQUIRE, RELEASE = (
 )
 """Addresses of CPython's own lock functions, which need no GIL: they differ from run to run."""
 
-if config.DISABLE_JIT:
+if SOURCE != "numba":
 
     def atomic_load(address: int) -> int:
         return ctypes.c_int64.from_address(int(address)).value
@@ -44,6 +40,11 @@ if config.DISABLE_JIT:
         raise AssertionError("one thread has nobody to wait for")
 
 else:
+    from llvmlite import ir
+    from numba import types
+    from numba.extending import intrinsic
+
+    from edgespec.backends.native.kernels.codegen.emit import I32, I64, VOID
 
     @intrinsic
     def atomic_load(typing: Any, address: Any) -> Any:

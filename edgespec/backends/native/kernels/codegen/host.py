@@ -8,7 +8,8 @@ import sys
 from functools import cache
 from typing import NamedTuple
 
-import llvmlite.binding as llvm
+from edgespec.system import precompiled
+from edgespec.system.jit import SOURCE
 
 
 class _Asked(NamedTuple):
@@ -35,15 +36,24 @@ def host_features() -> frozenset[str]:
 def known_features() -> dict[str, bool]:
     """All features that are looked for, and whether they are there.
 
-    On x86, LLVM also looks whether the system saves the registers. On ARM it does not tell all.
+    On x86, both who are asked also look whether the system saves the registers. On ARM, LLVM does
+    not tell all.
     """
-    try:
-        features = dict(llvm.get_host_cpu_features())
-    except RuntimeError:  # none are known for this kind of processor
-        features = {}
+    features = (
+        dict.fromkeys(precompiled.library().features, True) if SOURCE == "library" else _llvm()
+    )
     if platform.machine().lower() in ("aarch64", "arm64"):
         features |= {name: _arm_has(asked) for name, asked in _ARM.items()}
     return features
+
+
+def _llvm() -> dict[str, bool]:
+    import llvmlite.binding as llvm
+
+    try:
+        return dict(llvm.get_host_cpu_features())
+    except RuntimeError:  # none are known for this kind of processor
+        return {}
 
 
 def _arm_has(asked: _Asked) -> bool:

@@ -2,7 +2,7 @@
 calls by address.
 
 With the JIT off (NUMBA_DISABLE_JIT=1) plain Python stands in, so that kernels can be stepped
-through.
+through; with precompiled kernels nobody calls it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,12 @@ import ctypes
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import config, types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from edgespec.backends.native.kernels import row_ops
-from edgespec.backends.native.kernels.codegen.emit import F16, F32, F64, I8, I16, I32, I64, VOID
+from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.matmul import tile
+from edgespec.system.jit import SOURCE
 
-if config.DISABLE_JIT:
+if SOURCE != "numba":
 
     def _loader(kind: Any, source: Any = None, widen: str = "") -> Any:
         return lambda address: kind.from_address(int(address)).value
@@ -51,6 +47,12 @@ if config.DISABLE_JIT:
         return np.uint32(int(bits) & 0xFFFFFFFF).view(np.float32)
 
 else:
+    from llvmlite import ir
+    from numba import types
+    from numba.core import cgutils
+    from numba.extending import intrinsic
+
+    from edgespec.backends.native.kernels.codegen.emit import F16, F32, F64, I8, I16, I32, I64, VOID
 
     def _loader(kind: Any, source: Any = None, widen: str = "") -> Any:
         """An intrinsic that reads one value of an LLVM type at an address."""
@@ -158,8 +160,8 @@ def _plain_caller(num_arguments: int) -> Any:
     return call
 
 
-_make = _plain_caller if config.DISABLE_JIT else _caller
+_make = _caller if SOURCE == "numba" else _plain_caller
 call_tile = _make(tile.NUM_ARGUMENTS)
 """Calls a tile function; the integers are those of `matmul/tile.py`."""
-call_row = _make(row_ops.NUM_ARGUMENTS)
+call_row = _make(table.NUM_ROW_ARGUMENTS)
 """Calls a row operation; the integers are those of `row_ops.py`."""

@@ -2,7 +2,7 @@
 
 `EDGESPEC_ISA` forces one by name. Each is a target of its own: what a newer processor has besides
 is switched off, so a forced set computes here as it does on the processors it is meant for. A new
-one needs its `Operations` and a row in `_SETS`.
+one needs a row in `_SETS` and its `Operations` in `emitters.py`.
 """
 
 from __future__ import annotations
@@ -10,24 +10,21 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
+from typing import TYPE_CHECKING
 
-from edgespec.backends.native.kernels import activations, row_ops
-from edgespec.backends.native.kernels.attention import inner_loops
-from edgespec.backends.native.kernels.codegen import arm, x86
-from edgespec.backends.native.kernels.codegen.emit import Function
+from edgespec.backends.native.kernels.attention.loop_table import loop_table
 from edgespec.backends.native.kernels.codegen.host import host_features
-from edgespec.backends.native.kernels.codegen.machine_code import (
-    Processor,
-    compile_named,
-    host_processor,
-)
-from edgespec.backends.native.kernels.codegen.portable import PORTABLE
-from edgespec.backends.native.kernels.matmul import float_tile, integer_tile, plain, tile
-from edgespec.backends.native.kernels.matmul.integer_tile import Operations
-from edgespec.backends.native.kernels.moe import row_functions
+from edgespec.backends.native.kernels.matmul import plain
 from edgespec.errors import BackendError, OptionError
 from edgespec.models.spec import TensorType
+from edgespec.system import precompiled
+from edgespec.system.jit import SOURCE
+
+if TYPE_CHECKING:
+    from edgespec.backends.native.kernels.codegen.emit import Function
+    from edgespec.backends.native.kernels.codegen.machine_code import Processor
+    from edgespec.backends.native.kernels.matmul.integer_tile import Operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +35,19 @@ class Isa:
     """Features a processor must have, as LLVM names them."""
     without: tuple[str, ...]
     """Beginnings of the names of features that are switched off."""
-    operations: Operations
 
 
 _SCALABLE = ("sve", "sme")
 _WIDE = ("avx512", "evex512", "avx10", "amx")
+_V3 = frozenset({"avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt"})
 _SETS: dict[str, Isa] = {
-    "avx512vnni": Isa(frozenset({"avx512f", "avx512bw", "avx512vnni"}), (), x86.AVX512VNNI),
-    "avxvnni": Isa(frozenset({"avx2", "fma", "f16c", "avxvnni"}), _WIDE, x86.AVXVNNI),
-    "avx2": Isa(frozenset({"avx2", "fma", "f16c"}), (*_WIDE, "avxvnni"), x86.AVX2),
-    "neon-i8mm": Isa(frozenset({"dotprod", "i8mm"}), _SCALABLE, arm.I8MM),
-    "neon-dotprod": Isa(frozenset({"dotprod"}), (*_SCALABLE, "i8mm"), arm.DOTPROD),
+    "avx512vnni": Isa(
+        _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni"}, ()
+    ),
+    "avxvnni": Isa(_V3 | {"avxvnni"}, _WIDE),
+    "avx2": Isa(_V3, (*_WIDE, "avxvnni")),
+    "neon-i8mm": Isa(frozenset({"dotprod", "i8mm"}), _SCALABLE),
+    "neon-dotprod": Isa(frozenset({"dotprod"}), (*_SCALABLE, "i8mm")),
 }
 PLAIN = "plain"
 _PLAIN_NEEDS = {"x86_64": frozenset({"fma", "f16c"}), "amd64": frozenset({"fma", "f16c"})}
@@ -87,48 +86,66 @@ def chosen() -> str:
 
 def processor(isa: str) -> Processor:
     """What an instruction set's code is made for; plain loops are for this machine as it is."""
+    from edgespec.backends.native.kernels.codegen.machine_code import host_processor
+
     return host_processor(() if isa == PLAIN else _SETS[isa].without)
 
 
 def operations(isa: str) -> Operations:
     """What an instruction set brings of its own."""
-    return PORTABLE if isa == PLAIN else _SETS[isa].operations
+    from edgespec.backends.native.kernels.codegen.emitters import OPERATIONS
 
-
-def row_addresses(isa: str, interleaved: bool) -> tuple[int, ...]:
-    """Where the row operations are, in the order of the kernels' table; RoPE is of two kinds."""
-    return row_ops.table(interleaved, processor(isa))
-
-
-def activation_address(isa: str, name: str) -> int:
-    """Where one of `activations.FUNCTIONS` is; compiled on first use."""
-    return activations.address(name, processor(isa))
-
-
-def expert_address(isa: str, name: str) -> int:
-    """Where one of `row_functions.FUNCTIONS` is; compiled on first use."""
-    return row_functions.address(name, processor(isa))
+    return OPERATIONS[isa]
 
 
 def emit_tile(isa: str, kind: TensorType, num_tokens: int) -> Function:
     """The tile function of an instruction set (not of plain loops), not compiled yet."""
-    emit = float_tile.emit_tile if tile.FORMATS[kind].is_float else integer_tile.emit_tile
-    return emit(kind, num_tokens, operations(isa))
+    from edgespec.backends.native.kernels.codegen import emitters
+
+    return emitters.emit_tile(kind, num_tokens, operations(isa))
+
+
+@cache
+def address(isa: str, group: str, name: str) -> int:
+    """Where an emitted function of one of the groups in `emitters.py` is: in the library, or
+    compiled on first use; 0 where there is none of this name.
+    """
+    if SOURCE == "library":
+        return precompiled.library().find(f"{isa}.{name}")
+    from edgespec.backends.native.kernels.codegen.emitters import group_of
+    from edgespec.backends.native.kernels.codegen.machine_code import compile_named
+
+    emitted = group_of(isa, group).get(name)
+    if emitted is None:
+        return 0
+    return compile_named(emitted.name, emitted.emit, processor(isa), variant=isa)
+
+
+def row_addresses(isa: str, interleaved: bool) -> tuple[int, ...]:
+    """Where the row operations are, in the order of the kernels' table; RoPE is of two kinds."""
+    rotate = "rotate_pairs" if interleaved else "rotate_halves"
+    names = ("rms_norm", "quantise", "gate", rotate, "maxima")
+    return tuple(address(isa, "rows", name) for name in names)
+
+
+def activation_address(isa: str, name: str) -> int:
+    """Where one of `activations.FUNCTIONS` is."""
+    return address(isa, "activations", name)
+
+
+def expert_address(isa: str, name: str) -> int:
+    """Where one of `row_functions.FUNCTIONS` is."""
+    return address(isa, "experts", name)
 
 
 @cache
 def attention_addresses(isa: str, kv_type: str) -> tuple[int, ...]:
     """The part of the kernels' table that is attention's: addresses, and the most rows at once."""
-    return tuple(inner_loops.table(isa, kv_type, operations(isa), processor(isa)))
+    return tuple(loop_table(kv_type, lambda name: address(isa, "attention", name)))
 
 
-@cache
 def tile_address(isa: str, kind: TensorType, num_tokens: int) -> int:
-    """Where the tile function for `num_tokens` (one of the format's sizes) is; compiled on first
-    use.
-    """
+    """Where the tile function for `num_tokens` (one of the format's sizes) is."""
     if isa == PLAIN:
         return plain.address(kind)
-    name = tile.function_name(kind, num_tokens, operations(isa).unrolled)
-    emit = partial(emit_tile, isa, kind, num_tokens)
-    return compile_named(name, emit, processor(isa), variant=isa)
+    return address(isa, "tiles", f"tile_{kind.name}_{num_tokens}")

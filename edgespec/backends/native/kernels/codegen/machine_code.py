@@ -27,7 +27,10 @@ from edgespec.system.disk_cache import (
     load_checked,
     store_checked,
 )
-from edgespec.system.jit import CACHING
+from edgespec.system.numba_compiler import CACHING
+
+_LOADED, _LINKED = "jitdefault", "small"
+"""How far code may be from what it refers to: anywhere in this process, or near in one library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,22 @@ def host_processor(without: Iterable[str] = ()) -> Processor:
     return Processor(llvm.get_default_triple(), llvm.get_host_cpu_name(), text)
 
 
+def object_of(module: Any, processor: Processor) -> bytes:
+    """An object file, to be linked, of an LLVM module that is optimised already, without what
+    nobody needs.
+    """
+    machine = _target_machine(processor, _LINKED)
+    module.triple, module.data_layout = processor.triple, str(machine.target_data)
+    module.verify()
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_global_dead_code_eliminate_pass()
+    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
+    code: bytes = machine.emit_object(module)
+    return code
+
+
 @cache
-def _target_machine(processor: Processor) -> Any:
+def _target_machine(processor: Processor, codemodel: str = _LOADED) -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm.Target.from_triple(processor.triple).create_target_machine(
@@ -59,7 +76,7 @@ def _target_machine(processor: Processor) -> Any:
         features=processor.features,
         opt=3,
         reloc="pic",
-        codemodel="jitdefault",
+        codemodel=codemodel,
     )
 
 
@@ -69,9 +86,9 @@ def _engine() -> Any:
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine(host_processor()))
 
 
-def optimised(text: str, processor: Processor) -> tuple[Any, Any]:
+def optimised(text: str, processor: Processor, codemodel: str = _LOADED) -> tuple[Any, Any]:
     """An LLVM module given as text, optimised for a processor, and what turns it into code."""
-    machine = _target_machine(processor)
+    machine = _target_machine(processor, codemodel)
     module = llvm.parse_assembly(text)
     module.triple, module.data_layout = processor.triple, str(machine.target_data)
     module.verify()
@@ -80,9 +97,11 @@ def optimised(text: str, processor: Processor) -> tuple[Any, Any]:
     return module, machine
 
 
-def object_code(text: str, processor: Processor) -> bytes:
-    """An object file with the functions of an LLVM module given as text."""
-    module, machine = optimised(text, processor)
+def object_code(text: str, processor: Processor, *, linked: bool = False) -> bytes:
+    """An object file with the functions of an LLVM module given as text; for this process, or to be
+    linked.
+    """
+    module, machine = optimised(text, processor, _LINKED if linked else _LOADED)
     code: bytes = machine.emit_object(module)
     return code
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from edgespec.backends.native.kernels.codegen.emit import I32, Emitter, Value
-from edgespec.backends.native.kernels.matmul.integer_tile import Operations
+if TYPE_CHECKING:  # whoever only looks a form up needs nothing that emits code
+    from edgespec.backends.native.kernels.matmul.integer_tile import Operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +34,6 @@ class Form:
     def starts(self, operations: Operations) -> bool:
         """Whether sums start at the offset's share: not where 128 is taken out for us."""
         return not (operations.signed and self.offset == 128)
-
-    def part(self, emitter: Emitter, raw: Value, index: Value) -> Value:
-        """The bytes of one of the quads, by its index, that lie in these."""
-        if self.in_byte == 1:
-            return raw
-        builder = emitter.builder
-        shift = emitter.splat(builder.trunc(builder.mul(index, emitter.integer(self.bits)), I32))
-        return builder.and_(builder.lshr(raw, shift), emitter.constant(0x0F0F0F0F))
 
 
 FORMS = {form.name: form for form in (Form("int8", 8), Form("q4", 4))}

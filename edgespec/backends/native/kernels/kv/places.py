@@ -121,7 +121,7 @@ def _move_head(c, old, new, source, target):
     _copy(value + c[t.VALUE_SCALES] + 2 * one, room + c[t.VALUE_SCALES] + 2 * two, 1, 2, 2)
 
 
-@kernel
+@kernel("int64[:]", "int64", "int64", "int64", "int64")
 def move_kv(c, blocks, num_layers, source, target):
     """Copy one position's keys and values, all layers and heads, from one slot to another."""
     for layer in range(num_layers):

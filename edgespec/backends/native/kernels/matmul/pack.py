@@ -8,27 +8,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 
-from edgespec.backends.native.kernels.codegen.emit import Emitter, Function, Value
-from edgespec.backends.native.kernels.codegen.machine_code import compile_named, host_processor
-from edgespec.backends.native.kernels.matmul import pack_blocks, pack_grids, tile
-from edgespec.backends.native.kernels.matmul.pack_words import SourceRows
+from edgespec.backends.native.kernels.codegen import isa
 from edgespec.models.gguf.codebooks import GRID_TYPES, grid
 from edgespec.models.spec import TensorType
 
 NUM_ARGUMENTS = 6
-_SUPER_BLOCKS: dict[TensorType, Callable[[SourceRows, Value, Value, Value], None]] = {
-    TensorType.Q6_K: pack_blocks.q6_k,
-    TensorType.IQ4_XS: pack_blocks.iq4_xs,
-    TensorType.MXFP4: pack_blocks.mxfp4,
-    TensorType.NVFP4: pack_blocks.nvfp4,
-    TensorType.Q3_K: pack_blocks.q3_k,
-    TensorType.Q2_K: pack_blocks.q2_k,
-    TensorType.TQ2_0: pack_blocks.tq2_0,
-    TensorType.TQ1_0: pack_blocks.tq1_0,
-}
-"""Types with an order of their own."""
 
 
 @cache
@@ -39,8 +25,8 @@ def packer(kind: TensorType) -> Callable[[int, int, int, int, int, int], None]:
     tiles (of 16 rows each), that of groups of columns in a row, and the addresses of the first
     tile's weights and scales.
     """
-    address = compile_named(_name(kind), partial(emit_packer, kind), host_processor())
-    function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * _num_arguments(kind))(address)
+    address = isa.address(isa.chosen(), "packers", function_name(kind))
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * num_arguments(kind))(address)
     if kind not in GRID_TYPES:
         return function
     table = grid(kind).copy()  # kept by the function that is returned
@@ -51,38 +37,11 @@ def packer(kind: TensorType) -> Callable[[int, int, int, int, int, int], None]:
     return with_grid
 
 
-def _name(kind: TensorType) -> str:
+def function_name(kind: TensorType) -> str:
+    """What the function of a type is called."""
     return f"pack_{kind.name}"
 
 
-def _num_arguments(kind: TensorType) -> int:
+def num_arguments(kind: TensorType) -> int:
     """Grid types are told where their grid is."""
     return NUM_ARGUMENTS + (kind in GRID_TYPES)
-
-
-def emit_packer(kind: TensorType) -> Function:
-    """LLVM text and name of the function."""
-    form, emitter = tile.FORMATS[kind], Emitter(_name(kind), _num_arguments(kind))
-    source, row_bytes, num_tiles, num_groups, weights, scales, *table = emitter.arguments
-    group_bytes = form.group // kind.block_size * kind.block_bytes
-    rows = SourceRows(emitter, row_bytes, emitter.stack_bytes(64 * (group_bytes // 4)))
-    with emitter.loop(num_tiles) as index:
-        row = emitter.builder.mul(index, emitter.integer(tile.TILE_ROWS))
-        first = emitter.address(source, (row, row_bytes))
-        done = emitter.builder.mul(index, num_groups)
-        with emitter.loop(num_groups) as group:
-            start = emitter.address(first, (group, group_bytes))
-            place = emitter.builder.add(done, group)
-            quads = emitter.address(weights, (place, form.weight_bytes))
-            steps = emitter.address(scales, (place, form.scale_bytes))
-            if form.is_float:
-                pack_blocks.floats(rows, start, form.layout.bits, quads)
-            elif kind in _SUPER_BLOCKS:
-                _SUPER_BLOCKS[kind](rows, start, quads, steps)
-            elif kind in GRID_TYPES:
-                pack_grids.super_block(rows, kind, start, quads, steps, *table)
-            elif form.layout.blocks == 1:
-                pack_blocks.block(rows, start, form.layout, quads, steps)
-            else:
-                pack_blocks.super_block(rows, start, form.layout, quads, steps)
-    return emitter.done()

@@ -6,11 +6,9 @@ Same signature, same layout and same order of float operations as the vector til
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import Any
+from functools import partial
 
 import numpy as np
-from numba import types
 
 from edgespec.backends.native.kernels.codegen.intrinsics import (
     fma,
@@ -22,7 +20,9 @@ from edgespec.backends.native.kernels.codegen.intrinsics import (
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.backends.native.kernels.matmul.unpack import float_at, minimum_at, scale_at, weight_at
 from edgespec.models.spec import TensorType
-from edgespec.system.jit import callback, inlined_kernel
+from edgespec.system.addresses import address_named
+from edgespec.system.entries import ENTRIES, Entry
+from edgespec.system.jit import inlined_kernel
 
 _ROWS, _BLOCK = tile.TILE_ROWS, tile.BLOCK
 _THIRTY_SECOND = np.float32(1 / 32)
@@ -87,14 +87,12 @@ def plain_tile(kind: TensorType) -> Callable[..., None]:
     return float_tile if tile.FORMATS[kind].is_float else integer_tile
 
 
-_SIGNATURE = types.void(*[types.intp] * tile.NUM_ARGUMENTS)
-_KEPT: list[Any] = []
+_NAME = "backends.native.kernels.matmul.plain.tile_"
+for _kind in tile.FORMATS:
+    _name = _NAME + _kind.name
+    ENTRIES[_name] = Entry(_name, partial(plain_tile, _kind), None, tile.NUM_ARGUMENTS, False)
 
 
-@cache
 def address(kind: TensorType) -> int:
     """Where the plain tile function of a type is."""
-    function = callback(plain_tile(kind), _SIGNATURE)
-    _KEPT.append(function)  # Numba frees the code with the object
-    place: int = function.address
-    return place
+    return address_named(_NAME + kind.name)

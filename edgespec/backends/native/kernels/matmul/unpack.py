@@ -95,7 +95,25 @@ def minimum_at(layout, scales, block, part, row):
     return step * np.float32(load_byte(place + 64 + (layout.blocks + inside) * _ROWS + row))
 
 
-@kernel
+@kernel(
+    (
+        "int64",
+        "int64",
+        "int64",
+        "int64",
+        "int64",
+        "bool",
+        "int64",
+        "bool",
+        "int64",
+        "int64",
+        "float64",
+        "int64",
+    ),
+    ("int64", "int64", "int64", "int64"),
+    "int32[:]",
+    "float32[:,:]",
+)
 def unpack_rows(fields, places, rows, out):
     """Write these rows of a matrix as f32 [rows, columns]. `fields` are its `Layout` as a plain
     tuple, which a call takes half a microsecond less for; `places` are the addresses of its weights

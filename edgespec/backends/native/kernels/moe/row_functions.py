@@ -14,7 +14,6 @@ from edgespec.backends.native.kernels.codegen.emit import (
     Function,
     Value,
 )
-from edgespec.backends.native.kernels.codegen.machine_code import Processor, compile_named
 from edgespec.backends.native.kernels.codegen.vectors import (
     exp,
     first_lanes,
@@ -120,8 +119,3 @@ FUNCTIONS: dict[str, Callable[[], Function]] = {
     "add_scaled": add_scaled,
     "copy_rows": copy,
 }
-
-
-def address(name: str, processor: Processor) -> int:
-    """Where one of the functions is; compiled on first use."""
-    return compile_named(name, FUNCTIONS[name], processor)

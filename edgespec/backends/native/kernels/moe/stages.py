@@ -9,6 +9,7 @@ from edgespec.backends.native.kernels.codegen.intrinsics import call_row
 from edgespec.backends.native.kernels.moe import experts, routing
 from edgespec.backends.native.kernels.stages.norm import ONE_BITS
 from edgespec.system.addresses import int64s_at, word
+from edgespec.system.jit import entry
 
 # The address of the layer's words (`words.py`).
 LAYER = t.ARGUMENTS
@@ -19,6 +20,7 @@ LAYER = t.ARGUMENTS
 )
 
 
+@entry
 def router(table, stage, thread):
     """This thread's share of the router's logits, from NORMED."""
     c = int64s_at(table, t.NUM_ENTRIES)
@@ -26,6 +28,7 @@ def router(table, stage, thread):
     return 0
 
 
+@entry
 def route(table, stage, thread):
     """This thread's rows routed; then all are grouped by expert."""
     c = int64s_at(table, t.NUM_ENTRIES)
@@ -33,6 +36,7 @@ def route(table, stage, thread):
     return 0
 
 
+@entry
 def gate_up(table, stage, thread):
     """This thread's share of activation(gate) * up, from NORMED."""
     c = int64s_at(table, t.NUM_ENTRIES)
@@ -40,6 +44,7 @@ def gate_up(table, stage, thread):
     return 0
 
 
+@entry
 def down(table, stage, thread):
     """This thread's share of what the experts give."""
     c = int64s_at(table, t.NUM_ENTRIES)
@@ -47,6 +52,7 @@ def down(table, stage, thread):
     return 0
 
 
+@entry
 def join(table, stage, thread):
     """This thread's rows of two branches: each normed in place, then the second added."""
     c = int64s_at(table, t.NUM_ENTRIES)

@@ -33,12 +33,18 @@ from edgespec.backends.native.kernels.codegen.emit import (
     Value,
 )
 from edgespec.backends.native.kernels.codegen.vectors import sum_lanes
+from edgespec.backends.native.kernels.recurrent.steps import (
+    BETA,
+    DECAY,
+    DELTA,
+    KEY,
+    OUTPUT,
+    QUERY,
+    SKIP,
+    STEP_BYTES,
+    VALUE,
+)
 from edgespec.backends.native.kernels.row_ops import start
-from edgespec.memory.plan.state_layout import STEP_WORDS
-
-KEY, DELTA, DECAY, QUERY, VALUE, BETA, SKIP, OUTPUT = range(8)
-"""Words of a step: addresses of f32, single numbers at DECAY, BETA and SKIP (0: no skip)."""
-STEP_BYTES = 8 * STEP_WORDS
 
 AHEAD = 8
 """Rows that are asked for before they are read, where a sweep takes several turns."""

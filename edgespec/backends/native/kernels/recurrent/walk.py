@@ -61,7 +61,7 @@ def _count_buffers(parents, scratch):
             second[parent] = own
 
 
-@kernel
+@kernel("int16[:]", "int64", "int64", "int64[:,:]", "int64", "int64[:,:]", result="int64")
 def plan_tree(parents, first, num_pending, out, place, scratch):
     """Instructions for a tree whose node 0 is row `first`; returns where the next go."""
     applied = ALL_PENDING if num_pending > 0 else NOTHING
@@ -101,7 +101,7 @@ def plan_tree(parents, first, num_pending, out, place, scratch):
     return place
 
 
-@kernel
+@kernel("int64", "int64", "int64", "int64[:,:]", "int64", result="int64")
 def plan_chain(num_rows, first, num_pending, out, place):
     """Instructions that take all rows of a chain, from `first` on, into the state; returns where
     the next go.
@@ -117,7 +117,7 @@ def plan_chain(num_rows, first, num_pending, out, place):
     return place
 
 
-@kernel
+@kernel("int16[:]", "int64", "int64", "int64[:]", "int64", "int64", "int64[:,:]")
 def describe_rows(parents, first, part, slots, kept, kept_bytes, out):
     """Words of a tree's nodes, rows from `first` on: `slots` [n] of what is kept of them, -1 for
     nothing, in rows of so many bytes from the address `kept` on.

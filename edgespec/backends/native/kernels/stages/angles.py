@@ -8,8 +8,10 @@ from edgespec.backends.native.kernels import table as t
 from edgespec.backends.native.kernels.codegen.intrinsics import load_double, store_float
 from edgespec.backends.native.kernels.kv.places import node_entry
 from edgespec.system.addresses import int64s_at
+from edgespec.system.jit import entry
 
 
+@entry
 def angles(table, stage, thread):
     """This thread's rows of cosines and sines, f32 [n, rope_dim / 2]."""
     c = int64s_at(table, t.NUM_ENTRIES)

@@ -9,12 +9,14 @@ from edgespec.backends.native.kernels.attention.grouped_query import attend_shar
 from edgespec.backends.native.kernels.codegen.intrinsics import call_row
 from edgespec.backends.native.kernels.stages.rows import quantise_row
 from edgespec.system.addresses import int64s_at, word
+from edgespec.system.jit import entry
 
 # The layer's place in the arena, scores f32 [heads] of sinks or 0, and of finishing: the operation
 # (values, gates, output, vectors) for what is gated, or 0.
 LAYER, SINKS, GATING = range(t.ARGUMENTS, t.ARGUMENTS + 3)
 
 
+@entry
 def attend(table, stage, thread):
     """This thread's share of attention."""
     c = int64s_at(table, t.NUM_ENTRIES)
@@ -22,6 +24,7 @@ def attend(table, stage, thread):
     return 0
 
 
+@entry
 def finish(table, stage, thread):
     """This thread's rows of ATTENDED, gated and quantised."""
     c = int64s_at(table, t.NUM_ENTRIES)

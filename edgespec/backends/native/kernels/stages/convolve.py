@@ -20,7 +20,7 @@ from edgespec.backends.native.kernels.recurrent import words as w
 from edgespec.backends.native.kernels.stages.norm import ONE_BITS
 from edgespec.backends.native.kernels.stages.rows import quantise_row
 from edgespec.system.addresses import int64s_at, word
-from edgespec.system.jit import inner_kernel
+from edgespec.system.jit import entry, inner_kernel
 
 LAYER = t.ARGUMENTS
 """Operand of all stages of a recurrent layer: the address of its words (`recurrent/words.py`)."""
@@ -141,6 +141,7 @@ def _keep_tail(own, part, block):
         copy(target + 4 * first, source + 4 * first, count)
 
 
+@entry
 def convolve(table, stage, thread):
     """This thread's share of nodes' channels and gates, and of sequences' new tails."""
     c, own = int64s_at(table, t.NUM_ENTRIES), word(stage, LAYER)
@@ -158,6 +159,7 @@ def convolve(table, stage, thread):
     return 0
 
 
+@entry
 def multiply_inputs(table, stage, thread):
     """This thread's rows of the inputs of a short convolution: two projections' products."""
     c, own = int64s_at(table, t.NUM_ENTRIES), word(stage, LAYER)

@@ -15,7 +15,7 @@ from edgespec.backends.native.kernels.codegen.intrinsics import (
 )
 from edgespec.backends.native.kernels.stages.rows import quantise_row
 from edgespec.system.addresses import int64s_at, word
-from edgespec.system.jit import inner_kernel
+from edgespec.system.jit import entry, inner_kernel
 
 # The width, the operation (gate, up, output, vectors) that joins both, and the cut-off in standard
 # deviations, as bits of an f32.
@@ -37,6 +37,7 @@ def _cut(row, width, deviations):
         store_float(row + 4 * i, max(load_float(row + 4 * i) - edge, np.float32(0.0)))
 
 
+@entry
 def cut(table, stage, thread):
     """This thread's rows of GATED = activation(cut gate) * up, quantised; gates are in GATED, and
     UP has the rest.

@@ -15,12 +15,14 @@ from edgespec.backends.native.kernels.stages.rows import (
 )
 from edgespec.backends.native.kernels.work_sharing import first_unit, next_unit
 from edgespec.system.addresses import int64s_at, word
+from edgespec.system.jit import entry
 
 # The two matrices and their biases or 0, the width of both, and the operation (gate, up, output,
 # vectors) that joins them.
 GATE, UP, GATE_BIAS, UP_BIAS, WIDTH, ACTIVATION = range(t.ARGUMENTS, t.ARGUMENTS + 6)
 
 
+@entry
 def gated(table, stage, thread):
     """This thread's share of GATED = activation(gate) * up, quantised."""
     c = int64s_at(table, t.NUM_ENTRIES)

@@ -13,6 +13,7 @@ from edgespec.backends.native.kernels.stages.rows import (
 )
 from edgespec.backends.native.kernels.work_sharing import first_unit, next_unit
 from edgespec.system.addresses import int64s_at, word
+from edgespec.system.jit import entry
 
 # The heads' matrices, below each other; where the input's entries of the table start, and how many
 # of its columns each head reads, 0 where all read the same; the output with its stride, outputs of
@@ -23,6 +24,7 @@ from edgespec.system.addresses import int64s_at, word
 )
 
 
+@entry
 def heads(table, stage, thread):
     """This thread's share of each head's output = its columns of the input x its matrix."""
     c = int64s_at(table, t.NUM_ENTRIES)

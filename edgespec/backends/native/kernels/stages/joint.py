@@ -14,7 +14,7 @@ from edgespec.backends.native.kernels.codegen.intrinsics import (
 )
 from edgespec.backends.native.kernels.stages.rows import quantise_row
 from edgespec.system.addresses import int64s_at, word
-from edgespec.system.jit import inner_kernel
+from edgespec.system.jit import entry, inner_kernel
 
 # Where rows are left, with their stride, and the gain of the norm before, or 0 for the stream as it
 # is.
@@ -38,6 +38,7 @@ def _norm(c, source, gain, target, width):
     call_row(c[t.OPS + t.NORM], (source, gain, target, width >> 4, c[t.EPSILON_BITS]))
 
 
+@entry
 def leave(table, stage, thread):
     """This thread's rows of the residual stream, left as they are or normed."""
     c = int64s_at(table, t.NUM_ENTRIES)
@@ -52,6 +53,7 @@ def leave(table, stage, thread):
     return 0
 
 
+@entry
 def gather(table, stage, thread):
     """This thread's rows that were left, into ATTENDED."""
     c = int64s_at(table, t.NUM_ENTRIES)
@@ -67,6 +69,7 @@ def gather(table, stage, thread):
     return 0
 
 
+@entry
 def pair(table, stage, thread):
     """This thread's rows of tokens, whose embeddings are in the stream, and states, side by side in
     NORMED.

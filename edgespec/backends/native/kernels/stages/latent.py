@@ -22,7 +22,7 @@ from edgespec.backends.native.kernels.stages.norm import ONE_BITS
 from edgespec.backends.native.kernels.stages.project import grow, rotate
 from edgespec.backends.native.kernels.stages.rows import quantise_row
 from edgespec.system.addresses import int64s_at, word
-from edgespec.system.jit import inner_kernel
+from edgespec.system.jit import entry, inner_kernel
 
 # Of norms: where the entries of an input start, its width, and the gain.
 NORMED_INPUT, NORMED_WIDTH, NORM_GAIN = range(t.ARGUMENTS, t.ARGUMENTS + 3)
@@ -30,6 +30,7 @@ NORMED_INPUT, NORMED_WIDTH, NORM_GAIN = range(t.ARGUMENTS, t.ARGUMENTS + 3)
 LAYER, LATENT_GAIN = range(t.ARGUMENTS, t.ARGUMENTS + 2)
 
 
+@entry
 def norm_input(table, stage, thread):
     """This thread's rows of an input, normed in place and quantised."""
     c = int64s_at(table, t.NUM_ENTRIES)
@@ -58,6 +59,7 @@ def _place_query(c, head, node):
     put_query(c, np.int64(0), first_query(c, node) + head, row)
 
 
+@entry
 def place(table, stage, thread):
     """This thread's rows of queries and of what is kept of positions."""
     c = int64s_at(table, t.NUM_ENTRIES)

@@ -20,7 +20,7 @@ from edgespec.backends.native.kernels.stages.rows import (
 )
 from edgespec.backends.native.kernels.work_sharing import first_unit, next_unit
 from edgespec.system.addresses import int64s_at, word
-from edgespec.system.jit import inner_kernel
+from edgespec.system.jit import entry, inner_kernel
 
 # The matrix, where its input's entries of the table start, the output with its stride, 1 to add to
 # it, and the bias or 0.
@@ -30,6 +30,7 @@ MATRIX, INPUT, OUTPUT, OUTPUT_STRIDE, ACCUMULATE, BIAS = range(t.ARGUMENTS, t.AR
 IS_SHAPED, FACTOR, CAP, CAP_BITS = range(t.ARGUMENTS + 6, t.ARGUMENTS + 10)
 
 
+@entry
 def multiply(table, stage, thread):
     """This thread's share of output[n] = rows[n] x matrix."""
     c = int64s_at(table, t.NUM_ENTRIES)
@@ -56,6 +57,7 @@ def _shape(stage, row, num_tiles):
         call_row(word(stage, CAP), (row, row, num_tiles, word(stage, CAP_BITS)))
 
 
+@entry
 def logits(table, stage, thread):
     """This thread's share of the logits, with the largest of every 16 while these are cached."""
     c = int64s_at(table, t.NUM_ENTRIES)

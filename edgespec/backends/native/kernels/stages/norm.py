@@ -15,7 +15,7 @@ from edgespec.backends.native.kernels.codegen.intrinsics import (
 )
 from edgespec.backends.native.kernels.stages.rows import quantise_row
 from edgespec.system.addresses import int64s_at, word
-from edgespec.system.jit import inner_kernel
+from edgespec.system.jit import entry, inner_kernel
 
 # The rows that join the stream, or 0, with their stride, the gain of the norm before they join, or
 # 0, and their factor as bits of an f32; the factor of the whole stream after that; and the gain of
@@ -56,6 +56,7 @@ def _join(c, stage, stream, joining):
         store_float(stream + 4 * i, added * scale)
 
 
+@entry
 def norm(table, stage, thread):
     """This thread's rows of a norm."""
     c = int64s_at(table, t.NUM_ENTRIES)

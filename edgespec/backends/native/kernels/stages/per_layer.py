@@ -20,6 +20,7 @@ from edgespec.backends.native.kernels.stages.rows import (
 )
 from edgespec.backends.native.kernels.work_sharing import first_unit, next_unit
 from edgespec.system.addresses import int64s_at, word
+from edgespec.system.jit import entry
 
 # Rows of embeddings f32 [rows, layers * width] with their stride, and the same of what the token's
 # own embedding was projected to; layers, the width of each and the gain of the norm; and factors of
@@ -31,6 +32,7 @@ from edgespec.system.addresses import int64s_at, word
 GATE, ACTIVATION, OWN, OWN_STRIDE, OWN_WIDTH = range(t.ARGUMENTS, t.ARGUMENTS + 5)
 
 
+@entry
 def embed(table, stage, thread):
     """This thread's rows of EXTRA: (embedded + normed projected) times the factors."""
     c = int64s_at(table, t.NUM_ENTRIES)
@@ -53,6 +55,7 @@ def embed(table, stage, thread):
     return 0
 
 
+@entry
 def gate(table, stage, thread):
     """This thread's share of GATED = activation(gate x NORMED) * the layer's embeddings."""
     c = int64s_at(table, t.NUM_ENTRIES)

@@ -23,7 +23,7 @@ from edgespec.backends.native.kernels.stages.rows import (
 )
 from edgespec.backends.native.kernels.work_sharing import first_unit, next_unit
 from edgespec.system.addresses import int64s_at, word
-from edgespec.system.jit import inner_kernel
+from edgespec.system.jit import entry, inner_kernel
 
 # The layer's place in the arena; matrices: a key of 0 is another layer's, a value of 0 is the key,
 # a gate of 0 is none; their biases or 0; and the gains of norms of heads, or 0 (ones for a norm
@@ -155,6 +155,7 @@ def _keys(c, stage, unit, heads, tiles):
             _place_key(c, stage, word(stage, KEY_NORM), head, node)
 
 
+@entry
 def place(table, stage, thread):
     """This thread's rows of queries and keys that were projected before, because all heads of one
     are normed together.
@@ -175,6 +176,7 @@ def place(table, stage, thread):
     return 0
 
 
+@entry
 def project(table, stage, thread):
     """This thread's share of queries, keys, values, and gates of what is mixed."""
     c = int64s_at(table, t.NUM_ENTRIES)

@@ -11,13 +11,13 @@ import numpy as np
 
 from edgespec.backends.native.kernels import table as t
 from edgespec.backends.native.kernels.codegen.intrinsics import call_row, store_long
-from edgespec.backends.native.kernels.recurrent import state as s
+from edgespec.backends.native.kernels.recurrent import steps as s
 from edgespec.backends.native.kernels.recurrent import words as w
 from edgespec.backends.native.kernels.stages.convolve import LAYER, copy, node_word, part_place
 from edgespec.backends.native.kernels.stages.rows import quantise_row
 from edgespec.backends.native.kernels.work_sharing import first_unit, next_unit
 from edgespec.system.addresses import int64s_at, word
-from edgespec.system.jit import inner_kernel
+from edgespec.system.jit import entry, inner_kernel
 
 
 @inner_kernel
@@ -106,6 +106,7 @@ def _walk(c, own, part, head, thread):
         call_row(function, (source, target, rows, columns >> 4, steps, count, read))
 
 
+@entry
 def states(table, stage, thread):
     """This thread's heads of all sequences."""
     c, own = int64s_at(table, t.NUM_ENTRIES), word(stage, LAYER)
@@ -121,6 +122,7 @@ def states(table, stage, thread):
     return 0
 
 
+@entry
 def finish(table, stage, thread):
     """This thread's groups of ATTENDED: normed, gated and quantised."""
     c, own = int64s_at(table, t.NUM_ENTRIES), word(stage, LAYER)

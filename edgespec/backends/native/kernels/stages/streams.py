@@ -17,7 +17,7 @@ from edgespec.backends.native.kernels.codegen.intrinsics import (
 )
 from edgespec.backends.native.kernels.stages.rows import add, quantise_row
 from edgespec.system.addresses import int64s_at, word
-from edgespec.system.jit import inner_kernel
+from edgespec.system.jit import entry, inner_kernel
 
 # Of all: how many streams there are, the others with the stride of their rows, and rows of what all
 # are predicted to be.
@@ -61,6 +61,7 @@ def _stream(c, stage, row, index):
     return others + 4 * (index - 1) * c[t.DIM]
 
 
+@entry
 def begin(table, stage, thread):
     """This thread's rows of the other streams, projected before, as long as the first."""
     c = int64s_at(table, t.NUM_ENTRIES)
@@ -104,6 +105,7 @@ def _copy(target, source, count):
         store_float(target + 4 * i, load_float(source + 4 * i))
 
 
+@entry
 def predict(table, stage, thread):
     """This thread's rows of what the streams are predicted to be: each, and its share of all."""
     c = int64s_at(table, t.NUM_ENTRIES)
@@ -121,6 +123,7 @@ def predict(table, stage, thread):
     return 0
 
 
+@entry
 def correct(table, stage, thread):
     """This thread's rows of the streams: what was predicted, and a share of what the layer came to
     beyond its own prediction; and the first one scaled into NORMED.
@@ -154,6 +157,7 @@ def _normed(c, stage, row):
     return added
 
 
+@entry
 def add_to_others(table, stage, thread):
     """This thread's rows, normed, added to the other streams."""
     c = int64s_at(table, t.NUM_ENTRIES)
@@ -164,6 +168,7 @@ def add_to_others(table, stage, thread):
     return 0
 
 
+@entry
 def add_to_first(table, stage, thread):
     """This thread's rows, normed, added to the first stream, and what NORMED holds."""
     c = int64s_at(table, t.NUM_ENTRIES)
@@ -175,6 +180,7 @@ def add_to_first(table, stage, thread):
     return 0
 
 
+@entry
 def take_others(table, stage, thread):
     """This thread's rows of the other streams, into GATED."""
     c = int64s_at(table, t.NUM_ENTRIES)
@@ -186,6 +192,7 @@ def take_others(table, stage, thread):
     return 0
 
 
+@entry
 def end(table, stage, thread):
     """This thread's rows of the first stream: its mean with those in UP, made as long as it."""
     c = int64s_at(table, t.NUM_ENTRIES)

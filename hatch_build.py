@@ -1,0 +1,35 @@
+"""What goes into a wheel: with EDGESPEC_PLATFORM set, the precompiled kernels of that platform.
+
+    python -m edgespec.system.precompile --platform linux-x86_64 --output FILE
+    EDGESPEC_PLATFORM=linux-x86_64 EDGESPEC_LIBRARY=FILE python -m build --wheel
+
+Without, the wheel is for every platform and compiles at the first start.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+_TAGS = {
+    # Of the C library it asks for no version, and for few functions.
+    "linux-x86_64": "manylinux_2_17_x86_64.manylinux2014_x86_64.musllinux_1_1_x86_64",
+    "linux-aarch64": "manylinux_2_17_aarch64.manylinux2014_aarch64.musllinux_1_1_aarch64",
+}
+
+
+class PlatformWheel(BuildHookInterface):  # type: ignore[misc]  # hatchling's plugins are untyped
+    """Adds the library of precompiled kernels, and the tag of its platform."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        name = os.environ.get("EDGESPEC_PLATFORM", "")
+        if not name:
+            return
+        tag = os.environ.get("EDGESPEC_TAG") or _TAGS[name]
+        library = Path(os.environ["EDGESPEC_LIBRARY"]).resolve(strict=True)
+        build_data["pure_python"] = False
+        build_data["tag"] = f"cp311-abi3-{tag}"
+        build_data["force_include"][str(library)] = f"edgespec/system/{library.name}"
