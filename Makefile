@@ -86,7 +86,7 @@ build/spec_bench.jsonl: | $(VENV)/installed
 $(VENV)/installed: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; name it: make PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --editable '.[jit]'
+	$(PIP) --editable .
 	@touch $@
 
 $(VENV)/dev: $(VENV)/installed

@@ -3,7 +3,7 @@
     python -m edgespec.system.precompile --platform linux-x86_64 --output FILE
     EDGESPEC_PLATFORM=linux-x86_64 EDGESPEC_LIBRARY=FILE python -m build --wheel
 
-Without, the wheel is for every platform and compiles at the first start.
+Without, the wheel is for every platform, needs Numba, and compiles at the first start.
 """
 
 from __future__ import annotations
@@ -13,12 +13,32 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _TAGS = {
     # Of the C library it asks for no version, and for few functions.
     "linux-x86_64": "manylinux_2_17_x86_64.manylinux2014_x86_64.musllinux_1_1_x86_64",
     "linux-aarch64": "manylinux_2_17_aarch64.manylinux2014_aarch64.musllinux_1_1_aarch64",
 }
+_NEEDS = [
+    "numpy>=2.0",
+    "psutil>=5.9",
+    "typer>=0.29",
+    "tokenizers>=0.20",
+    "jinja2>=3.1.5",
+    "rich>=13.7",
+    "platformdirs>=4",
+    "huggingface_hub>=1.0",
+]
+_COMPILER = "numba>=0.61"
+
+
+class Needs(MetadataHookInterface):  # type: ignore[misc]  # hatchling's plugins are untyped
+    """What an installation needs: a compiler only where no library is in the wheel."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        has_library = bool(os.environ.get("EDGESPEC_PLATFORM"))
+        metadata["dependencies"] = _NEEDS if has_library else [*_NEEDS, _COMPILER]
 
 
 class PlatformWheel(BuildHookInterface):  # type: ignore[misc]  # hatchling's plugins are untyped
