@@ -266,8 +266,8 @@ def test_tiles_stay_inside_the_logits(kind: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({"dim": 72, "heads": 4, "ffn": 96}, "embeddings 72 wide"),
-        ({"arch": "qwen3", "head_dim": 8}, "normed heads 8 wide"),
+        ({"dim": 72, "heads": 4, "ffn": 96}, "embeddings that are 72 wide"),
+        ({"arch": "qwen3", "head_dim": 8}, "normed heads that are 8 wide"),
         ({"dim": 48, "heads": 3, "kv_heads": 3, "ffn": 33}, "33 columns"),
     ],
 )

@@ -28,7 +28,7 @@ from tests.support.heads import (
 
 PROMPT = tuple(int(each) for each in np.random.default_rng(0).integers(3, 500, 40))
 TEMPERATURES = (0.0, 0.7, 1.2)
-COMMON: dict[str, Any] = {"backend": "native", "context": 256, "memory": "1GiB"}
+COMMON: dict[str, Any] = {"backend": "native", "context": 256, "memory": "auto"}
 
 
 @pytest.fixture(scope="module")

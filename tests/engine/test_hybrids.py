@@ -67,7 +67,7 @@ def test_an_edit_anywhere_in_a_long_chat(name: str, tmp_path: Path) -> None:
     recipe.context = 4096
     path, ids = write(recipe, tmp_path / "model.gguf", type="Q8_0"), text(recipe, 2100)
     kept: dict[str, Any] = {"max_tokens": 4, "temperature": 0, "ignore_eos": True}
-    with edgespec.load(path, threads=2, context=4096, memory="1GiB") as engine:
+    with edgespec.load(path, threads=2, context=4096, memory="auto") as engine:
         assert engine.plan.checkpoints == 16
         assert "at most 256 tokens are read again" in engine.plan.explain()
         engine.generate(ids, **kept)
@@ -77,7 +77,7 @@ def test_an_edit_anywhere_in_a_long_chat(name: str, tmp_path: Path) -> None:
             assert 0 <= place - edited.stats.cached_tokens <= CHECKPOINT_EVERY
         target = engine.scheduler.target
         assert target.allocated_bytes()[STATES_ITEM] <= engine.plan.footprint[STATES_ITEM]
-    with edgespec.load(path, threads=2, context=4096, memory="1GiB", drafters="none") as fresh:
+    with edgespec.load(path, threads=2, context=4096, memory="auto", drafters="none") as fresh:
         assert fresh.generate(end, **kept).token_ids == edited.token_ids
 
 

@@ -137,6 +137,7 @@ def test_the_one_idle_longest_is_spilled_and_comes_back(tight: Engine, cache: Pa
     assert files(cache) == [] and num_blocks(tight) == 0
 
 
+@pytest.mark.usefixtures("step_by_step")
 def test_memory_that_is_short_is_taken_from_idle_ones(roomy: Engine, cache: Path) -> None:
     one, other = roomy.chat(), roomy.chat()
     first = one.send("good evening", **SHORT)

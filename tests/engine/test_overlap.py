@@ -101,6 +101,7 @@ def test_a_target_of_another_library_overlaps(models: tuple[Path, Path]) -> None
         assert "written ahead" in found.stats.overlap
 
 
+@pytest.mark.usefixtures("step_by_step")
 def test_a_cancelled_reply_stops_the_thread(models: tuple[Path, Path], delays: None) -> None:
     with load(models) as engine:
         expected = engine.generate(PROMPTS[0], speculation=False, **OPTIONS)

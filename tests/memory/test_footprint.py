@@ -81,7 +81,8 @@ def test_formulas_by_hand() -> None:
     attention = 4 * (2 * 14 * (512 + 256 + 80) + 2 * 48 * (2 * 64 + 3 * 16))
     tables = 4 * (5 * 31 + 30 + 64) + 8 * (5 * 2)
     early = 8 * 256 * 4
-    assert fp.scratch_bytes(spec, 1024, 8, 30, 2) == attention + tables + early
+    whole_passes = 8 * 10 + 4136
+    assert fp.scratch_bytes(spec, 1024, 8, 30, 2) == attention + tables + early + whole_passes
     streams = 32 * (4 * floats + inputs)
     assert fp.activation_bytes(spec, 30) == streams + 2 * 6 * 12 * 4 * 64
     queries = 2 * 6 * 12 * (4 + 2 * (64 + 4))

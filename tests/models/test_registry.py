@@ -36,8 +36,8 @@ def test_an_existing_path_wins(bundled: Path) -> None:
     ("asked", "hint"),
     [
         ("edgespec-tinny", "did you mean edgespec-tiny"),
-        ("smolm-135m.gguf", "did you mean smollm-135m.gguf?"),
-        ("quite-another", "one of the bundled models: edgespec-tiny, edgespec-draft"),
+        ("smolm-135m.gguf", "did you mean smollm-135m.gguf"),
+        ("quite-another", "or a name that `edgespec list` shows"),
     ],
 )
 def test_did_you_mean(bundled: Path, asked: str, hint: str) -> None:

@@ -59,7 +59,7 @@ def test_the_numbers_of_the_page(served: Served, engine: Engine) -> None:
     assert found["model"] == engine.file.path.stem
     assert found["memory_resident_bytes"] > 0
     assert found["memory_budget_bytes"] == engine.plan.budget_bytes
-    plan = served.ask("GET", "/plan?memory=300MiB&context=256").json
+    plan = served.ask("GET", "/plan?memory=8GiB&context=256").json
     assert plan["plan"]["context_length"] == 256 and "256" in plan["text"]
     for query, words in (
         ("memory=1KiB", "KiB"),

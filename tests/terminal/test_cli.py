@@ -261,7 +261,7 @@ def test_doctor_advises(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     found = edgespec("doctor", EDGESPEC_CACHE=str(tmp_path / "file" / "cache"), EDGESPEC_ISA="sse9")
     assert found.code == 1
-    assert "cannot be written" in found.out
+    assert "cannot be used" in found.out
     assert "sse9" in found.out
     assert "1 problem" in found.out
 

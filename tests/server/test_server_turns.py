@@ -163,9 +163,10 @@ def test_what_was_done_is_counted(engine: Engine) -> None:
 
 
 def test_the_server_stops_while_replies_are_written(engine: Engine) -> None:
+    before = threading.active_count()
     with serving(engine) as served:
         connection = begin(served, stream=True)
         until(lambda: engine.line.num_running == 1)
     until(lambda: engine.line.num_running == 0)
     connection.close()
-    assert threading.active_count() < 20
+    assert threading.active_count() <= before + 8  # a pool's threads stay
