@@ -17,6 +17,9 @@ settings.register_profile("not compiled", deadline=None, max_examples=15)
 UNCOMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 settings.load_profile("not compiled" if UNCOMPILED else "any machine")
 
+# Kernels that tests make are compiled beside those of the package, wherever a library of it is.
+os.environ.setdefault("EDGESPEC_KERNELS", "jit")
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # `tests.support.gguf_models` is importable however pytest is started
 

@@ -76,6 +76,7 @@ class Installation:
         own = {
             "PYTHONPATH": paths,
             "EDGESPEC_CACHE": str(self.cache),
+            "EDGESPEC_KERNELS": "jit",
             "PYTHONDONTWRITEBYTECODE": "1",  # Python, too, would take an edited file for the old
         }
         found = subprocess.run(
