@@ -67,7 +67,7 @@ MUTATIONS = {
 def mutated(name: str, old: str, new: str) -> Callable[..., int]:
     """A sampler, uncompiled, in whose sources `old` is `new`."""
     space: dict[str, Any] = {
-        "kernel": lambda function: function,
+        "kernel": lambda *_, **__: lambda function: function,
         "uniform": naive_rejection.uniform,
     }
     found = 0
