@@ -45,7 +45,7 @@ def test_backends_are_measured_and_the_choice_is_kept(model: Path) -> None:
     assert {one.backend: one.basis for one in made.candidates} == dict.fromkeys(NAMES, "measured")
     assert all(one.tokens_per_second > 0 < one.planned_bytes for one in made.candidates)
     assert sum(one.verdict == "chosen" for one in made.candidates) == 1
-    assert "tokens/s expected, measured" in made.reasons[0]
+    assert "tokens/s expected (measured)" in made.reasons[0]
     with edgespec.load(model, **SETTINGS) as engine:
         assert engine.plan.backend == made.backend
         engine.generate("the cat", max_tokens=8, seed=1)
@@ -86,7 +86,7 @@ def test_a_faster_backend_is_taken_once_it_is_confirmed(
     monkeypatch.setattr(choose_backend, "select", None)  # nothing is compared any more
     with edgespec.load(model, **SETTINGS) as engine:
         assert engine.plan.backend == "llamacpp"
-        assert "chosen by measurement before" in engine.plan.reasons[0]
+        assert "measured to be fastest before" in engine.plan.reasons[0]
     with edgespec.load(model, backend="native", **SETTINGS) as engine:
         assert engine.plan.backend == "native"
 
