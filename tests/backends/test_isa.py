@@ -142,21 +142,26 @@ def test_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         isa.chosen()
 
 
+V3 = frozenset({"avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt"})
+WIDE = frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})
+
+
 @pytest.mark.parametrize(
     ("features", "first"),
     [
-        ({"avx512f", "avx512bw", "avx512vnni", "avxvnni", "avx2", "fma", "f16c"}, "avx512vnni"),
-        ({"avx512f", "avx512bw", "avx2", "fma", "f16c"}, "avx2"),
-        ({"avx2", "fma", "f16c", "avxvnni"}, "avxvnni"),
+        (V3 | WIDE | {"avx512vnni", "avxvnni"}, "avx512vnni"),
+        (V3 | WIDE, "avx2"),
+        (V3 | {"avxvnni"}, "avxvnni"),
+        (V3 - {"bmi2"}, "plain"),
         ({"avx", "fma", "f16c"}, "plain"),
         ({"neon", "dotprod", "i8mm", "sve"}, "neon-i8mm"),
         ({"neon", "dotprod"}, "neon-dotprod"),
         ({"neon"}, "plain"),
     ],
-    ids=["server", "no VNNI", "desktop", "old", "new arm", "arm", "old arm"],
+    ids=["server", "no VNNI", "desktop", "no BMI", "old", "new arm", "arm", "old arm"],
 )
 def test_the_best_a_processor_has(
-    features: set[str], first: str, monkeypatch: pytest.MonkeyPatch
+    features: frozenset[str], first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = "arm64" if "neon" in features else "AMD64"
     monkeypatch.setattr(isa.platform, "machine", lambda: machine)

@@ -31,7 +31,7 @@ model, share = sys.argv[1], float(sys.argv[2])
 found = {}
 drafters = "ngram,suffix-automaton"
 with edgespec.load(model, memory="400MiB", context=256, drafters=drafters) as engine:
-    options = {"max_tokens": 120, "ignore_eos": True, "seed": 1}
+    options = {"max_tokens": 120, "ignore_eos": True, "seed": 1, "repetition_penalty": 1.01}
     plan, watch, market = engine.plan, engine.scheduler.watch, engine.scheduler.slots[0].market
     found["expected"] = engine.generate("and the cat", **options).text
     found["reliefs_before"], found["stores_before"] = watch.num_reliefs, market.size_bytes
