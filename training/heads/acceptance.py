@@ -55,9 +55,12 @@ class Kept:
         }
 
 
-def batches(tokens: Path, name: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the documents of a stream by length: ids [rows, tokens] and asked [rows, tokens]."""
-    texts = [(ids[:MOST_TOKENS], asked[:MOST_TOKENS]) for ids, asked in documents(tokens, name)]
+def batches(tokens: Path, name: str, most: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the documents of a stream by length, their first `most` tokens.
+
+    ids int64 [rows, tokens] and asked bool [rows, tokens].
+    """
+    texts = [(ids[:most], asked[:most]) for ids, asked in documents(tokens, name)]
     texts = sorted((text for text in texts if len(text[0]) > DEPTHS + 2), key=lambda t: len(t[0]))
     for first in range(0, len(texts), ROWS):
         group = texts[first : first + ROWS]
@@ -91,7 +94,7 @@ def accepted(
     """
     torch.manual_seed(0)
     total = Kept()
-    for ids, asked in batches(tokens, name):
+    for ids, asked in batches(tokens, name, min(MOST_TOKENS, trunk.shape.context_tokens)):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             states, _ = trunk.hidden(ids)
             if head is None:
