@@ -1,4 +1,4 @@
-"""Answers questions from a folder of texts: the passage nearest in meaning goes before the question.
+"""Answers questions from a folder of texts: the passage nearest in meaning goes before a question.
 
     python examples/rag_folder.py "How is memory planned?" [FOLDER]
 
