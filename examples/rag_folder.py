@@ -61,7 +61,8 @@ def main(question: str = "When are beans sown?", folder: str | Path = DOCS) -> N
         print(f"From: {texts[best][:70]}...\n")
         for piece in stream:
             print(piece, end="", flush=True)
-        print(f"\n\n{stream.reply.stats.restored_tokens} prompt tokens came from a file")
+        stats = stream.reply.stats
+        print(f"\n\n{stats.cached_tokens} of {stats.prompt_tokens} prompt tokens came from a file")
 
 
 if __name__ == "__main__":
