@@ -4,7 +4,7 @@
     python examples/tool_agent.py "What is 17 times 23?"
 
 A schema binds each step, so that what comes is always a call that can be run, or an answer. Which
-of them is sensible depends on the model: the bundled one picks at random.
+of them is sensible depends on the model: the bundled one has no idea.
 """
 
 import json
@@ -59,8 +59,8 @@ def main(question: str = "What is 17 times 23?") -> None:
     with edgespec.load(os.environ.get("EDGESPEC_MODEL"), context=1024) as engine:
         for step in range(MOST_STEPS):
             steps = calls if not step else [answer] if step == MOST_STEPS - 1 else [*calls, answer]
-            asked = {"anyOf": steps}
-            reply = engine.generate(messages=messages, tools=tools, schema=asked, max_tokens=200)
+            asked: edgespec.ReplyKeywords = {"schema": {"anyOf": steps}, "max_tokens": 400}
+            reply = engine.generate(messages=messages, tools=tools, temperature=0, **asked)
             print(reply.text)
             said = json.loads(reply.text)
             if "answer" in said:

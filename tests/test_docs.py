@@ -125,7 +125,11 @@ def test_commands_of_a_page_exist(page: Path) -> None:
             assert f"\n{arguments[0]}:" in makefile, words
         elif program == "python" and arguments[0] == "-m":
             module = ROOT / arguments[1].replace(".", "/")
-            assert arguments[1] == "pytest" or module.is_dir() or module.with_suffix(".py").exists()
+            assert (
+                arguments[1] in ("pytest", "venv")
+                or module.is_dir()
+                or module.with_suffix(".py").exists()
+            )
             if arguments[1].startswith("lab."):
                 usage = module.with_suffix(".py").read_text(encoding="utf-8")
                 part = [word for word in arguments[2:3] if word.islower() and word.isalpha()]
