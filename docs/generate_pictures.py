@@ -25,10 +25,10 @@ from rich.text import Text
 FOLDER = Path(__file__).parent / "pictures"
 ROOT = Path(__file__).parents[1]
 COLUMNS, LINES = 92, 40
-PROMPT = "Write a Python function that adds two numbers."
+PROMPT = "Write two Python functions that reverse a text."
 COMMANDS = (
-    f"edgespec run --seed 3 --stats '{PROMPT}'",
-    f"edgespec run --seed 3 --stats --no-speculation '{PROMPT}'",
+    f"edgespec run --seed 0 --stats '{PROMPT}'",
+    f"edgespec run --seed 0 --stats --no-speculation '{PROMPT}'",
 )
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -94,7 +94,8 @@ def page() -> Path:
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "edgespec", "serve", "--port", str(port), "--memory", "1GiB"]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as server:
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=ROOT, stdout=quiet, stderr=quiet) as server:
         try:
             _wait_for(f"{url}/health")
             with sync_playwright() as driver:
@@ -106,10 +107,11 @@ def page() -> Path:
                 settings = shown.locator("summary", has_text="Settings")
                 settings.click()
                 shown.fill("#temperature", "0")
+                shown.fill("#most", "51")
                 settings.click()
                 for message in (
                     "Hello! Who are you?",
-                    "Write a list of ten colours.",
+                    PROMPT,
                 ):
                     shown.fill("#message", message)
                     shown.press("#message", "Enter")

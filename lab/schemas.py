@@ -27,7 +27,18 @@ from referencing import Registry
 import edgespec
 from edgespec.engine.engine import Engine
 from edgespec.engine.reply import Reply
-from lab.harness import Asked, Rows, Script, Spread, alternate, option, ratios, rounds, tokens
+from lab.harness import (
+    Asked,
+    Rows,
+    Script,
+    Spread,
+    alternate,
+    option,
+    ratios,
+    rounds,
+    start_anew,
+    tokens,
+)
 
 PROMPT = "Write an example of this as JSON."
 MOST_REASONS = 5
@@ -143,6 +154,7 @@ def _rate(
     """Tokens per second over all schemas, or over free texts of the same lengths."""
     num_tokens, seconds = 0, 0.0
     for schema, length in schemas:
+        start_anew(engine)  # no drafter knows the text from the last round
         stats = engine.generate(
             PROMPT,
             schema=schema if bound else None,
