@@ -191,7 +191,7 @@ def anchor(heading: str) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_paths_of_a_page_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    paths = re.findall(r"`((?:edgespec|tests|lab|docs|training)/[\w./-]*)`", text)
+    paths = re.findall(r"`((?:edgespec|examples|tests|lab|docs|training)/[\w./-]*)`", text)
     missing = [path for path in paths if not (ROOT / path).exists()]
     assert missing == []
 
