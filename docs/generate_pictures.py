@@ -28,7 +28,7 @@ COLUMNS, LINES = 92, 40
 PROMPT = "Write two Python functions that reverse a text."
 COMMANDS = (
     f"edgespec run --seed 0 --stats '{PROMPT}'",
-    f"edgespec run --seed 0 --stats --no-speculation '{PROMPT}'",
+    f"edgespec run --seed 0 --no-speculation '{PROMPT}'",
 )
 RUNS = 7
 """Of each command; the one of the middle speed is shown."""
