@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from edgespec.models.registry import resolve
@@ -24,6 +24,7 @@ from tests.support.hub_server import HubServer
 
 NAME = "hf:somebody/a-model"
 PROMPT = "Tell me a story."
+Command = Sequence[str | Path]
 script = Script(__doc__)
 
 
@@ -57,17 +58,17 @@ def _steps(root: Path, wheel: str, hub: dict[str, str]) -> Iterator[tuple[str, f
     }
     place = root / "venv"
     programs = place / ("Scripts" if os.name == "nt" else "bin")
-    pull = [programs / "edgespec", "pull", "--yes", NAME]
-    run = [programs / "edgespec", "run", "-m", NAME, "--seed", "1", "-n", "32", PROMPT]
+    pull: Command = [programs / "edgespec", "pull", "--yes", NAME]
+    run: Command = [programs / "edgespec", "run", "-m", NAME, "--seed", "1", "-n", "32", PROMPT]
     yield "python -m venv", _seconds([sys.executable, "-m", "venv", place], environment)
-    install = [programs / "python", "-m", "pip", "install", "--quiet", wheel]
+    install: Command = [programs / "python", "-m", "pip", "install", "--quiet", wheel]
     yield "pip install", _seconds(install, environment)
     yield "edgespec pull", _seconds(pull, environment)
     for time_of in ("first", "second"):
         yield f"edgespec run, {time_of} start, to its first token", _seconds(run, environment, True)
 
 
-def _seconds(command: list[str | Path], environment: dict[str, str], first: bool = False) -> float:
+def _seconds(command: Command, environment: dict[str, str], first: bool = False) -> float:
     """How long a command took to end, or to its first character; raises SystemExit if it fails."""
     start = time.perf_counter()
     with subprocess.Popen(
