@@ -24,12 +24,9 @@ from rich.text import Text
 
 FOLDER = Path(__file__).parent / "pictures"
 ROOT = Path(__file__).parents[1]
-COLUMNS, LINES = 92, 40
+COLUMNS, LINES = 84, 40
 PROMPT = "Write two Python functions that reverse a text."
-COMMANDS = (
-    f"edgespec run --seed 0 --stats '{PROMPT}'",
-    f"edgespec run --seed 0 --no-speculation '{PROMPT}'",
-)
+COMMANDS = (f"edgespec run --seed 0 '{PROMPT}'",)
 RUNS = 7
 """Of each command; the one of the middle speed is shown."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
