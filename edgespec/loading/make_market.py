@@ -43,7 +43,7 @@ def market_maker(
     if not chosen.drafter_bytes:
         return lambda _: Market([])
     sizes = {name: chosen.footprint[f"drafter {name}"] // chosen.sequences for name in names}
-    shared = {name: _shared(name, file, store) for name in names}
+    shared = {name: _shared(name, sizes[name], file, store) for name in names}
     statistics = KeptStatistics(file.fingerprint, names)
 
     def make_one(name: str) -> Drafter:
@@ -59,8 +59,14 @@ def market_maker(
     return make
 
 
-def _shared(name: str, file: ModelFile, store: str | os.PathLike[str] | None) -> dict[str, Any]:
+def _shared(
+    name: str, max_bytes: int, file: ModelFile, store: str | os.PathLike[str] | None
+) -> dict[str, Any]:
     """What all drafters of a name have in common, as arguments."""
+    if name == "suffix-automaton":
+        from edgespec.drafting.text.past import Past, past_bytes
+
+        return {"past": Past(past_bytes(max_bytes))}
     if name == "hierarchy":
         from edgespec.drafting.text.history import History
         from edgespec.drafting.text.store import Store

@@ -250,6 +250,7 @@ class Market(Drafter):
                 )
 
     def pause(self) -> None:
+        self._books.feed_all()  # some remember replies when they end
         for source in self._sources:
             source.drafter.pause()
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.registry import DRAFTERS, drafter_names, make_drafter
 from edgespec.drafting.text.history import History
+from edgespec.drafting.text.past import Past, past_bytes
 from edgespec.errors import OptionError
 from edgespec.memory.plan.settings import LARGEST_DRAFTER_BYTES
 from edgespec.memory.plan.sizing import MARKET_BYTES, MODEL_DRAFTERS
@@ -127,4 +128,9 @@ def make_market(names: Sequence[str]) -> Market:
 
 def make(name: str, max_bytes: int = LARGEST_DRAFTER_BYTES) -> Drafter:
     """A drafter that remembers earlier replies, of this file and no others."""
-    return make_drafter(name, max_bytes, **({"history": History()} if name == "hierarchy" else {}))
+    shared: dict[str, Any] = {}
+    if name == "hierarchy":
+        shared = {"history": History()}
+    elif name == "suffix-automaton":
+        shared = {"past": Past(past_bytes(max_bytes))}
+    return make_drafter(name, max_bytes, **shared)
