@@ -67,6 +67,8 @@ _MAX_FOLLOWERS = 64
 """Followers looked at, newest first: states of single frequent tokens have thousands."""
 _NEWEST_BONUS = 1.0
 """What the latest occurrence's follower counts extra: text tends to repeat what it did last."""
+_LONGER = 8
+"""Tokens by which the past's match must be longer to speak first: the text's own matches branch."""
 _MOST_LEVELS = 3
 """Matches looked at for one node, the longest and shorter ones."""
 
@@ -119,6 +121,13 @@ def push_followers(
     return given
 
 
+@inner_kernel
+def is_surer(rates: NDArray[np.float64], past_match: int, match: int) -> bool:
+    """Whether the past, which agrees with much more than the text does, was right more often."""
+    of_past = rates[FIRST_KIND + bucket_of(past_match), RATE]
+    return past_match > match + _LONGER and of_past > rates[bucket_of(match), RATE]
+
+
 @entry
 def expand_match(table: int, node: int, _: int) -> int:
     """Let the continuations of a node's match wait; the root's is that of the text and the path
@@ -140,7 +149,7 @@ def expand_match(table: int, node: int, _: int) -> int:
         return 0
     first = num_waiting(places)
     state, match = places[node, STATE], places[node, MATCH]
-    if num_found > 0 and longest_match(past, num_found) > match:
+    if num_found > 0 and is_surer(rates, longest_match(past, num_found), match):
         left = push_found(past, num_found, rates, places, scores, left)
         num_found = 0
     levels = 0

@@ -15,7 +15,7 @@ from edgespec.drafting.text.history import History
 from edgespec.drafting.text.past import Past, past_bytes
 from edgespec.errors import OptionError
 from edgespec.memory.plan.settings import LARGEST_DRAFTER_BYTES
-from edgespec.memory.plan.sizing import MARKET_BYTES, MODEL_DRAFTERS
+from edgespec.memory.plan.sizing import MARKET_BYTES, MODEL_DRAFTERS, store_shares
 from edgespec.models.spec import ModelSpec
 from edgespec.tools.replay.priced import PricedReplay
 from edgespec.tools.replay.prices import Prices
@@ -116,12 +116,12 @@ class PromptLookupLane:
         return SourceReport(self._drafter.name, self._tally, fixed_speedup(self._tally, curve))
 
 
-def make_market(names: Sequence[str]) -> Market:
-    """These drafters in as many bytes as the engine gives them at most; until it is told what a
+def make_market(names: Sequence[str], max_bytes: int = LARGEST_DRAFTER_BYTES) -> Market:
+    """These drafters in as many bytes as the engine gives them at most, or fewer; until it is told what a
     token is worth, it asks everyone.
     """
-    each = (LARGEST_DRAFTER_BYTES - MARKET_BYTES) // len(names)
-    market = Market([make(name, each) for name in names])
+    shares = store_shares(names, max_bytes - MARKET_BYTES)
+    market = Market([make(name, shares[name]) for name in names])
     market.token_s = math.inf
     return market
 
