@@ -17,6 +17,7 @@ from edgespec.engine.batch import BatchStream, check_most, requests
 from edgespec.engine.chat import Chat, SavedChat
 from edgespec.engine.context import Overflow, policy
 from edgespec.engine.embedding import Pooling, check_pooling, embedding
+from edgespec.engine.ensemble import Ensemble
 from edgespec.engine.generation import Generation, check_prompt
 from edgespec.engine.idle_sequences import NO_PREFIXES
 from edgespec.engine.line import Line
@@ -26,7 +27,6 @@ from edgespec.engine.reply_options import ReplyKeywords, ReplyOptions
 from edgespec.engine.reply_stream import Stream, Then
 from edgespec.engine.request import Request
 from edgespec.engine.scheduler import Progress, Scheduler
-from edgespec.engine.voting import Vote, first_finished, majority
 from edgespec.errors import BackendError, OptionError
 from edgespec.memory.kv import prompt_cache
 from edgespec.memory.plan.plan import Plan
@@ -49,7 +49,7 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
-class Engine:
+class Engine(Ensemble):
     """One open model with its KV cache; a context manager.
 
     Made by `edgespec.load`. Any thread may use it: as many replies as `load` had `sequences` share
@@ -187,44 +187,6 @@ class Engine:
         for one in written:
             one.fit(self.plan, self.file.spec.context_length)
         return BatchStream(self.line, written, most)
-
-    @spells(ReplyOptions)
-    def first_finished(
-        self,
-        prompt: Prompt,
-        n: int,
-        *,
-        seeds: Sequence[int] | None = None,
-        max_batch: int | None = None,
-        **options: Unpack[ReplyKeywords],
-    ) -> Reply:
-        """Write n replies at once until the first ends, and return it; the rest is never written.
-
-        First is the one that takes the fewest tokens, the earlier seed among equals, whatever
-        speculation made faster. Seeds and errors are as for `stream_batch`.
-        """
-        asked = made(ReplyOptions, "first_finished", options)
-        return first_finished(self._batch([prompt], asked, n, seeds, max_batch))
-
-    @spells(ReplyOptions)
-    def majority(
-        self,
-        prompt: Prompt,
-        n: int,
-        *,
-        key: Callable[[str], Hashable] = str.strip,
-        seeds: Sequence[int] | None = None,
-        max_batch: int | None = None,
-        **options: Unpack[ReplyKeywords],
-    ) -> Vote:
-        """Let n replies vote: `key` takes a reply's text to its answer, and None abstains.
-
-        Ends as soon as those still being written cannot change the result. Seeds and errors are as
-        for `stream_batch`. Source: "Self-Consistency Improves Chain of Thought Reasoning in
-        Language Models".
-        """
-        asked = made(ReplyOptions, "majority", options)
-        return majority(self._batch([prompt], asked, n, seeds, max_batch), key)
 
     @spells(ReplyOptions)
     def request(

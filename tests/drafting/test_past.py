@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.drafting.tables.followers import NOBODY
+from edgespec.drafting.text.kept_past import KeptPast, forget_history
 from edgespec.drafting.text.past import PROMPT_TOKENS, Past
 from edgespec.drafting.text.past_kernels import FOUND_AT, FOUND_MATCH, FOUND_TOKEN, SHORT, look_up
 from edgespec.drafting.text.suffix_automaton import SuffixAutomatonDrafter
@@ -19,6 +23,7 @@ from edgespec.tools.replay.steps import Tally, replay_steps
 from edgespec.tools.replay.transcripts import Transcript
 
 NOTHING = np.zeros(0, np.int32)
+VOCABULARY = bytes(range(16))
 TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=24)
 
 
@@ -113,6 +118,76 @@ def test_a_reply_said_again_is_drafted_from_its_first_token(reply_tokens: int) -
     tree = drafter.propose(5)
     assert tree.tokens[1:].tolist() == replies[5][2:7]
     assert drafter.size_bytes <= drafter.max_bytes
+
+
+@pytest.fixture
+def data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("EDGESPEC_DATA", str(tmp_path))
+    monkeypatch.delenv("EDGESPEC_HISTORY", raising=False)
+    return tmp_path
+
+
+def learnt(reply: Sequence[int]) -> Path | None:
+    """The file after a run that said this."""
+    drafter = SuffixAutomatonDrafter(2**18, past=KeptPast(2**16, VOCABULARY, 500))
+    drafter.reset([7, 8, 9])
+    drafter.extend(reply)
+    drafter.close()
+    assert drafter.past is not None
+    return getattr(drafter.past, "_path", None)
+
+
+def test_what_is_learnt_is_private_and_can_be_forgotten(data_folder: Path) -> None:
+    path = learnt(range(100, 160))
+    assert path is not None
+    if os.name != "nt":
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    learnt(range(200, 260))
+    later = KeptPast(2**16, VOCABULARY, 500)
+    assert found(later, [120, 121, 122]) == {123: 3}
+    assert found(later, [7, 8, 9]) == {100: 3, 200: 3}
+    assert found(KeptPast(2**16, bytes(16), 500), [120, 121, 122]) == {}
+    assert forget_history() == 1
+    assert forget_history() == 0
+    assert KeptPast(2**16, VOCABULARY, 500).num_tokens == 0
+
+
+def test_a_history_stays_as_small_as_its_past(data_folder: Path) -> None:
+    past = KeptPast(12 * 300, VOCABULARY, 500)
+    for start in range(40):
+        past.add(np.arange(start, start + 60, dtype=np.int32))
+    past.save()
+    path = past._path
+    assert path is not None
+    assert path.stat().st_size <= 12 * 300
+    small = KeptPast(12 * 100, VOCABULARY, 500)
+    assert small.num_tokens <= small.capacity
+    assert found(small, [80, 81, 82]) == {83: 3}
+
+
+def test_nothing_is_kept_where_nothing_is_to_be(
+    data_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGESPEC_HISTORY", "0")
+    assert learnt(range(100, 160)) is None
+    assert list(data_folder.iterdir()) == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(place=st.integers(0, 291), flip=st.integers(1, 255))
+def test_a_damaged_history_is_told_of_and_not_used(
+    tmp_path_factory: pytest.TempPathFactory, place: int, flip: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("EDGESPEC_DATA", str(tmp_path_factory.mktemp("data")))
+        patched.delenv("EDGESPEC_HISTORY", raising=False)
+        path = learnt(range(100, 160))
+        assert path is not None
+        raw = bytearray(path.read_bytes())
+        raw[place % len(raw)] ^= flip
+        path.write_bytes(raw)
+        assert KeptPast(2**16, VOCABULARY, 500).num_tokens == 0
 
 
 def test_replies_asked_for_again_take_few_steps_in_the_least_memory() -> None:

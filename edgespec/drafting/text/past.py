@@ -80,7 +80,14 @@ class Past:
             return
         if self.num_tokens > _LAST_POSITION:
             self._start_anew(self.capacity)
-        write_piece(self.table.address, np.concatenate((_SEPARATOR, piece)), _NOTHING)
+        self.write(np.concatenate((_SEPARATOR, piece)))
+
+    def write(self, tokens: NDArray[np.int32]) -> None:
+        """Write tokens behind the newest, over the oldest; NOBODY stands before each reply."""
+        write_piece(self.table.address, tokens, _NOTHING)
+
+    def save(self) -> None:
+        """Keep it for the next run; this one is forgotten."""
 
     def tokens(self) -> NDArray[np.int32]:
         """All that is held, oldest first; NOBODY stands before each reply."""
@@ -96,7 +103,7 @@ class Past:
     def _start_anew(self, capacity: int) -> None:
         kept = self.tokens()[-(capacity // 2) :]
         self._allocate(capacity)
-        write_piece(self.table.address, kept, _NOTHING)
+        self.write(kept)
 
     @property
     def size_bytes(self) -> int:

@@ -178,8 +178,10 @@ class SuffixAutomatonDrafter(GrownDrafter):
         self._remember()
 
     def close(self) -> None:
-        """Remember what was written last."""
+        """Remember what was written last, for the next run if there is to be one."""
         self._remember()
+        if self.past is not None:
+            self.past.save()
 
     def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         """The text grew by these tokens: O(1) each, amortised."""

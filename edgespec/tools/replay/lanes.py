@@ -117,8 +117,8 @@ class PromptLookupLane:
 
 
 def make_market(names: Sequence[str], max_bytes: int = LARGEST_DRAFTER_BYTES) -> Market:
-    """These drafters in as many bytes as the engine gives them at most, or fewer; until it is told what a
-    token is worth, it asks everyone.
+    """These drafters in as many bytes as the engine gives them at most, or fewer; until it is told
+    what a token is worth, it asks everyone.
     """
     shares = store_shares(names, max_bytes - MARKET_BYTES)
     market = Market([make(name, shares[name]) for name in names])
