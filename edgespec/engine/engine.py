@@ -250,6 +250,17 @@ class Engine(Ensemble):
             self.scheduler.idle.switch(slot, None, ids)
             return embedding(self.file, slot, ids, pooling)
 
+    def remember(self, text: str | Sequence[int]) -> None:
+        """Draft from this text, too: a retrieved passage, a file of the repository that is edited.
+
+        Costs no pass and changes no reply. As much is kept as the drafters' memory has room for, of
+        all texts and replies the latest, so what matters most comes last. Source: "REST:
+        Retrieval-Based Speculative Decoding", "RASD: Retrieval-Augmented Speculative Decoding".
+        """
+        ids = self.tokenizer.encode(text, add_bos=False) if isinstance(text, str) else text
+        with self.line.free_slot() as slot:
+            slot.market.remember(np.array(ids, np.int32))
+
     def encode(
         self,
         prompt: str,

@@ -173,6 +173,11 @@ class SuffixAutomatonDrafter(GrownDrafter):
             self.past.add(self._text[self._begin : end])
             self._told, self._begin = end, max(end - PROMPT_TOKENS, 0)
 
+    def remember(self, tokens: NDArray[np.int32]) -> None:
+        """Look drafts up in this text, too."""
+        if self.past is not None:
+            self.past.add(tokens)
+
     def pause(self) -> None:
         """The reply has ended: remember it."""
         self._remember()

@@ -1,0 +1,43 @@
+"""Texts that replies may quote, and replies that are asked for again: fewer steps, the same text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import edgespec
+
+PROMPT = "Tell me a story about a dog."
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_a_reply_that_was_remembered_takes_fewer_steps(
+    bundled_model: Path, temperature: float
+) -> None:
+    with edgespec.load(bundled_model, threads=1, max_nodes=8) as engine:
+        engine.generate("Hello", max_tokens=4)
+        plain = engine.generate(
+            PROMPT, max_tokens=100, temperature=temperature, seed=5, speculation=False
+        )
+        engine.remember([*engine.encode(PROMPT), *plain.token_ids])
+        reply = engine.generate(PROMPT, max_tokens=100, temperature=temperature, seed=5)
+        assert reply.token_ids == plain.token_ids
+        assert reply.stats.accepted >= 0.5 * len(plain.token_ids)
+
+
+def test_by_consent_the_next_run_takes_fewer_steps(
+    bundled_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGESPEC_DATA", str(tmp_path))
+    monkeypatch.delenv("EDGESPEC_HISTORY", raising=False)
+    texts, accepted = [], []
+    for learn in (False, True, True):
+        with edgespec.load(bundled_model, threads=1, max_nodes=8, learn=learn) as engine:
+            reply = engine.generate(PROMPT, max_tokens=100, temperature=0.0)
+            texts.append(reply.text)
+            accepted.append(reply.stats.accepted)
+        kept = list((tmp_path / "history").glob("*")) if (tmp_path / "history").exists() else []
+        assert len(kept) == learn
+    assert len(set(texts)) == 1
+    assert accepted[2] > accepted[0] + 20
