@@ -1,4 +1,4 @@
-"""Texts that replies may quote, and replies that are asked for again: fewer steps, the same text."""
+"""Texts that replies may quote, and replies asked for again: fewer steps, the same text."""
 
 from __future__ import annotations
 
