@@ -42,6 +42,7 @@ def market_maker(
     """
     from edgespec.drafting.market.kept_statistics import KeptStatistics
     from edgespec.drafting.market.market import Market
+    from edgespec.drafting.tables.table_drafter import TableDrafter
 
     if not chosen.drafter_bytes:
         return lambda _: Market([])
@@ -52,7 +53,12 @@ def market_maker(
     def make_one(name: str) -> Drafter:
         if name in MODEL_DRAFTERS:
             return model_drafters.make(name, file, draft_model, chosen, adapted, head)
-        return make_drafter(name, sizes[name], **shared[name])
+        made = make_drafter(name, sizes[name], **shared[name])
+        if isinstance(made, TableDrafter) and made.is_shared:
+            made.share(tables.setdefault(name, made))
+        return made
+
+    tables: dict[str, TableDrafter] = {}
 
     def make(pass_s: float) -> Market:
         is_long = pass_s >= model_drafters.JOIN_SECONDS

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 import edgespec
+from edgespec.drafting.tables.table_drafter import TableDrafter
 
 PROMPT = "Tell me a story about a dog."
+TABLE_DRAFTER = "edgespec.drafting.tables.table_drafter.TableDrafter"
+SHARE = TableDrafter.share
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
@@ -41,3 +44,21 @@ def test_by_consent_the_next_run_takes_fewer_steps(
         assert len(kept) == learn
     assert len(set(texts)) == 1
     assert accepted[2] > accepted[0] + 20
+
+
+@pytest.mark.parametrize("drafter", ["stand", "recycling"])
+def test_what_one_sample_taught_is_drafted_for_the_next(
+    bundled_model: Path, drafter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at once, and then the same prompt in the other's sequence."""
+    accepted, texts = [], []
+    for shares in (True, False):
+        monkeypatch.setattr(f"{TABLE_DRAFTER}.share", SHARE if shares else lambda *_: None)
+        with edgespec.load(
+            bundled_model, threads=1, max_nodes=8, drafters=drafter, sequences=2
+        ) as engine:
+            replies = engine.generate_batch([PROMPT], n=6, max_tokens=60, temperature=0.7, seed=3)
+            accepted.append(sum(reply.stats.accepted for reply in replies))
+            texts.append([reply.text for reply in replies])
+    assert texts[0] == texts[1]
+    assert accepted[0] > accepted[1]
