@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 import numpy as np
@@ -25,6 +26,7 @@ from edgespec.engine.prompts import Message
 from edgespec.engine.reply import Reply
 from edgespec.engine.reply_options import ReplyKeywords, ReplyOptions
 from edgespec.engine.reply_stream import Stream, Then
+from edgespec.engine.repository import Repository
 from edgespec.engine.request import Request
 from edgespec.engine.scheduler import Progress, Scheduler
 from edgespec.errors import BackendError, OptionError
@@ -70,6 +72,7 @@ class Engine(Ensemble):
         self.file = file
         self.plan = plan
         self._drafting = drafting
+        self._repositories: dict[Path, Repository] = {}
         self._curve = measured_curve(file.path, plan, target, _stage(progress, "measure"))
         self.scheduler = Scheduler(file, plan, target, self._curve, make_market, progress)
         self.line = Line(self.scheduler)
@@ -260,6 +263,20 @@ class Engine(Ensemble):
         ids = self.tokenizer.encode(text, add_bos=False) if isinstance(text, str) else text
         with self.line.free_slot() as slot:
             slot.market.remember(np.array(ids, np.int32))
+
+    def remember_folder(
+        self, folder: str | os.PathLike[str], near: str | os.PathLike[str] | None = None
+    ) -> int:
+        """`remember` the text files of a folder, those near a file of it, which is being edited,
+        before all others; returns how many were read: later calls read what has changed.
+        """
+        place = Path(folder).resolve()
+        known = self._repositories.setdefault(place, Repository(place))
+        num_files = 0
+        for text in known.news(near):
+            self.remember(text)
+            num_files += 1
+        return num_files
 
     def encode(
         self,
