@@ -43,9 +43,7 @@ EARLY_EXIT, DRAFT_MODEL, MTP = "early-exit", "draft-model", "mtp"
 MODEL_DRAFTERS = (EARLY_EXIT, DRAFT_MODEL, MTP)
 """Names of drafters that are no stores of text."""
 WEIGHTS = {"suffix-automaton": 4, "trigram": 4, "consensus": 2, "recycling": 2}
-"""Of drafters that bring more for their bytes than the others, whose weight is 1: what each brings
-in little memory is in docs/lab/2026-11-23-methods.md.
-"""
+"""Of drafters that need more memory to bring what they can than the others, whose weight is 1."""
 LEAST_STORE_BYTES = 64 * KIB
 MARKET_BYTES = 128 * KIB
 """More than the draft market's own arrays hold, for trees of the usual sizes."""
