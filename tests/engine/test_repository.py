@@ -63,6 +63,6 @@ def test_an_engine_drafts_from_a_folder(bundled_model: Path, tmp_path: Path) -> 
         assert engine.remember_folder(tmp_path) == 0
         reply = engine.generate(prompt, max_tokens=80, temperature=0.0)
         assert reply.token_ids == plain.token_ids
-        assert reply.stats.accepted >= 0.4 * len(plain.token_ids)
+        assert reply.stats.accepted >= 0.2 * len(plain.token_ids)
         with pytest.raises(OptionError, match="no such folder"):
             engine.remember_folder(tmp_path / "none")
