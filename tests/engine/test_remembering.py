@@ -66,7 +66,7 @@ def test_what_one_sample_taught_is_known_to_those_beside_it(
         one.reset([1, 5])
         other.reset([2, 5])
         likeliest = np.arange(40, 48, dtype=np.int32)[None]
-        falling = -np.arange(8, dtype=np.float32)[None]
+        falling = -60 * np.arange(8, dtype=np.float32)[None]
         top = TopTokens(likeliest[:, : one.wants_top], falling[:, : one.wants_top])
         one.observe(StepOutcome(DraftTree.root(5), [0], 40, [40], top))
         assert other.propose(1).tokens.tolist() == [5, 40]
