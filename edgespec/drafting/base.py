@@ -84,6 +84,10 @@ class Drafter(ABC):
         """Whether it drafted while the target verified, and why: one clause; "" where it cannot."""
         return ""
 
+    def remember(self, tokens: NDArray[np.int32]) -> None:
+        """A text is at hand that replies may quote: of any length, and not part of theirs."""
+        del tokens
+
     def pause(self) -> None:  # noqa: B027 - most do nothing on their own
         """The reply has ended or was cancelled: what works on its own is to stop."""
 

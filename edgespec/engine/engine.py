@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 import numpy as np
@@ -17,6 +18,7 @@ from edgespec.engine.batch import BatchStream, check_most, requests
 from edgespec.engine.chat import Chat, SavedChat
 from edgespec.engine.context import Overflow, policy
 from edgespec.engine.embedding import Pooling, check_pooling, embedding
+from edgespec.engine.ensemble import Ensemble
 from edgespec.engine.generation import Generation, check_prompt
 from edgespec.engine.idle_sequences import NO_PREFIXES
 from edgespec.engine.line import Line
@@ -24,9 +26,9 @@ from edgespec.engine.prompts import Message
 from edgespec.engine.reply import Reply
 from edgespec.engine.reply_options import ReplyKeywords, ReplyOptions
 from edgespec.engine.reply_stream import Stream, Then
+from edgespec.engine.repository import Repository
 from edgespec.engine.request import Request
 from edgespec.engine.scheduler import Progress, Scheduler
-from edgespec.engine.voting import Vote, first_finished, majority
 from edgespec.errors import BackendError, OptionError
 from edgespec.memory.kv import prompt_cache
 from edgespec.memory.plan.plan import Plan
@@ -49,7 +51,7 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
-class Engine:
+class Engine(Ensemble):
     """One open model with its KV cache; a context manager.
 
     Made by `edgespec.load`. Any thread may use it: as many replies as `load` had `sequences` share
@@ -70,6 +72,7 @@ class Engine:
         self.file = file
         self.plan = plan
         self._drafting = drafting
+        self._repositories: dict[Path, Repository] = {}
         self._curve = measured_curve(file.path, plan, target, _stage(progress, "measure"))
         self.scheduler = Scheduler(file, plan, target, self._curve, make_market, progress)
         self.line = Line(self.scheduler)
@@ -189,44 +192,6 @@ class Engine:
         return BatchStream(self.line, written, most)
 
     @spells(ReplyOptions)
-    def first_finished(
-        self,
-        prompt: Prompt,
-        n: int,
-        *,
-        seeds: Sequence[int] | None = None,
-        max_batch: int | None = None,
-        **options: Unpack[ReplyKeywords],
-    ) -> Reply:
-        """Write n replies at once until the first ends, and return it; the rest is never written.
-
-        First is the one that takes the fewest tokens, the earlier seed among equals, whatever
-        speculation made faster. Seeds and errors are as for `stream_batch`.
-        """
-        asked = made(ReplyOptions, "first_finished", options)
-        return first_finished(self._batch([prompt], asked, n, seeds, max_batch))
-
-    @spells(ReplyOptions)
-    def majority(
-        self,
-        prompt: Prompt,
-        n: int,
-        *,
-        key: Callable[[str], Hashable] = str.strip,
-        seeds: Sequence[int] | None = None,
-        max_batch: int | None = None,
-        **options: Unpack[ReplyKeywords],
-    ) -> Vote:
-        """Let n replies vote: `key` takes a reply's text to its answer, and None abstains.
-
-        Ends as soon as those still being written cannot change the result. Seeds and errors are as
-        for `stream_batch`. Source: "Self-Consistency Improves Chain of Thought Reasoning in
-        Language Models".
-        """
-        asked = made(ReplyOptions, "majority", options)
-        return majority(self._batch([prompt], asked, n, seeds, max_batch), key)
-
-    @spells(ReplyOptions)
     def request(
         self,
         prompt: Prompt | Request | None = None,
@@ -287,6 +252,31 @@ class Engine:
         with self.line.free_slot() as slot:
             self.scheduler.idle.switch(slot, None, ids)
             return embedding(self.file, slot, ids, pooling)
+
+    def remember(self, text: str | Sequence[int]) -> None:
+        """Draft from this text, too: a retrieved passage, a file of the repository that is edited.
+
+        Costs no pass and changes no reply. As much is kept as the drafters' memory has room for, of
+        all texts and replies the latest, so what matters most comes last. Source: "REST:
+        Retrieval-Based Speculative Decoding", "RASD: Retrieval-Augmented Speculative Decoding".
+        """
+        ids = self.tokenizer.encode(text, add_bos=False) if isinstance(text, str) else text
+        with self.line.free_slot() as slot:
+            slot.market.remember(np.array(ids, np.int32))
+
+    def remember_folder(
+        self, folder: str | os.PathLike[str], near: str | os.PathLike[str] | None = None
+    ) -> int:
+        """`remember` the text files of a folder, those near a file of it, which is being edited,
+        before all others; returns how many were read: later calls read what has changed.
+        """
+        place = Path(folder).resolve()
+        known = self._repositories.setdefault(place, Repository(place))
+        num_files = 0
+        for text in known.news(near):
+            self.remember(text)
+            num_files += 1
+        return num_files
 
     def encode(
         self,

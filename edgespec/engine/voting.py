@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from bisect import insort
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from edgespec.engine.batch import BatchStream
@@ -31,30 +33,64 @@ def first_finished(stream: BatchStream) -> Reply:
     """The reply that takes the fewest tokens, the earlier among equals; see
     `Engine.first_finished`.
     """
-    written = stream.generations
-    best, seen = (0, 0), 0
+    order = shortest(stream, 1, None)
+    return stream.generations[order[0] if order else 0].reply
+
+
+def shortest(stream: BatchStream, most: int, deadline_s: float | None) -> list[int]:
+    """Indices of the replies that take the fewest tokens, shortest first, the earlier among equals;
+    the others end as soon as they are longer.
+    """
+    written, ranked, seen = stream.generations, list[tuple[int, int]](), 0
     try:
-        for _ in stream:
+        for _ in until(deadline_s, stream):
             ended = stream.ended
             for index in ended[seen:]:
                 one = written[index]
                 if one.finish_reason != "cancelled":
-                    taken = len(one.token_ids) + (one.finish_reason == "stop")
-                    best = min(best, (taken, index)) if best[0] else (taken, index)
+                    insort(ranked, (len(one.token_ids) + (one.finish_reason == "stop"), index))
             seen = len(ended)
+            del ranked[most:]
             for index in set(range(len(written))) - set(ended):
-                if best[0] and (len(written[index].token_ids) + 1, index) > best:
+                taken = len(written[index].token_ids) + 1
+                if len(ranked) == most and (taken, index) > ranked[-1]:
                     stream.cancel(index)
     finally:
         stream.close()
-    return written[best[1]].reply
+    return [index for _, index in ranked]
 
 
-def majority(stream: BatchStream, key: Callable[[str], Hashable]) -> Vote:
+def until(deadline_s: float | None, stream: BatchStream) -> Iterator[object]:
+    """What a stream yields, to its end or until so many seconds have passed."""
+    start = time.perf_counter()
+    for piece in stream:
+        yield piece
+        if deadline_s is not None and time.perf_counter() - start >= deadline_s:
+            return
+
+
+def vote_of_shortest(
+    stream: BatchStream, key: Callable[[str], Hashable], most: int, deadline_s: float | None
+) -> Vote:
+    """The answer of most of the `most` shortest replies, of several the shortest's; see
+    `Engine.majority`.
+    """
+    order = shortest(stream, most, deadline_s)
+    ballots: Ballots = {}
+    for rank, index in enumerate(order):
+        answer = key(stream.generations[index].text)
+        if answer is not None:
+            ballots.setdefault(answer, []).append(rank)
+    return _vote(stream, {a: [order[r] for r in ranks] for a, ranks in ballots.items()}, order)
+
+
+def majority(
+    stream: BatchStream, key: Callable[[str], Hashable], deadline_s: float | None = None
+) -> Vote:
     """The answer of most replies; see `Engine.majority`."""
     written, ballots, seen = stream.generations, defaultdict[Hashable, list[int]](list), 0
     try:
-        for _ in stream:
+        for _ in until(deadline_s, stream):
             ended = stream.ended
             for index in ended[seen:]:
                 answer = key(written[index].text)
@@ -64,11 +100,18 @@ def majority(stream: BatchStream, key: Callable[[str], Hashable]) -> Vote:
             if is_decided(ballots, sorted(set(range(len(written))) - set(ended))):
                 break
     finally:
-        first = stream.ended[0] if stream.ended else 0
+        order = stream.ended[:1]
         stream.close()
     ranked = sorted(ballots, key=lambda answer: _rank(ballots[answer]))
+    return _vote(stream, {answer: ballots[answer] for answer in ranked}, order)
+
+
+def _vote(stream: BatchStream, ballots: Ballots, order: Sequence[int]) -> Vote:
+    """Of ballots in order of preference; without any, the first of `order` is the reply."""
+    ranked = sorted(ballots, key=lambda answer: -len(ballots[answer]))
     winner = ranked[0] if ranked else None
     replies = stream.replies
+    first = order[0] if order else 0
     return Vote(
         winner,
         replies[ballots[winner][0] if ranked else first],

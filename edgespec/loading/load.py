@@ -146,7 +146,7 @@ def _load(
     if head is not None and head.is_optional:
         trial += (head.drafter,)
     make_market = market_maker(
-        names, chosen, file, options.store, draft_model, adapted, trial, head
+        names, chosen, file, options.store, draft_model, adapted, trial, head, options.learn
     )
     watch = Watch(chosen, lambda: 0)  # there are no stores yet that could shrink
 

@@ -75,6 +75,13 @@ class LoadOptions:
         str | os.PathLike[str] | None,
         Option("Datastore for the hierarchy drafter.", metavar="FILE"),
     ] = None
+    learn: Annotated[
+        bool,
+        Option(
+            "Keep what replies say, in a private file of limited size, so that drafts of the next "
+            "run can use it; `edgespec forget` deletes it."
+        ),
+    ] = False
     draft_model: Annotated[
         str | os.PathLike[str] | None,
         Option(

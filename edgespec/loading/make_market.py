@@ -28,28 +28,37 @@ def market_maker(
     adapted: Sequence[int] = (),
     on_trial: Sequence[str] = (),
     head: DraftHead | None = None,
+    learn: bool = False,
 ) -> Callable[[float], Market]:
     """Makes the drafters asked for, none when there is no room for any: called once for each
     sequence that may be written at a time, with the seconds of a plain pass. `adapted` are the
     exits that have an adapter; those `on_trial` nobody asked for, and they are left out where
     passes are short.
 
+    If it may `learn`, what replies say is kept for the next run.
+
     What belongs to all sequences is made once: what the user said before, a corpus, what other
     replies to the same prompt say, how far each drafter is to be trusted.
     """
     from edgespec.drafting.market.kept_statistics import KeptStatistics
     from edgespec.drafting.market.market import Market
+    from edgespec.drafting.tables.table_drafter import TableDrafter
 
     if not chosen.drafter_bytes:
         return lambda _: Market([])
     sizes = {name: chosen.footprint[f"drafter {name}"] // chosen.sequences for name in names}
-    shared = {name: _shared(name, file, store) for name in names}
+    shared = {name: _shared(name, sizes[name], file, store, learn) for name in names}
     statistics = KeptStatistics(file.fingerprint, names)
 
     def make_one(name: str) -> Drafter:
         if name in MODEL_DRAFTERS:
             return model_drafters.make(name, file, draft_model, chosen, adapted, head)
-        return make_drafter(name, sizes[name], **shared[name])
+        made = make_drafter(name, sizes[name], **shared[name])
+        if isinstance(made, TableDrafter) and made.is_shared:
+            made.share(tables.setdefault(name, made))
+        return made
+
+    tables: dict[str, TableDrafter] = {}
 
     def make(pass_s: float) -> Market:
         is_long = pass_s >= model_drafters.JOIN_SECONDS
@@ -59,15 +68,31 @@ def market_maker(
     return make
 
 
-def _shared(name: str, file: ModelFile, store: str | os.PathLike[str] | None) -> dict[str, Any]:
+def _shared(
+    name: str,
+    max_bytes: int,
+    file: ModelFile,
+    store: str | os.PathLike[str] | None,
+    learn: bool,
+) -> dict[str, Any]:
     """What all drafters of a name have in common, as arguments."""
+    tokenizer = file.tokenizer
+    if name == "suffix-automaton":
+        from edgespec.drafting.text.kept_past import KeptPast
+        from edgespec.drafting.text.past import Past, past_bytes
+
+        share = past_bytes(max_bytes)
+        if learn:
+            return {"past": KeptPast(share, tokenizer.fingerprint, tokenizer.vocab_size)}
+        return {"past": Past(share)}
     if name == "hierarchy":
         from edgespec.drafting.text.history import History
         from edgespec.drafting.text.store import Store
 
-        vocabulary = file.tokenizer.fingerprint
+        vocabulary = tokenizer.fingerprint
         corpus = None if store is None else Store(store, vocabulary)
-        return {"history": History(vocabulary, file.tokenizer.vocab_size), "corpus": corpus}
+        history = History(vocabulary if learn else None, tokenizer.vocab_size)
+        return {"history": history, "corpus": corpus}
     if name == "consensus":
         from edgespec.drafting.tables.consensus import ConsensusPools
 

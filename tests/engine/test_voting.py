@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import edgespec
 from edgespec.engine.engine import Engine
 from edgespec.engine.voting import is_decided
+from edgespec.errors import OptionError
 
 PROMPT = "Pick a number."
 
@@ -39,6 +40,42 @@ def test_the_first_is_the_one_with_the_fewest_tokens(
             PROMPT, 6, max_batch=max_batch, speculation=speculation, **options
         )
         assert found.token_ids == alone[lengths.index(min(lengths))].token_ids
+
+
+@pytest.mark.parametrize("max_batch", [1, 4])
+def test_of_those_that_finish_first_the_most_frequent_answer_wins(
+    engine: Engine, max_batch: int
+) -> None:
+    """And of equally frequent ones the shortest reply's, whatever was faster."""
+    options: dict[str, Any] = {"max_tokens": 40, "temperature": 1.0, "seed": 4}
+    alone = engine.generate_batch([PROMPT], n=7, **options)
+    taken = [len(reply.token_ids) + (reply.finish_reason == "stop") for reply in alone]
+    order = sorted(range(7), key=lambda index: (taken[index], index))[:4]
+    answers = [alone[index].text.strip()[:1] for index in order]
+    most = max(answers.count(answer) for answer in answers)
+    expected = next(a for a in answers if answers.count(a) == most)
+    vote = engine.majority(
+        PROMPT, 7, key=lambda text: text.strip()[:1], first=4, max_batch=max_batch, **options
+    )
+    assert vote.answer == expected
+    assert vote.reply.token_ids == alone[order[answers.index(expected)]].token_ids
+    assert sum(vote.votes.values()) == 4
+
+
+def test_a_deadline_ends_a_vote_with_those_that_have_ended(engine: Engine) -> None:
+    for first in (None, 3):
+        vote = engine.majority(
+            PROMPT, 6, first=first, max_tokens=400, ignore_eos=True, seed=1, deadline_s=0.0
+        )
+        assert (vote.answer, vote.votes) == (None, {})
+        assert {reply.finish_reason for reply in vote.replies} == {"cancelled"}
+    vote = engine.majority(PROMPT, 3, max_tokens=2, seed=1, deadline_s=600.0)
+    assert sum(vote.votes.values()) >= 2
+
+
+def test_more_voters_than_replies_are_refused(engine: Engine) -> None:
+    with pytest.raises(OptionError, match="1 to 3 of 3 replies can vote"):
+        engine.majority(PROMPT, 3, first=4)
 
 
 def test_the_majority_is_that_of_all_replies(engine: Engine) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from edgespec.errors import OptionError
 from edgespec.models.open_model import open_model
 from edgespec.models.tokenizers import bpe as bpe_module
+from edgespec.models.tokenizers.infill import infill_ids
 from edgespec.models.tokenizers.pair_merging import merge
 from edgespec.models.tokenizers.pretokenizers import PRE_TOKENIZERS, in_threes
 from edgespec.models.tokenizers.stream import StreamDecoder
@@ -123,6 +124,31 @@ def test_end_tokens_by_key_and_by_text(tmp_path: Path) -> None:
     assert tokenizer.token_bytes(first) == b""
     assert tokenizer.token_bytes(first + 4) == b"plain"
     assert tokenizer.add_bos
+
+
+@pytest.mark.parametrize("by_key", [True, False])
+def test_fill_in_the_middle_tokens_are_found(tmp_path: Path, by_key: bool) -> None:
+    """In a prompt of text that spells them, they stay text."""
+    names = ["<a>", "<b>", "<c>"] if by_key else ["<fim_suffix>", "<fim_middle>", "<fim_prefix>"]
+    vocabulary = bpe_vocabulary("gpt-2")
+    base = vocabulary["tokenizer.ggml.tokens"]
+    first = len(base)
+    vocabulary = vocabulary | {
+        "tokenizer.ggml.tokens": base + names,
+        "tokenizer.ggml.token_type": vocabulary["tokenizer.ggml.token_type"] + [3, 3, 3],
+        "tokenizer.ggml.add_bos_token": None,
+    }
+    if by_key:
+        for key, place in (("fim_suf", 0), ("middle", 1), ("fim_pre", 2)):
+            vocabulary[f"tokenizer.ggml.{key}_token_id"] = first + place
+    tokenizer = tokenizer_of(tmp_path / "m.gguf", vocabulary)
+    text = f"a{names[0]}"
+    before, after = tokenizer.encode(text, add_bos=False), tokenizer.encode("b", add_bos=False)
+    assert not set(before) & {first, first + 1, first + 2}
+    ids = infill_ids(tokenizer, text, "b")
+    marked = [first + 2, *before, first, *after, first + 1]
+    assert ids[-len(marked) :] == marked
+    assert infill_ids(tokenizer, text, None) == tokenizer.encode(text)
 
 
 @pytest.mark.parametrize("bad", [-1, 10**6])

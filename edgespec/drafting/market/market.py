@@ -249,7 +249,12 @@ class Market(Drafter):
                     is_alone,
                 )
 
+    def remember(self, tokens: NDArray[np.int32]) -> None:
+        for source in self._sources:
+            source.drafter.remember(tokens)
+
     def pause(self) -> None:
+        self._books.feed_all()  # some remember replies when they end
         for source in self._sources:
             source.drafter.pause()
 

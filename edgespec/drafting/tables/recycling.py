@@ -95,6 +95,7 @@ class RecyclingDrafter(TableDrafter):
     ways = RANKS
     priors = _PRIORS
     kernels = Kernels(expand_ranks, feed_nothing)
+    is_shared = True
 
     def _forget(self) -> None:
         """What follows a token is as true of the next text."""

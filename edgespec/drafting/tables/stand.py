@@ -207,6 +207,7 @@ class StandDrafter(TableDrafter):
     ways = _WAYS
     priors = _PRIORS
     kernels = Kernels(expand_drawn, feed_nothing)
+    is_shared = True
 
     def __init__(self, max_bytes: int = TableDrafter.default_bytes, *, source: int = 1) -> None:
         self._drawn, self._options = np.zeros(_WAYS, np.float64), np.zeros(3, np.float64)

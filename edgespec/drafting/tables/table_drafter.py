@@ -48,6 +48,8 @@ class TableDrafter(TextDrafter):
     """Followers kept of each context."""
     part = 1.0
     """Of the bytes, what the table may take."""
+    is_shared = False
+    """Whether the drafters of all sequences share one table: it outlives texts, then."""
 
     def __init__(self, max_bytes: int = TextDrafter.default_bytes, *, source: int = 1) -> None:
         super().__init__(max_bytes, source=source)
@@ -56,6 +58,13 @@ class TableDrafter(TextDrafter):
     def _set_rows(self, rows: NDArray[np.int32]) -> None:
         self._rows = rows
         self.table.bind(ROWS, rows)
+
+    def share(self, other: TableDrafter) -> None:
+        """Read and write another drafter's table, of the same kind, from now on: what the model
+        says after a context is as true of texts that are written beside this one.
+        """
+        self._forget_proposal()
+        self._set_rows(other._rows)
 
     def _forget(self) -> None:
         self._rows.fill(0)

@@ -23,7 +23,8 @@ LINK, LENGTH, HEAD, COUNT, LAST_END = 0, 1, 2, 3, 4
 FROM, TOKEN, TARGET, NEXT = 0, 1, 2, 3
 NUM_STATES, NUM_EDGES, LAST, NUM_TOKENS = 0, 1, 2, 3
 TEXT, STATES, EDGES, SLOTS, SIZES = range(OWN, OWN + 15, 3)
-"""Words of the drafter's table."""
+PAST = OWN + 15
+"""Words of the drafter's table; the last is the address of the table of a past, or 0."""
 
 STATES_PER_TOKEN = 2
 EDGES_PER_TOKEN = 3

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.drafting.proposal import (
+    KIND,
     MATCH,
     PATH,
     PATH_AT,
@@ -34,14 +35,24 @@ from edgespec.drafting.text.automaton import (
     LENGTH,
     LINK,
     NEXT,
+    NUM_TOKENS,
+    PAST,
     SIZES,
     SLOTS,
     STATES,
     TARGET,
+    TEXT,
     match_after,
 )
 from edgespec.drafting.text.automaton import TOKEN as LABEL
 from edgespec.drafting.text.match_rates import bucket_of
+from edgespec.drafting.text.past_kernels import (
+    FIRST_KIND,
+    longest_match,
+    look_up,
+    push_found,
+    push_next,
+)
 from edgespec.system.addresses import (
     float64_rows,
     int32_line,
@@ -56,6 +67,8 @@ _MAX_FOLLOWERS = 64
 """Followers looked at, newest first: states of single frequent tokens have thousands."""
 _NEWEST_BONUS = 1.0
 """What the latest occurrence's follower counts extra: text tends to repeat what it did last."""
+_LONGER = 8
+"""Tokens by which the past's match must be longer to speak first: the text's own matches branch."""
 _MOST_LEVELS = 3
 """Matches looked at for one node, the longest and shorter ones."""
 
@@ -108,21 +121,37 @@ def push_followers(
     return given
 
 
+@inner_kernel
+def is_surer(rates: NDArray[np.float64], past_match: int, match: int) -> bool:
+    """Whether the past, which agrees with much more than the text does, was right more often."""
+    of_past = rates[FIRST_KIND + bucket_of(past_match), RATE]
+    return past_match > match + _LONGER and of_past > rates[bucket_of(match), RATE]
+
+
 @entry
 def expand_match(table: int, node: int, _: int) -> int:
     """Let the continuations of a node's match wait; the root's is that of the text and the path
-    that the tree is to follow.
+    that the tree is to follow. Where earlier replies have a longer match with these, theirs come
+    first.
     """
     places, scores = int32_rows(table, PLACES), float64_rows(table, SCORES)
     states, edges = int32_rows(table, STATES), int32_rows(table, EDGES)
     rates = float64_rows(table, RATES)
+    past, num_found, left = word(table, PAST), 0, 1.0
     if node == 0:
         slots, sizes = int32_line(table, SLOTS), int64_line(table, SIZES)
         path = int32s_at(word(table, PATH_AT), word(table, PATH_LENGTH))
         places[0, STATE], places[0, MATCH] = match_after(states, edges, slots, sizes, path)
-    state, match = places[node, STATE], places[node, MATCH]
+        if past != 0:
+            num_found = look_up(past, int32_line(table, TEXT), sizes[NUM_TOKENS], path)
+    elif places[node, KIND] >= FIRST_KIND:
+        push_next(past, rates, places, scores, node)
+        return 0
     first = num_waiting(places)
-    left = 1.0
+    state, match = places[node, STATE], places[node, MATCH]
+    if num_found > 0 and is_surer(rates, longest_match(past, num_found), match):
+        left = push_found(past, num_found, rates, places, scores, left)
+        num_found = 0
     levels = 0
     while state > 0 and levels < _MOST_LEVELS and scores[node, PATH] * left >= PATH_FLOOR:
         if states[state, HEAD] >= 0:
@@ -132,4 +161,6 @@ def expand_match(table: int, node: int, _: int) -> int:
             )
         state = states[state, LINK]
         match = min(match, states[state, LENGTH])
+    if num_found > 0 and left >= PATH_FLOOR:
+        push_found(past, num_found, rates, places, scores, left)
     return 0

@@ -29,6 +29,7 @@ from edgespec.drafting.text.automaton import (
     NUM_EDGES,
     NUM_STATES,
     NUM_TOKENS,
+    PAST,
     SIZES,
     SLOTS,
     SLOTS_PER_TOKEN,
@@ -39,6 +40,7 @@ from edgespec.drafting.text.automaton import (
 )
 from edgespec.drafting.text.continuations import expand_match
 from edgespec.drafting.text.match_rates import PRIORS
+from edgespec.drafting.text.past import PROMPT_TOKENS, Past
 
 _FIRST_CAPACITY = 1024
 
@@ -48,17 +50,24 @@ class SuffixAutomatonDrafter(GrownDrafter):
 
     Its store grows by doubling, up to `max_bytes`; when that is full it is rebuilt from the latest
     half of the text, so older text is forgotten and no cap is ever exceeded. Rebuilding takes about
-    a microsecond per token kept.
+    a microsecond per token kept. A `past` is filled with each reply when that ends; it belongs to
+    all sequences, and its bytes are part of every drafter's.
     """
 
     name = "suffix-automaton"
     follows = True
-    priors = PRIORS
+    priors = (*PRIORS, *PRIORS)
     kernels = Kernels(expand_match, feed_automaton)
     callable_from_kernels = True
 
-    def __init__(self, max_bytes: int = 8 * 2**20, *, source: int = 1) -> None:
+    def __init__(
+        self, max_bytes: int = 8 * 2**20, *, source: int = 1, past: Past | None = None
+    ) -> None:
         super().__init__(max_bytes, source=source)
+        self.past = past
+        self._words[PAST] = past.table.address if past is not None else 0
+        self._begin = self._told = 0
+        """Where in the text the piece to be remembered begins, and where what is new in it does."""
         self._sizes = np.zeros(4, np.int64)
         self.table.bind(SIZES, self._sizes)
         # A rebuild holds one more copy of the tokens: 4 bytes each.
@@ -67,7 +76,8 @@ class SuffixAutomatonDrafter(GrownDrafter):
 
     @property
     def _fixed_bytes(self) -> int:
-        return super()._fixed_bytes + self._sizes.nbytes
+        past_bytes = self.past.size_bytes if self.past is not None else 0
+        return super()._fixed_bytes + self._sizes.nbytes + past_bytes
 
     @property
     def _num_tokens(self) -> int:
@@ -121,10 +131,9 @@ class SuffixAutomatonDrafter(GrownDrafter):
             self._forget_proposal()
             self._most_tokens = half
             capacity = min(half, max(len(self._text) // 2, 1))
-            keep = min(self._num_tokens, max(capacity // 2, 1))
-            kept = self._text[self._num_tokens - keep : self._num_tokens].copy()
-            self._rebuild(kept, capacity)
-        return before - self.size_bytes
+            self._keep(min(self._num_tokens, max(capacity // 2, 1)), capacity)
+        given = before - self.size_bytes
+        return given + (self.past.shrink() if self.past is not None else 0)
 
     def _make_room(self, num_new: int) -> None:
         wanted = self._num_tokens + num_new
@@ -133,8 +142,13 @@ class SuffixAutomatonDrafter(GrownDrafter):
         keep = self._num_tokens
         if wanted > self._most_tokens:
             keep = min(keep, max(self._most_tokens // 2, 1), self._most_tokens - num_new)
-        kept = self._text[self._num_tokens - keep : self._num_tokens].copy()
-        self._rebuild(kept, min(self._most_tokens, max(2 * len(self._text), keep + num_new)))
+        self._keep(keep, min(self._most_tokens, max(2 * len(self._text), keep + num_new)))
+
+    def _keep(self, num_tokens: int, capacity: int) -> None:
+        """Start over with the latest tokens."""
+        dropped = self._num_tokens - num_tokens
+        self._begin, self._told = max(self._begin - dropped, 0), max(self._told - dropped, 0)
+        self._rebuild(self._text[dropped : self._num_tokens].copy(), capacity)
 
     def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         """Start over with these tokens as the text so far; of a long text, the latest half of the
@@ -142,12 +156,37 @@ class SuffixAutomatonDrafter(GrownDrafter):
 
         What was learnt about match lengths stays.
         """
+        self._remember()
         ids = np.asarray(tokens, dtype=np.int32)
         if len(ids) > self._most_tokens:
             ids = ids[-max(self._most_tokens // 2, 1) :]
         capacity = min(self._most_tokens, max(_FIRST_CAPACITY, 2 * len(ids)))
         self._forget_proposal()
         self._rebuild(ids, capacity)
+        self._told = len(ids)
+        self._begin = max(len(ids) - PROMPT_TOKENS, 0)
+
+    def _remember(self) -> None:
+        """Put the reply, with the prompt's end, into the past."""
+        end = self._num_tokens
+        if self.past is not None and end > self._told:
+            self.past.add(self._text[self._begin : end])
+            self._told, self._begin = end, max(end - PROMPT_TOKENS, 0)
+
+    def remember(self, tokens: NDArray[np.int32]) -> None:
+        """Look drafts up in this text, too."""
+        if self.past is not None:
+            self.past.add(tokens)
+
+    def pause(self) -> None:
+        """The reply has ended: remember it."""
+        self._remember()
+
+    def close(self) -> None:
+        """Remember what was written last, for the next run if there is to be one."""
+        self._remember()
+        if self.past is not None:
+            self.past.save()
 
     def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         """The text grew by these tokens: O(1) each, amortised."""

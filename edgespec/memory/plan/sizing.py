@@ -6,6 +6,7 @@ import math
 import mmap
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +42,9 @@ MODEL_DRAFTER_BYTES = 64 * KIB
 EARLY_EXIT, DRAFT_MODEL, MTP = "early-exit", "draft-model", "mtp"
 MODEL_DRAFTERS = (EARLY_EXIT, DRAFT_MODEL, MTP)
 """Names of drafters that are no stores of text."""
+WEIGHTS = {"suffix-automaton": 4, "trigram": 4, "consensus": 2, "recycling": 2}
+"""Of drafters that need more memory to bring what they can than the others, whose weight is 1."""
+LEAST_STORE_BYTES = 64 * KIB
 MARKET_BYTES = 128 * KIB
 """More than the draft market's own arrays hold, for trees of the usual sizes."""
 MAPPED_BYTES = 12 * MIB
@@ -50,6 +54,17 @@ MAPPED_BYTES = 12 * MIB
 def mapped_bytes() -> int:
     """`MAPPED_BYTES`, for files whose constants are compiled in."""
     return MAPPED_BYTES
+
+
+def store_shares(names: Sequence[str], num_bytes: int) -> dict[str, int]:
+    """What each of these stores may hold of so many bytes: the least that it can work in, and of
+    the rest by its weight.
+    """
+    weights = {name: WEIGHTS.get(name, 1) for name in names}
+    least = min(LEAST_STORE_BYTES, num_bytes // max(1, len(names)))
+    rest = num_bytes - least * len(names)
+    whole = max(1, sum(weights.values()))
+    return {name: least + rest * weight // whole for name, weight in weights.items()}
 
 
 def resident_of(store: str | os.PathLike[str] | None) -> int:
@@ -185,15 +200,15 @@ class Sizing:
         return self.footprint(settings).total_bytes
 
     def _shares(self, drafter_bytes: int) -> dict[str, int]:
-        """Most bytes of each drafter's stores; what is left of an even division is the market's."""
+        """Most bytes of each drafter's stores, by their weights; what is left is the market's."""
         if not drafter_bytes or not self.drafters:
             return {}
         models = [name for name in self.drafters if name in MODEL_DRAFTERS]
         stores = [name for name in self.drafters if name not in MODEL_DRAFTERS]
         left = max(0, drafter_bytes - MARKET_BYTES - MODEL_DRAFTER_BYTES * len(models))
-        each = left // max(1, len(stores))
+        stores_bytes = store_shares(stores, left)
         shares = {
-            f"drafter {name}": MODEL_DRAFTER_BYTES if name in models else each
+            f"drafter {name}": MODEL_DRAFTER_BYTES if name in models else stores_bytes[name]
             for name in self.drafters
         }
         return shares | {"draft market": drafter_bytes - sum(shares.values())}

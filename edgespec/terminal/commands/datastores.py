@@ -17,6 +17,18 @@ app = typer.Typer(
 )
 
 
+def forget() -> None:
+    """Delete what `--learn` kept of replies, for all models."""
+    from edgespec.drafting.text.kept_past import forget_history
+
+    try:
+        num_files = forget_history()
+    except OSError as error:
+        typer.echo(f"edgespec: cannot delete the history: {error.strerror or error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"deleted {num_files} file{'' if num_files == 1 else 's'}")
+
+
 @app.command()
 def build(
     folder: Annotated[

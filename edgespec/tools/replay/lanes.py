@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from edgespec.control.cost_curve import CostCurve
 from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.registry import DRAFTERS, drafter_names, make_drafter
 from edgespec.drafting.text.history import History
+from edgespec.drafting.text.past import Past, past_bytes
 from edgespec.errors import OptionError
 from edgespec.memory.plan.settings import LARGEST_DRAFTER_BYTES
-from edgespec.memory.plan.sizing import MARKET_BYTES, MODEL_DRAFTERS
+from edgespec.memory.plan.sizing import MARKET_BYTES, MODEL_DRAFTERS, store_shares
 from edgespec.models.spec import ModelSpec
 from edgespec.tools.replay.priced import PricedReplay
 from edgespec.tools.replay.prices import Prices
@@ -115,16 +116,21 @@ class PromptLookupLane:
         return SourceReport(self._drafter.name, self._tally, fixed_speedup(self._tally, curve))
 
 
-def make_market(names: Sequence[str]) -> Market:
-    """These drafters in as many bytes as the engine gives them at most; until it is told what a
-    token is worth, it asks everyone.
+def make_market(names: Sequence[str], max_bytes: int = LARGEST_DRAFTER_BYTES) -> Market:
+    """These drafters in as many bytes as the engine gives them at most, or fewer; until it is told
+    what a token is worth, it asks everyone.
     """
-    each = (LARGEST_DRAFTER_BYTES - MARKET_BYTES) // len(names)
-    market = Market([make(name, each) for name in names])
+    shares = store_shares(names, max_bytes - MARKET_BYTES)
+    market = Market([make(name, shares[name]) for name in names])
     market.token_s = math.inf
     return market
 
 
 def make(name: str, max_bytes: int = LARGEST_DRAFTER_BYTES) -> Drafter:
     """A drafter that remembers earlier replies, of this file and no others."""
-    return make_drafter(name, max_bytes, **({"history": History()} if name == "hierarchy" else {}))
+    shared: dict[str, Any] = {}
+    if name == "hierarchy":
+        shared = {"history": History()}
+    elif name == "suffix-automaton":
+        shared = {"past": Past(past_bytes(max_bytes))}
+    return make_drafter(name, max_bytes, **shared)
