@@ -72,6 +72,7 @@ app = typer.Typer(
 def main() -> None:
     """Run the command line of this process."""
     tolerate_any_encoding()
+    _keep_command(sys.argv[1:2])
     try:
         app(prog_name="edgespec")
     except Exception as error:  # a fault of ours: say so, and where to learn more
@@ -86,6 +87,17 @@ def main() -> None:
         except OSError:
             _abandon_output()
         sys.exit(1)
+
+
+def _keep_command(typed: list[str]) -> None:
+    """Leave out the commands that are not asked for: making all takes as long as a whole `--help`."""
+    asked = [
+        one
+        for one in app.registered_commands
+        if [one.name or (one.callback and one.callback.__name__)] == typed
+    ]
+    if asked:
+        app.registered_commands, app.registered_groups = asked, []
 
 
 def _abandon_output() -> None:
