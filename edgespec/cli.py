@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def _keep_command(typed: list[str]) -> None:
-    """Leave out the commands that are not asked for: making all takes as long as a whole `--help`."""
+    """Leave out commands that are not asked for: making them all takes as long as `--help`."""
     asked = [
         one
         for one in app.registered_commands

@@ -24,6 +24,7 @@ from edgespec.memory.watch import Watch
 from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.system.option_fields import check_types, takes
+from edgespec.system.power import check_power
 from edgespec.system.resident_memory import release_free_memory
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def _planning(
     """What planning needs, for as long as it takes; the models' files close with `opened`."""
     names = drafter_names(options.drafters, options.store, options.draft_model)
     check_overlap(options)
+    check_power(options.power)
     file = open_model(resolve(options.model), any_engine=True)
     opened.callback(file.close)
     head = open_draft_head(options, names, file)

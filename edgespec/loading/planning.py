@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from edgespec.backends import registry as backends
@@ -30,6 +30,7 @@ from edgespec.models.file import ModelFile
 from edgespec.system import precompiled
 from edgespec.system.disk_cache import kernels_are_cached
 from edgespec.system.hardware import MemorySnapshot, hardware, snapshot
+from edgespec.system.power import threads_for
 from edgespec.system.size import is_auto
 
 
@@ -140,6 +141,8 @@ class Planning:
         kernels: KernelState = "cached" if self._is_ready(name) else "cold"
         if precompiled.chosen().source == "library":
             kernels = "library"
+        machine = hardware()
+        threads = threads_for(self.options.power, machine.usable_threads())
         drafting = nullcontext() if draft_model is None else draft_model.sizing(name, to_draft)
         with drafting as draft:
             sizing = Sizing(
@@ -157,15 +160,16 @@ class Planning:
             made = make_plan(
                 sizing,
                 Budget.parse(self.options.memory, self._now),
-                hardware(),
+                machine,
                 context=self.options.context,
-                threads=self.options.threads,
+                threads=self.options.threads or threads,
                 max_nodes=self.options.max_nodes,
                 kv_type=self.options.kv_type,
                 sequences=self.options.sequences,
             )
         overlap = "" if draft_model is None else draft_model.overlap_reason(made)
         used = [part.name for part in (*made.devices, *made.draft_devices)]
+        made = replace(made, power=self.options.power)
         return made.with_notes(overlap, *backends.notes(name, used))
 
     def _is_ready(self, name: str) -> bool:

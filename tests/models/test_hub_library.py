@@ -35,7 +35,11 @@ def test_the_cache_is_the_hubs_own(
     code = "from huggingface_hub import constants; print(constants.HF_HUB_CACHE)"
     own = {name: value for name, value in environment().items() if name not in names}
     told = subprocess.run(
-        [sys.executable, "-c", code], env=own | variables, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env=own | variables,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert library.cache_folder() == Path(told.stdout.strip())
 
