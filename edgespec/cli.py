@@ -250,6 +250,14 @@ def plan(
     model_argument: ModelArgument = None,
     load: LoadOptions,
     no_speculation: Annotated[bool, parameter(ReplyOptions, "speculation")] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="NAME",
+            help="Plan for another machine, such as pixel-8, iphone-15 or pi-5.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show how a model would run, and where every byte would go.
@@ -261,7 +269,7 @@ def plan(
     from edgespec.terminal.pulling import plan_here_or_there
 
     load = replace(load, model=one_model(model_argument, cast("str | None", load.model)))
-    made = plan_here_or_there(load.without_drafts() if no_speculation else load)
+    made = plan_here_or_there(load.without_drafts() if no_speculation else load, device)
     if as_json:
         print_json(made.as_dict())
         return

@@ -23,6 +23,7 @@ from edgespec.memory.plan.plan import Plan
 from edgespec.memory.watch import Watch
 from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
+from edgespec.system.device import device_named
 from edgespec.system.option_fields import check_types, takes
 from edgespec.system.power import check_power
 from edgespec.system.resident_memory import release_free_memory
@@ -53,11 +54,12 @@ def load(options: LoadOptions) -> Engine:
     return open_engine(options)
 
 
-def plan_for(options: LoadOptions) -> Plan:
-    """`plan`, for options in one object."""
+def plan_for(options: LoadOptions, device: str | None = None) -> Plan:
+    """`plan`, for options in one object; with the name of a device, of what it would do there."""
     check_types(options)
+    there = None if device is None else device_named(device)
     with ExitStack() as opened, _planning(options, opened, compare=True) as planning:
-        return planning.plan()
+        return planning.plan() if there is None else planning.plan_for(there)
 
 
 def open_engine(options: LoadOptions) -> Engine:

@@ -49,7 +49,7 @@ class Phone:
         self.done += 1
         self.used.append(threads)
         # At full load the limit, 1, is reached after 300 s; a throttled core warms by its square.
-        heat = threads * self.clock**2 - self.sustained
+        heat = (threads * self.clock**2 - self.sustained) / abs(self.cores - self.sustained)
         self.warmth = max(
             0.0, self.warmth + heat / abs(self.cores - self.sustained) * seconds / 300
         )
