@@ -23,6 +23,7 @@ from edgespec.memory.plan.plan import Plan
 from edgespec.memory.watch import Watch
 from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
+from edgespec.system import precompiled
 from edgespec.system.device import device_named
 from edgespec.system.option_fields import check_types, takes
 from edgespec.system.power import check_power
@@ -136,7 +137,8 @@ def _load(
             options.progress(stage, done, total)
 
     report("kernels", 0, 1)
-    release_free_memory()  # so that a first start's children do not come on top of it
+    if precompiled.chosen().source != "library":
+        release_free_memory()  # so that a first start's children do not come on top of it
     spare_bytes = chosen.budget_bytes - chosen.planned_bytes
     kinds = compiled_for(file, chosen.backend, adapter, head)
     warm_up(chosen.backend, kinds, spare_bytes, chosen.kv_type, names)

@@ -101,8 +101,8 @@ class Hardware:
 
 def hardware(root: Path = Path("/")) -> Hardware:
     """Look at this machine's processors; `root` replaces the file system's for /proc and /sys."""
-    logical = psutil.cpu_count(logical=True) or 1
-    physical = min(psutil.cpu_count(logical=False) or logical, logical)
+    logical = os.cpu_count() or 1
+    physical = min(_physical_cores() or logical, logical)
     allowed = _affinity(logical)
     name, isa = _cpu_info(root)
     return Hardware(
@@ -115,6 +115,13 @@ def hardware(root: Path = Path("/")) -> Hardware:
         isa=isa,
         little_cores=len(little_cores(root)),
     )
+
+
+def _physical_cores() -> int | None:
+    try:
+        return psutil.cpu_count(logical=False)
+    except OSError:  # Android may hide what tells
+        return None
 
 
 def _affinity(logical: int) -> frozenset[int]:

@@ -50,9 +50,7 @@ class Phone:
         self.used.append(threads)
         # At full load the limit, 1, is reached after 300 s; a throttled core warms by its square.
         heat = (threads * self.clock**2 - self.sustained) / abs(self.cores - self.sustained)
-        self.warmth = max(
-            0.0, self.warmth + heat * seconds / 300
-        )
+        self.warmth = max(0.0, self.warmth + heat * seconds / 300)
         if self.warmth >= 1.0:
             self.clock = self.hot_clock
         elif self.warmth < 0.9:
