@@ -117,11 +117,12 @@ def hardware(root: Path = Path("/")) -> Hardware:
     )
 
 
-def _physical_cores() -> int | None:
+def _physical_cores() -> int:
+    """How many the machine has, 0 when the system does not tell."""
     try:
-        return psutil.cpu_count(logical=False)
+        return int(psutil.cpu_count(logical=False) or 0)
     except OSError:  # Android may hide what tells
-        return None
+        return 0
 
 
 def _affinity(logical: int) -> frozenset[int]:
