@@ -24,11 +24,10 @@ _NEEDS = [
     "numpy>=2.0",
     "psutil>=5.9",
     "typer>=0.29",
-    "tokenizers>=0.20",
+    "regex>=2024.5.10",
     "jinja2>=3.1.5",
     "rich>=13.7",
     "platformdirs>=4",
-    "huggingface_hub>=1.0",
 ]
 _COMPILER = "numba>=0.61"
 

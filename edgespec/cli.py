@@ -72,6 +72,7 @@ app = typer.Typer(
 def main() -> None:
     """Run the command line of this process."""
     tolerate_any_encoding()
+    _keep_command(sys.argv[1:2])
     try:
         app(prog_name="edgespec")
     except Exception as error:  # a fault of ours: say so, and where to learn more
@@ -86,6 +87,17 @@ def main() -> None:
         except OSError:
             _abandon_output()
         sys.exit(1)
+
+
+def _keep_command(typed: list[str]) -> None:
+    """Leave out commands that are not asked for: making them all takes as long as `--help`."""
+    asked = [
+        one
+        for one in app.registered_commands
+        if [one.name or (one.callback and one.callback.__name__)] == typed
+    ]
+    if asked:
+        app.registered_commands, app.registered_groups = asked, []
 
 
 def _abandon_output() -> None:
@@ -238,6 +250,14 @@ def plan(
     model_argument: ModelArgument = None,
     load: LoadOptions,
     no_speculation: Annotated[bool, parameter(ReplyOptions, "speculation")] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="NAME",
+            help="Plan for another machine, such as pixel-8, iphone-15 or pi-5.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show how a model would run, and where every byte would go.
@@ -249,7 +269,7 @@ def plan(
     from edgespec.terminal.pulling import plan_here_or_there
 
     load = replace(load, model=one_model(model_argument, cast("str | None", load.model)))
-    made = plan_here_or_there(load.without_drafts() if no_speculation else load)
+    made = plan_here_or_there(load.without_drafts() if no_speculation else load, device)
     if as_json:
         print_json(made.as_dict())
         return

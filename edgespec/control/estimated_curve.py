@@ -25,11 +25,13 @@ _MOST_S = 0.05
 
 
 def estimated_curve(
-    backend: str, weight_bytes: int, threads: int, max_nodes: int
+    backend: str, weight_bytes: int, threads: int, max_nodes: int, speed: float | None = None
 ) -> dict[int, float]:
-    """Seconds of a pass by number of nodes, for weights of so many bytes."""
+    """Seconds of a pass by number of nodes, for weights of so many bytes; `speed` is how many bytes
+    of memory are read in a second, by default this machine's.
+    """
     part, shape = _SHAPES.get(backend, _OTHERS)
-    plain = weight_bytes / (part * bytes_per_second(threads))
+    plain = weight_bytes / (part * (speed or bytes_per_second(threads)))
     points = zip(_SIZES, shape, strict=True)
     return {size: plain * factor for size, factor in points if size <= max_nodes}
 

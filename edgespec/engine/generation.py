@@ -330,7 +330,7 @@ class Generation:
         self._judge()
         return True
 
-    def end(self, plan: Plan) -> None:
+    def end(self, plan: Plan, joules_per_token: float | None = None) -> None:
         """Fill in the numbers; the slot is free. One that never began has none to speak of."""
         if not self.is_over:  # cut short: what was held back
             held = [] if self._thoughts is None else self._thoughts.flush()
@@ -357,6 +357,7 @@ class Generation:
             restored_tokens=traffic.restored_tokens,
             spilled_tokens=traffic.spilled_tokens,
             forgotten_tokens=traffic.forgotten_tokens,
+            joules_per_token=joules_per_token,
             notes=(*traffic.notes, *(market.notes if market else ())),
             overlap=market.overlap if market else "",
             **self.counts.as_dict(),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from edgespec.engine.generation import Generation
 from edgespec.engine.line import Line
 from edgespec.engine.reply import Reply
 from edgespec.engine.request import Request
 from edgespec.models.reasoning import Piece
+
+if TYPE_CHECKING:  # a start without it is shorter, and few programs have a loop
+    import asyncio
 
 Then = Callable[[Generation], None]
 """Called once with a reply that has ended, however it did."""
@@ -28,7 +30,8 @@ class Stream:
     def __init__(self, line: Line, generation: Generation, then: Then | None = None) -> None:
         self._line, self.generation = line, generation
         self._then = _Once(then)
-        self._news = asyncio.Event()
+        self._news: asyncio.Event | None = None
+        """Set when there is something to read; None until a coroutine asks."""
         self._left = weakref.finalize(self, _leave, line, generation, self._then)
         self._left.atexit = False
 
@@ -54,8 +57,11 @@ class Stream:
 
     async def __anext__(self) -> Piece:
         one = self.generation
-        if one.wake is None:
+        if self._news is None:
+            import asyncio
+
             self._line.submit(one)
+            self._news = asyncio.Event()
             one.wake = _waker(asyncio.get_running_loop(), self._news)
             self._line.attend(one)
         while not one.unread:
@@ -82,6 +88,8 @@ class Stream:
 
     async def aclose(self) -> None:
         """`close` for coroutines."""
+        import asyncio
+
         self.cancel()
         if self.generation.stats is None:
             await asyncio.to_thread(self._line.cancel, self.generation)

@@ -29,6 +29,7 @@ from edgespec.memory.kv.spill import spill_folder
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.watch import Watch
 from edgespec.models.file import ModelFile
+from edgespec.system.energy import EnergyMeter, Reading
 from edgespec.system.resident_memory import release_free_memory
 from edgespec.system.size import format_size
 
@@ -64,6 +65,9 @@ class Scheduler:
         """They keep what they hold until another reply needs the place."""
         self.idle = IdleSequences(target, spill_folder(), cache(self.kv_kind))
         self.watch = Watch(plan, self._shrink)
+        self._meter = EnergyMeter()
+        self._readings: dict[Generation, Reading] = {}
+        """Of the replies that are written, when they began."""
         self._repeating = RepeatingShare.of(file.fingerprint)
 
     def run(self) -> Generator[None, None, None]:
@@ -172,7 +176,14 @@ class Scheduler:
             slot.sequence.truncate(slot.common(ids))
             self.idle.offer(prompt_cache.read(prefix), ids, slot.sequence.length)
         others = self.cached_besides(slot)
+        self._readings[generation] = self._meter.read()
         generation.begin(slot, self.file, self.plan.max_nodes, others, progress)
+
+    def _joules_per_token(self, generation: Generation) -> float | None:
+        """What a reply took for each of its tokens, where the system tells."""
+        before, count = self._readings.pop(generation, None), generation.counts.output_tokens
+        joules = None if before is None else self._meter.joules_since(before)
+        return joules / count if joules is not None and count else None
 
     def end(self, generation: Generation) -> None:
         """End a reply where it stands; one that has ended stays as it is."""
@@ -184,7 +195,7 @@ class Scheduler:
         elif generation.stats is not None:
             return
         began = generation.began
-        generation.end(self.plan)
+        generation.end(self.plan, self._joules_per_token(generation))
         stats = generation.stats
         _log.debug(
             "reply ended: %s, %d prompt tokens, %d written, %.1f tokens/s",

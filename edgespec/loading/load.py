@@ -23,7 +23,10 @@ from edgespec.memory.plan.plan import Plan
 from edgespec.memory.watch import Watch
 from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
+from edgespec.system import precompiled
+from edgespec.system.device import device_named
 from edgespec.system.option_fields import check_types, takes
+from edgespec.system.power import check_power
 from edgespec.system.resident_memory import release_free_memory
 
 if TYPE_CHECKING:
@@ -52,11 +55,12 @@ def load(options: LoadOptions) -> Engine:
     return open_engine(options)
 
 
-def plan_for(options: LoadOptions) -> Plan:
-    """`plan`, for options in one object."""
+def plan_for(options: LoadOptions, device: str | None = None) -> Plan:
+    """`plan`, for options in one object; with the name of a device, of what it would do there."""
     check_types(options)
+    there = None if device is None else device_named(device)
     with ExitStack() as opened, _planning(options, opened, compare=True) as planning:
-        return planning.plan()
+        return planning.plan() if there is None else planning.plan_for(there)
 
 
 def open_engine(options: LoadOptions) -> Engine:
@@ -85,6 +89,7 @@ def _planning(
     """What planning needs, for as long as it takes; the models' files close with `opened`."""
     names = drafter_names(options.drafters, options.store, options.draft_model)
     check_overlap(options)
+    check_power(options.power)
     file = open_model(resolve(options.model), any_engine=True)
     opened.callback(file.close)
     head = open_draft_head(options, names, file)
@@ -132,7 +137,8 @@ def _load(
             options.progress(stage, done, total)
 
     report("kernels", 0, 1)
-    release_free_memory()  # so that a first start's children do not come on top of it
+    if precompiled.chosen().source != "library":
+        release_free_memory()  # so that a first start's children do not come on top of it
     spare_bytes = chosen.budget_bytes - chosen.planned_bytes
     kinds = compiled_for(file, chosen.backend, adapter, head)
     warm_up(chosen.backend, kinds, spare_bytes, chosen.kv_type, names)

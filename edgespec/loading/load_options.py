@@ -41,6 +41,14 @@ class LoadOptions:
     threads: Annotated[
         int | None, Option("Number of threads; by default one per physical core.", metavar="N")
     ] = None
+    power: Annotated[
+        str,
+        Option(
+            "How hard to work the machine: saver uses half of the threads, balanced fewer while it "
+            "is too warm for all, full always all.",
+            metavar="saver|balanced|full",
+        ),
+    ] = "balanced"
     context: Annotated[
         int | None, Option("Context length in tokens, prompt and reply together.", metavar="N")
     ] = None

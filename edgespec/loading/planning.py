@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from edgespec.backends import registry as backends
 from edgespec.backends.llamacpp.remote.devices import devices_for
 from edgespec.backends.native.code_parts import Compiled
-from edgespec.errors import BackendError, BudgetError
+from edgespec.control.backend_speeds import Contender, as_candidate
+from edgespec.control.estimated_curve import estimated_curve, read_bytes
+from edgespec.control.expected_speed import RepeatingShare
+from edgespec.errors import BackendError, BudgetError, OptionError
 from edgespec.loading import model_drafters
 from edgespec.loading.choose_backend import Selection
 from edgespec.loading.draft_head import DraftHead, with_head
@@ -28,8 +31,10 @@ from edgespec.memory.plan.sizing import Sizing, resident_of
 from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
 from edgespec.system import precompiled
+from edgespec.system.device import DeviceProfile
 from edgespec.system.disk_cache import kernels_are_cached
 from edgespec.system.hardware import MemorySnapshot, hardware, snapshot
+from edgespec.system.power import threads_for
 from edgespec.system.size import is_auto
 
 
@@ -48,6 +53,8 @@ class Planning:
     """The model's own, or one in a file of its own."""
     compare: bool = False
     """Whether the plan is to compare every backend that can run the model."""
+    device: DeviceProfile | None = None
+    """The machine to plan for, where that is another than this one."""
     _now: MemorySnapshot = field(default_factory=snapshot)
 
     def drafters_on(self, backend: str) -> tuple[str, ...]:
@@ -56,6 +63,19 @@ class Planning:
         if joins and model_drafters.may_join(self.file):
             return tuple(dict.fromkeys((*self.drafters, model_drafters.EARLY_EXIT)))
         return self.drafters
+
+    def plan_for(self, device: DeviceProfile) -> Plan:
+        """The plan there, on the native backend with precompiled kernels, and about how fast."""
+        if self.options.backend not in ("auto", "native"):
+            raise OptionError("plans for a device are of the native backend; drop --backend")
+        there = replace(self, device=device, _now=device.memory(self._now.process_resident_bytes))
+        made, file = there._of("native", (), ()), self.file
+        size = read_bytes(file.spec, file.tensors.values())
+        speed = device.bytes_per_second
+        curve = estimated_curve("native", size, made.threads, made.max_nodes, speed)
+        one = Contender(made, curve, "estimated", RepeatingShare.of(file.fingerprint).share)
+        reasons = (device.describe(), *made.reasons)
+        return replace(made, candidates=(as_candidate(one, one),), reasons=reasons)
 
     def plan(self) -> Plan:
         """The plan to carry out; raises what `load` raises before it loads."""
@@ -138,8 +158,10 @@ class Planning:
     ) -> Plan:
         """A backend's plan with these drafters; `ask` says what its engine needs, if external."""
         kernels: KernelState = "cached" if self._is_ready(name) else "cold"
-        if precompiled.chosen().source == "library":
+        if self.device is not None or precompiled.chosen().source == "library":
             kernels = "library"
+        machine = hardware() if self.device is None else self.device.hardware
+        threads = threads_for(self.options.power, machine.usable_threads())
         drafting = nullcontext() if draft_model is None else draft_model.sizing(name, to_draft)
         with drafting as draft:
             sizing = Sizing(
@@ -157,15 +179,16 @@ class Planning:
             made = make_plan(
                 sizing,
                 Budget.parse(self.options.memory, self._now),
-                hardware(),
+                machine,
                 context=self.options.context,
-                threads=self.options.threads,
+                threads=self.options.threads or threads,
                 max_nodes=self.options.max_nodes,
                 kv_type=self.options.kv_type,
                 sequences=self.options.sequences,
             )
         overlap = "" if draft_model is None else draft_model.overlap_reason(made)
         used = [part.name for part in (*made.devices, *made.draft_devices)]
+        made = replace(made, power=self.options.power)
         return made.with_notes(overlap, *backends.notes(name, used))
 
     def _is_ready(self, name: str) -> bool:

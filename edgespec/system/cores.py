@@ -9,6 +9,7 @@ macOS and Windows themselves keep threads that compute all the time on the fast 
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ from pathlib import Path
 
 _DIFFERENT = 0.8
 """A core is slow when its capacity or clock is at most this part of the fastest one's."""
+_LITTLE = 0.5
+"""An Arm core is little when its capacity is at most this part of the fastest one's ..."""
+_LITTLE_CLOCK = 0.7
+"""... or its clock, where capacities are not told: little cores do less at the same clock, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,18 @@ def cores(root: Path = Path("/")) -> Cores:
         most = max(strength.values(), default=0)
         slow = frozenset(cpu for cpu in strength if strength[cpu] <= _DIFFERENT * most)
     return Cores(allowed - slow, slow)
+
+
+def little_cores(root: Path = Path("/")) -> frozenset[int]:
+    """Arm's little cores among those this process may use: threads on them hold the others up."""
+    if not hasattr(os, "sched_getaffinity"):
+        return frozenset()
+    allowed = frozenset(os.sched_getaffinity(0))
+    strength, part = _capacities(root, allowed), _LITTLE
+    if not strength and platform.machine().lower().startswith(("arm", "aarch64")):
+        strength, part = _clocks(root, allowed), _LITTLE_CLOCK
+    most = max(strength.values(), default=0)
+    return frozenset(cpu for cpu in strength if strength[cpu] <= part * most)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from edgespec.system.cgroup import cgroup_cpus, cgroup_memory
+from edgespec.system.cores import little_cores
 
 _ISA_FLAGS = (
     "avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8",
@@ -84,20 +85,24 @@ class Hardware:
     """Processors' worth of time its control group allows, None without a limit."""
     isa: tuple[str, ...]
     """A hint for people: vector extensions by the kernel's names. Backends ask LLVM instead."""
+    little_cores: int = 0
+    """Of the allowed physical cores, Arm's little ones."""
 
     def usable_threads(self) -> int:
-        """Threads worth starting: a physical core each, and no more than the quota's whole ones.
+        """Threads worth starting: a physical core each, but no little one where there are others,
+        and no more than the quota's whole ones.
 
-        Two threads on one core share its vector units and its bandwidth: nothing to win here.
+        Two threads on one core share its vector units and its bandwidth: nothing to win here. And a
+        stage of a pass ends when its last thread does.
         """
         quota = self.allowed_physical if self.cpu_quota is None else int(self.cpu_quota)
-        return max(1, min(self.allowed_physical, quota))
+        return max(1, min(self.allowed_physical - self.little_cores, quota))
 
 
 def hardware(root: Path = Path("/")) -> Hardware:
     """Look at this machine's processors; `root` replaces the file system's for /proc and /sys."""
-    logical = psutil.cpu_count(logical=True) or 1
-    physical = min(psutil.cpu_count(logical=False) or logical, logical)
+    logical = os.cpu_count() or 1
+    physical = min(_physical_cores() or logical, logical)
     allowed = _affinity(logical)
     name, isa = _cpu_info(root)
     return Hardware(
@@ -108,7 +113,16 @@ def hardware(root: Path = Path("/")) -> Hardware:
         allowed_physical=_count_cores(allowed, root) or min(physical, len(allowed)),
         cpu_quota=cgroup_cpus(root),
         isa=isa,
+        little_cores=len(little_cores(root)),
     )
+
+
+def _physical_cores() -> int:
+    """How many the machine has, 0 when the system does not tell."""
+    try:
+        return int(psutil.cpu_count(logical=False) or 0)
+    except OSError:  # Android may hide what tells
+        return 0
 
 
 def _affinity(logical: int) -> frozenset[int]:

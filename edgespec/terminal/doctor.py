@@ -21,9 +21,9 @@ from edgespec.system.size import format_size
 from edgespec.version import __version__
 
 Status = Literal["ok", "note", "problem"]
-_PACKAGES = ("numpy", "tokenizers", "jinja2", "psutil", "typer", "rich")
+_PACKAGES = ("numpy", "regex", "jinja2", "psutil", "typer", "rich")
 _COMPILERS = ("numba", "llvmlite")
-_EXTRAS = {"bench": "matplotlib"}
+_EXTRAS = {"hub": ("huggingface_hub", "downloads"), "bench": ("matplotlib", "`edgespec bench`")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,10 +255,10 @@ def _workers() -> Finding:
 
 
 def _extras() -> Iterator[Finding]:
-    for extra, package in _EXTRAS.items():
+    for extra, (package, use) in _EXTRAS.items():
         version = _version(package)
         text = f"{package} {version}" if version else f"{package} is not installed (optional)"
-        yield Finding(f"extra {extra}", f"{text} (used by `edgespec bench` only)", version)
+        yield Finding(f"extra {extra}", f"{text} (used by {use} only)", version)
 
 
 def _bundled_model() -> Finding:

@@ -76,16 +76,18 @@ def with_model(load: LoadOptions, *, yes: bool) -> LoadOptions:
     return load
 
 
-def plan_here_or_there(load: LoadOptions) -> Plan:
-    """The plan of a model; of one that is not downloaded, from its header on the hub."""
+def plan_here_or_there(load: LoadOptions, device: str | None = None) -> Plan:
+    """The plan of a model, on this machine or another; of a model that is not downloaded, from its
+    header on the hub.
+    """
     from edgespec.loading.load import plan_for
 
     try:
         resolve(load.model)
     except NotPulledError as missing:
         with previewed(find(missing.reference)) as path:
-            return plan_for(replace(load, model=path))
-    return plan_for(load)
+            return plan_for(replace(load, model=path), device)
+    return plan_for(load, device)
 
 
 def _looked_at(model: HubModel, load: LoadOptions) -> Plan:

@@ -66,3 +66,16 @@ def test_threads_stay_within_the_team(most: int, times: list[float]) -> None:
     for number, seconds in enumerate(times):
         assert 1 <= pace.threads <= most
         pace.observe(1 + number % 3, seconds)
+
+
+def big_and_little(threads: int) -> float:
+    """Two fast cores: a third thread is on a slow one, for which the others wait."""
+    return 1.0 / threads if threads <= 2 else 0.8
+
+
+def test_unequal_cores_are_tried_out() -> None:
+    pace = Pace(4, unequal=True)
+    used = play(pace, 300, big_and_little)
+    assert used[:10] == [4] * 10
+    assert used[-50:] == [2] * 50
+    assert set(play(Pace(4, unequal=True), 300, quiet)[-50:]) == {4}

@@ -18,6 +18,8 @@ from edgespec.backends.native.team import GuestTeam, Team
 from edgespec.backends.passes import Progress
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
+from edgespec.system.heat import Heat, heat_of
+from edgespec.system.power import spins_for
 
 if TYPE_CHECKING:
     from edgespec.backends.native.weights import Weights
@@ -33,6 +35,7 @@ class HeadHost(EarlyExits):
     _guest: Callable[[], HeadHost | None]
     """The head that reads along."""
     _pace: Pace
+    _heat: Heat | None
     _program: Program
     _team: Team | GuestTeam
     _weights: Weights
@@ -59,10 +62,12 @@ class HeadHost(EarlyExits):
             after, normed = (self.spec.num_layers,), part.normed_states
             self._left = LeftStreams(self.spec, after, num_rows, normed=normed)
 
-    def _team_beside(self, lender: HeadHost | None, threads: int) -> Team | GuestTeam:
+    def _team_beside(self, lender: HeadHost | None, plan: Plan) -> Team | GuestTeam:
         """Threads of its own, or the lender's."""
         if lender is None:
-            return Team(self._tables[0], threads)
+            self._heat = heat_of(plan.power, plan.threads)
+            return Team(self._tables[0], plan.threads, spins_for(plan.power))
+        self._heat = lender._heat
         return GuestTeam(lender.team, self._tables)
 
     @property

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import statistics
 
+from edgespec.system.heat import Heat
+
 BUSY = 1.5
 """Passes this many times slower than their best make it worth trying fewer threads."""
 BETTER = 0.9
@@ -22,10 +24,12 @@ class Pace:
     """Chooses threads for each pass by what passes took, relative to the best for their size.
 
     A thread that has to wait for its core makes all others wait for it at the next barrier, so one
-    busy core can slow a pass down many times. With nothing slow, nothing is tried.
+    busy core can slow a pass down many times. With nothing slow, nothing is tried; but where cores
+    are unequal, every number once. `heat` may allow fewer.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, heat: Heat | None = None, *, unequal: bool = False) -> None:
+        self._heat = heat
         self._levels = sorted({most, max(1, most - 1), max(1, most // 2), 1}, reverse=True)
         self._level = 0
         self._trial: int | None = None
@@ -34,14 +38,18 @@ class Pace:
         self._before: list[tuple[int, float]] = []
         self._passes, self._patience = 0, PATIENCE
         self._turn = -1
+        self._untried = list(range(1, len(self._levels))) if unequal else []
 
     @property
     def threads(self) -> int:
         """Threads for the next pass."""
-        return self._levels[self._level if self._trial is None else self._trial]
+        wanted = self._levels[self._level if self._trial is None else self._trial]
+        return wanted if self._heat is None else min(wanted, self._heat.threads)
 
     def observe(self, num_rows: int, seconds: float) -> None:
         """Take note of what a pass over `num_rows` nodes took."""
+        if self._heat is not None:
+            self._heat.observe(num_rows, seconds)
         self._best[num_rows] = min(seconds, self._best.get(num_rows, seconds) * AGEING)
         self._passes += 1
         self._recent = [*self._recent[1 - TRIAL :], (num_rows, seconds)]
@@ -59,6 +67,8 @@ class Pace:
         """Fewer threads while passes are slow, more while some are left out; all in turn."""
         levels = range(len(self._levels) if rated >= BUSY else self._level)
         others = [level for level in levels if level != self._level]
+        if self._untried:
+            others = [self._untried.pop(0)]
         if not others:
             self._passes, self._patience = 0, PATIENCE
             return

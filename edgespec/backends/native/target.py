@@ -50,6 +50,7 @@ from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.state_layout import CHECKPOINT_EVERY
 from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
+from edgespec.system.cores import cores
 from edgespec.system.disk_cache import code_key
 from edgespec.system.precompiled import chosen
 
@@ -125,7 +126,7 @@ class NativeTarget(HeadHost):
         self._streams = None if streams is None else ResidualStreams(streams, spec.dim, rows)
         self._begin_head(rows)
         self._compile()
-        self._team = self._team_beside(lender, plan.threads)
+        self._team = self._team_beside(lender, plan)
         if self._recurrent is not None:
             settle = weakref.WeakMethod(self._settle)  # a cycle would keep its threads alive
             self._recurrent.walk = lambda: settle()()  # type: ignore[misc]
@@ -165,7 +166,7 @@ class NativeTarget(HeadHost):
     def limit_threads(self, most: int | None) -> None:
         size = self._team.size if most is None else max(1, min(most, self._team.size))
         if size not in self._paces:
-            self._paces[size] = Pace(size)
+            self._paces[size] = Pace(size, self._heat, unequal=cores().unequal)
         self._pace = self._paces[size]
 
     @property

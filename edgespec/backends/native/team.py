@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from edgespec.backends.native.kernels import forward, table, work_sharing
 from edgespec.backends.native.kernels.codegen import atomics
 from edgespec.errors import OptionError
+from edgespec.system.power import SPINS
 from edgespec.system.precompiled import chosen
 
-SPINS = 10_000
-"""Looks at a word before sleeping, some 0.5 ms: longer than the caller needs between two passes."""
 CROWDED_SPINS = 100
-"""The same where there are more threads than processors to run them."""
+"""Looks at a word before sleeping where there are more threads than processors to run them."""
 
 ctypes.pythonapi.PyThread_allocate_lock.restype = ctypes.c_void_p
 ctypes.pythonapi.PyThread_allocate_lock.argtypes = []
@@ -33,7 +32,8 @@ ctypes.pythonapi.PyThread_free_lock.argtypes = [ctypes.c_void_p]
 class Team:
     """The calling thread and `size - 1` others, which sleep until there is a pass to compute."""
 
-    def __init__(self, c: NDArray[np.int64], size: int) -> None:
+    def __init__(self, c: NDArray[np.int64], size: int, spins: int = SPINS) -> None:
+        self._spins = spins
         self.size = 1 if chosen().source == "python" else min(size, work_sharing.MAX_THREADS)
         self.table = c
         self._end = self._gather()
@@ -63,7 +63,7 @@ class Team:
         words = words[-words.ctypes.data % work_sharing.LINE // 8 :]  # on a cache line
         locks = [_held_lock() for _ in range(self.size)]
         words[work_sharing.SPINS // 8] = (
-            SPINS if self.size <= (os.cpu_count() or 1) else CROWDED_SPINS
+            self._spins if self.size <= (os.cpu_count() or 1) else CROWDED_SPINS
         )
         words[work_sharing.SIZE // 8] = self.size
         for thread, lock in enumerate(locks):

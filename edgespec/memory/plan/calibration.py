@@ -66,7 +66,7 @@ TOKENIZER_BYTES_PER_TOKEN = 320
 """Texts, kinds, and the map from text to id with merges or scores (32,000 and 150,000 tokens)."""
 
 SESSION_BYTES = 12 * MIB
-"""Library pages that come back while working (5 to 8 MiB), modules imported late (`tokenizers` 3.3,
+"""Library pages that come back while working (5 to 8 MiB), modules imported late (`regex` 4.6,
 `jinja2` 1.9 MiB), text, statistics: 5 MiB for plain text, 11 for a chat.
 """
 

@@ -121,6 +121,8 @@ class Plan:
     """The same of the draft model, where it is on one of them."""
     checkpoints: int = CHECKPOINTS
     """Recurrent states that are set aside for each sequence, where the model has any."""
+    power: str = "balanced"
+    """How hard the machine may be worked: saver, balanced or full."""
     mapped: bool = False
     """Weights are used where the file lies in memory, so that its first layers can draft on the
     same pages.

@@ -90,6 +90,11 @@ def _threads(limits: Limits, chosen: Settings, hardware: Hardware) -> str:
         return f"{start}: as requested"
     if chosen.threads < limits.wished.threads:
         return f"{start}: fewer than the {limits.wished.threads} cores to fit"
+    if (
+        hardware.little_cores
+        and chosen.threads == hardware.allowed_physical - hardware.little_cores
+    ):
+        return f"{start}: one per big core; little ones would hold them up"
     if chosen.threads < hardware.allowed_physical:
         return f"{start}: the control group allows {hardware.cpu_quota:g} CPUs"
     return f"{start}: one per physical core available to this process"

@@ -22,7 +22,12 @@ from edgespec.models.gguf.header import GgufHeader
 from edgespec.models.gguf.keys import Keys
 from edgespec.models.onnx.graph_file import BFLOAT16, FLOAT, FLOAT16, INT64, Graph, Port, read_graph
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
-from edgespec.models.tokenizers.hugging_face import HfTokenizer, read_json, vocabulary_facts
+from edgespec.models.tokenizers.hugging_face import (
+    HfTokenizer,
+    hf_library,
+    read_json,
+    vocabulary_facts,
+)
 from edgespec.models.tokenizers.tokenizer import Tokenizer
 
 PAST = re.compile(r"past_key_values\.(\d{1,4})\.(key|value)")
@@ -185,10 +190,9 @@ class _Facts:
         stated = self._tokenizer.get("add_bos_token")
         if bos is None or isinstance(stated, bool):
             return bool(stated) and bos is not None
-        from tokenizers import Tokenizer as Library
-
+        library = hf_library(self.tokenizer)
         try:
-            ids = Library.from_file(str(self.tokenizer)).encode("a").ids
+            ids = library.from_file(str(self.tokenizer)).encode("a").ids
         except Exception:  # the tokenizer itself tells what is wrong with it
             return False
         return bool(ids) and ids[0] == bos

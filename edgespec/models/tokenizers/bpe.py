@@ -1,18 +1,17 @@
 """Byte-level BPE tokenizing.
 
-Hugging Face's `tokenizers` cuts the text into words (its regular expressions know Unicode); the
-merges run here, because handing 150k of them to the library takes 0.8 s and 120 MB at every start,
-and two dictionaries of the file's own bytes take 0.15 s and 55 MB.
+The `regex` package cuts the text into words (its expressions know Unicode's classes). The merges
+run here: Hugging Face's `tokenizers` takes 0.8 s and 120 MB for 150k of them at every start, and
+two dictionaries of the file's own bytes take 0.15 s and 55 MB.
 Source: "Language Models are Unsupervised Multitask Learners", section 2.2.
 """
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cache, cached_property
+from typing import Any
 
 from edgespec.errors import ModelFileError, UnsupportedModelError
 from edgespec.models.gguf.keys import Keys
@@ -22,14 +21,9 @@ from edgespec.models.tokenizers.pretokenizers import PRE_TOKENIZERS, PreTokenize
 from edgespec.models.tokenizers.tokenizer import Tokenizer
 from edgespec.models.tokenizers.vocabulary import TokenKind, Vocabulary
 
-if TYPE_CHECKING:
-    from tokenizers import pre_tokenizers
-
 _NORMAL, _USER_DEFINED = int(TokenKind.NORMAL), int(TokenKind.USER_DEFINED)  # asked every token
 _MAX_CACHED_WORDS = 1 << 14
 _MAX_CACHED_LENGTH = 64
-_PIECE_CHARACTERS = 1 << 14
-_WORD_START = re.compile("(?<=[A-Za-z]) (?=[A-Za-z])")
 
 
 class BpeTokenizer(Tokenizer):
@@ -79,18 +73,16 @@ class BpeTokenizer(Tokenizer):
 
     def _words(self, text: str) -> Iterator[str]:
         """The pieces of a text that are merged by themselves, in GPT-2's printable stand-ins."""
-        for piece in [text] if self._pre.spans_words else _pieces(text):
-            for part in self._in_threes(piece) if self._pre.thousands else (piece,):
-                for word, _ in self._splitter.pre_tokenize_str(part):
-                    yield word
+        for part in self._in_threes(text) if self._pre.thousands else (text,):
+            for word in cut(part, self._patterns):
+                yield word.encode().decode("latin-1").translate(STAND_INS)
 
-    def _in_threes(self, piece: str) -> Iterator[str]:
-        """A piece cut within its numbers; as in llama.cpp, "numbers" leaves what lies before a
+    def _in_threes(self, text: str) -> Iterator[str]:
+        """A text cut within its numbers; as in llama.cpp, "numbers" leaves what lies before a
         number with its first digits.
         """
         before = ""
-        for _, (begin, end) in self._numbers.pre_tokenize_str(piece):
-            run = piece[begin:end]
+        for run in cut(text, compiled((r"\p{N}+",))):
             if unicodedata.category(run[0])[0] == "N":
                 first, *others = in_threes(run, self._pre.thousands)
                 yield before + first
@@ -104,12 +96,8 @@ class BpeTokenizer(Tokenizer):
             yield before
 
     @cached_property
-    def _splitter(self) -> pre_tokenizers.PreTokenizer:
-        return _splitter(self._pre.patterns)
-
-    @cached_property
-    def _numbers(self) -> pre_tokenizers.PreTokenizer:
-        return _splitter((r"\p{N}+",))
+    def _patterns(self) -> Sequence[Any]:
+        return compiled(self._pre.patterns)
 
     def _encode_word(self, word: str) -> list[int]:
         if self._pre.ignore_merges or (self._pre.whole_newlines and not word.strip("\n")):
@@ -151,24 +139,28 @@ def pre_tokenizer(keys: Keys) -> PreTokenizer:
     return PRE_TOKENIZERS[name]
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """Cut a long text where every pre-tokenizer cuts: the library needs 50 bytes per character."""
+@cache
+def compiled(patterns: tuple[str, ...]) -> Sequence[Any]:
+    """Expressions ready to cut with, in Oniguruma's sense, for which they were written."""
+    import regex  # brought in by the first text: few commands have one
+
+    return [regex.compile(each, regex.VERSION1 | regex.MULTILINE) for each in patterns]
+
+
+def cut(text: str, patterns: Sequence[Any]) -> Iterator[str]:
+    """What an expression matches and what lies between, each cut again by the next one."""
+    if not patterns:
+        yield text
+        return
+    first, *others = patterns
     begin = 0
-    while len(text) - begin > 2 * _PIECE_CHARACTERS:
-        cut = _WORD_START.search(text, begin + _PIECE_CHARACTERS)
-        if cut is None:
-            break
-        yield text[begin : cut.start()]
-        begin = cut.start()
-    yield text[begin:]
-
-
-def _splitter(patterns: Sequence[str]) -> pre_tokenizers.PreTokenizer:
-    from tokenizers import Regex, pre_tokenizers
-
-    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return pre_tokenizers.Sequence([*splits, byte_level])
+    for match in first.finditer(text):
+        if match.start() > begin:
+            yield from cut(text[begin : match.start()], others)
+        yield from cut(match.group(), others)
+        begin = match.end()
+    if begin < len(text):
+        yield from cut(text[begin:], others)
 
 
 def _merges(keys: Keys) -> list[bytes]:
@@ -197,3 +189,4 @@ def _byte_table() -> dict[str, bytes]:
 
 
 BYTES_OF = _byte_table()
+STAND_INS = {ord(byte): character for character, byte in BYTES_OF.items()}

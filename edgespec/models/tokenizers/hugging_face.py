@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from edgespec.errors import ModelFileError
+from edgespec.errors import ModelFileError, UnsupportedModelError
 from edgespec.models.gguf.keys import Keys
 from edgespec.models.gguf.strings import Texts
 from edgespec.models.tokenizers.bpe import BYTES_OF
@@ -29,10 +29,9 @@ class HfTokenizer(Tokenizer):
         """Read the file; `keys` has its facts as `vocabulary_facts` tells them. Raises
         ModelFileError.
         """
-        from tokenizers import Tokenizer as Library
-
+        library = hf_library(path)
         try:
-            self._library = Library.from_file(str(path))
+            self._library = library.from_file(str(path))
         except Exception as error:  # the library raises nothing narrower
             raise _unusable(path, " ".join(str(error).split())) from None
         self._library.encode_special_tokens = True  # they are found before text comes here
@@ -61,6 +60,18 @@ class HfTokenizer(Tokenizer):
     def _encode_text(self, text: str, after_special: bool) -> list[int]:
         ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
         return ids
+
+
+def hf_library(path: Path) -> Any:
+    """The class of the `tokenizers` package; raises UnsupportedModelError where it is missing."""
+    try:
+        from tokenizers import Tokenizer as Library
+    except ModuleNotFoundError:
+        raise UnsupportedModelError(
+            f"{path} is read by the package tokenizers, which is not installed: "
+            "pip install 'edgespec[onnx]'"
+        ) from None
+    return Library
 
 
 def vocabulary_facts(path: Path, num_rows: int) -> dict[str, Any]:

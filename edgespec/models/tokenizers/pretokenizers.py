@@ -114,8 +114,6 @@ class PreTokenizer:
     add_bos: bool = False
     thousands: Literal["", "numbers", "digits"] = ""
     """Runs of numbers (or of ASCII digits alone) are first cut into threes from their end."""
-    spans_words: bool = False
-    """A piece may hold many words."""
     whole_lines: bool = False
     """Lines are merged whole: spaces are written \u2581, and characters as themselves."""
     whole_newlines: bool = False
@@ -177,8 +175,8 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "kimi-k2": PreTokenizer((_KIMI,)),
     "jais-2": PreTokenizer((_JAIS2,)),
     "seed-coder": PreTokenizer((_SEED_CODER,)),
-    "exaone-moe": PreTokenizer((_EXAONE_MOE,), spans_words=True),
-    "superbpe": PreTokenizer((r"\p{N}+",), thousands="digits", spans_words=True),
+    "exaone-moe": PreTokenizer((_EXAONE_MOE,)),
+    "superbpe": PreTokenizer((r"\p{N}+",), thousands="digits"),
     "viking": PreTokenizer((_BLOOM, r"\p{N}")),
     "ufakzeka": PreTokenizer((_modern(""),)),
     "laguna": PreTokenizer((r"[^\n]+|[\n]+", _QWEN2)),
