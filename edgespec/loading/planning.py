@@ -10,13 +10,14 @@ from functools import partial
 from edgespec.backends import registry as backends
 from edgespec.backends.llamacpp.remote.devices import devices_for
 from edgespec.backends.native.code_parts import Compiled
-from edgespec.errors import BackendError, BudgetError
+from edgespec.errors import BackendError, BudgetError, OptionError
 from edgespec.loading import model_drafters
 from edgespec.loading.choose_backend import Selection
 from edgespec.loading.draft_head import DraftHead, with_head
 from edgespec.loading.draft_model import DraftModel
 from edgespec.loading.first_layers import first_layers_of, with_first_layers
 from edgespec.loading.load_options import LoadOptions
+from edgespec.loading.tell_streaming import with_disk_speed
 from edgespec.memory.plan.budget import Budget
 from edgespec.memory.plan.calibration import KernelState, runtime
 from edgespec.memory.plan.external_engine import Ask
@@ -59,6 +60,8 @@ class Planning:
 
     def plan(self) -> Plan:
         """The plan to carry out; raises what `load` raises before it loads."""
+        if self.options.stream not in ("auto", "off"):
+            raise OptionError(f"unknown stream {self.options.stream!r}; choose auto or off")
         devices = self._devices()
         made = self._with_device_to_draft(devices)
         try:
@@ -163,7 +166,9 @@ class Planning:
                 max_nodes=self.options.max_nodes,
                 kv_type=self.options.kv_type,
                 sequences=self.options.sequences,
+                stream=self.options.stream == "auto",
             )
+        made = with_disk_speed(made, self.file)
         overlap = "" if draft_model is None else draft_model.overlap_reason(made)
         used = [part.name for part in (*made.devices, *made.draft_devices)]
         return made.with_notes(overlap, *backends.notes(name, used))

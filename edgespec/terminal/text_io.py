@@ -58,10 +58,12 @@ def stats_line(stats: Stats) -> str:
     peak, planned = format_size(stats.peak_memory_bytes), format_size(stats.planned_memory_bytes)
     tokens = f"{stats.output_tokens} token{'' if stats.output_tokens == 1 else 's'}"
     accepted = stats.tokens_per_step - 1 if stats.steps else 0.0
+    read = stats.disk_bytes_per_token
+    from_disk = f" · {format_size(read)} read from disk per token" if read else ""
     return (
         f"[{tokens} · {stats.tokens_per_second:.1f} tokens/s · first token after "
         f"{stats.time_to_first_token_s:.2f} s · {accepted:.2f} drafts accepted per step · "
-        f"peak memory {peak} of {planned} planned]"
+        f"peak memory {peak} of {planned} planned{from_disk}]"
     )
 
 

@@ -93,9 +93,7 @@ def make_plan(
     )
 
 
-def _streamed(
-    sizing: Sizing, limits: Limits, budget: Budget
-) -> tuple[Sizing, Settings | None]:
+def _streamed(sizing: Sizing, limits: Limits, budget: Budget) -> tuple[Sizing, Settings | None]:
     """The settings that fit with as little as possible of the weights in memory, then with as much
     as the budget still has room for; None where nothing fits.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -41,6 +41,8 @@ class Streaming:
     """Experts that are held at a time, of all layers together; 0 where none are on disk."""
     num_experts: int
     """Of all layers together."""
+    active_part: float
+    """Of a layer's experts, those that a node goes through; 0 where none are on disk."""
     embedding: bool
     """Whether its rows are read when they are looked up."""
     on_disk_bytes: int
@@ -51,6 +53,8 @@ class Streaming:
     """Of a thread that reads."""
     read_bytes: int
     """Of the file that a pass over one node reads, if experts are chosen evenly."""
+    spare_bytes: int = 0
+    """What it was given beyond the least that it takes."""
     disk_bytes_per_s: float = 0.0
     """As measured; 0 before that."""
 
@@ -86,14 +90,11 @@ class Streaming:
         """Seconds of passes by number of nodes, given what these take to compute: matrices are read
         meanwhile, experts before.
         """
-        if self.matrices:
+        if not self.num_experts:
             return {size: max(self.read_s, seconds) for size, seconds in computing.items()}
-        held = self.expert_slots / self.num_experts
-        found = {}
-        for size, seconds in computing.items():
-            new = (1.0 - held**size) / (1.0 - held) if held < 1.0 else size
-            found[size] = seconds + self.read_s * max(1.0, new)
-        return found
+        part = self.active_part
+        distinct = {size: (1.0 - (1.0 - part) ** size) / part for size in computing}
+        return {size: own + self.read_s * distinct[size] for size, own in computing.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +122,14 @@ class StreamableWeights:
     def within(self, spare_bytes: int) -> Streaming | None:
         """With so many bytes for more than the least."""
         least = self.least()
-        if least is None or not self._mixtures:
-            return self._matrices(self._left_out(spare_bytes)) if self._parts else None
-        more = spare_bytes // self._slot_bytes
-        return self._experts(min(least.expert_slots + more, least.num_experts))
+        if least is None:
+            return None
+        if not self._mixtures:
+            found = self._matrices(self._left_out(spare_bytes))
+        else:
+            more = spare_bytes // self._slot_bytes
+            found = self._experts(min(least.expert_slots + more, least.num_experts))
+        return replace(found, spare_bytes=spare_bytes)
 
     def _experts(self, slots: int) -> Streaming:
         total = sum(own.experts for own in self._mixtures)
@@ -139,6 +144,7 @@ class StreamableWeights:
             matrices=(),
             expert_slots=slots,
             num_experts=total,
+            active_part=max(own.active / own.experts for own in self._mixtures),
             on_disk_bytes=packed,
             buffer_bytes=slots * self._slot_bytes + LINE,
             read_bytes=file * max(0, total - slots) // total,
@@ -152,6 +158,7 @@ class StreamableWeights:
             matrices=ordered,
             expert_slots=0,
             num_experts=0,
+            active_part=0.0,
             on_disk_bytes=sum(map(self._packed_bytes, ordered)),
             buffer_bytes=max(part.packed_bytes for part in self._parts)
             + LINE * max(len(part.matrices) for part in self._parts)

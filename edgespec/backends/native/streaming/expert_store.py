@@ -65,7 +65,8 @@ class ExpertStore:
     def next(self) -> Piece | None:
         """The next piece of what a pass asked for, or of what one will ask for."""
         while not self._pieces:
-            self._asked.wait()
+            if not self._is_over:
+                self._asked.wait()
             if self._is_over:
                 return None
             self._ask(int(self.asking[0]))

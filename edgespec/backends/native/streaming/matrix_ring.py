@@ -156,5 +156,3 @@ class MatrixRing:
             stages.append(maker.stage(entry, operands))  # type: ignore[arg-type]
             numbers = numbers[count:]
         return stages
-
-
