@@ -26,6 +26,7 @@ from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.planner import make_plan
 from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS
 from edgespec.memory.plan.sizing import Sizing, resident_of
+from edgespec.memory.plan.streaming import Streaming
 from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
 from edgespec.system import precompiled
@@ -51,9 +52,12 @@ class Planning:
     """Whether the plan is to compare every backend that can run the model."""
     _now: MemorySnapshot = field(default_factory=snapshot)
 
-    def drafters_on(self, backend: str) -> tuple[str, ...]:
-        """Who drafts on a backend: early exits that nobody asked for do so on the native one."""
-        joins = self.options.drafters == "auto" and backend == "native"
+    def drafters_on(self, backend: str, streaming: Streaming | None = None) -> tuple[str, ...]:
+        """Who drafts on a backend: early exits that nobody asked for do so on the native one, where
+        the first layers are not read from disk with the others.
+        """
+        whole = streaming is None
+        joins = self.options.drafters == "auto" and backend == "native" and whole
         if joins and model_drafters.may_join(self.file):
             return tuple(dict.fromkeys((*self.drafters, model_drafters.EARLY_EXIT)))
         return self.drafters
@@ -73,6 +77,11 @@ class Planning:
             made = made.with_notes(f"other devices are not used: {error}")
         if self.draft_model is not None:
             self.draft_model.check_overlap(made)
+        if made.streaming is not None and model_drafters.EARLY_EXIT in self.drafters:
+            raise OptionError(
+                f"the drafter {model_drafters.EARLY_EXIT} needs the first layers in memory, and "
+                "weights that do not fit are read from disk; drop the drafter, or raise --memory"
+            )
         return made.with_notes(self.adapter_note)
 
     @property

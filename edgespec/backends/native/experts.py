@@ -164,7 +164,7 @@ class Experts:
         threads: int,
         store: ExpertStore | None = None,
     ) -> Experts | None:
-        """Those of a model, None where no layer mixes any; `store` holds them if they are on disk."""
+        """Those of a model, None where no layer mixes any; `store` holds what is on disk."""
         parts = {number: layer.ffn for number, layer in enumerate(spec.layers)}
         layers = {number: part for number, part in parts.items() if isinstance(part, Moe)}
         return cls(layers, weights, c, rows, threads, len(parts), store) if layers else None

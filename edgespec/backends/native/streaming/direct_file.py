@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import ModelFileError
-from edgespec.memory.plan.streaming import PAGE
 from edgespec.memory.plan.state_layout import round_up
+from edgespec.memory.plan.streaming import PAGE
 
 
 class DirectFile:

@@ -1,4 +1,6 @@
-"""The stages of a layer with experts: router, route, fetch, gate and up, down; and joining branches."""
+"""The stages of a layer with experts: router, route, fetch, gate and up, down; and one that joins
+branches.
+"""
 
 from __future__ import annotations
 
