@@ -99,7 +99,7 @@ def _streamed(sizing: Sizing, limits: Limits, budget: Budget) -> tuple[Sizing, S
     """
     weights = StreamableWeights(sizing.spec, sizing.tensors)
     least = weights.least()
-    if least is None:
+    if least is None or least.size_bytes >= least.on_disk_bytes:
         return sizing, None
     small = replace(sizing, streaming=least)
     chosen = limits.for_streaming().fit(lambda own: small.total(own) <= budget.size_bytes)
