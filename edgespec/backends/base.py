@@ -149,11 +149,6 @@ class Target(SequenceHost):
         return self.max_nodes
 
     @property
-    def bytes_read(self) -> int:
-        """Of weights that are read from disk for passes, so far."""
-        return 0
-
-    @property
     def kv_kind(self) -> str:
         """What must be equal for keys and values to be the same bytes, beside the model: how they
         are computed and laid out. "" where there is no store.

@@ -66,7 +66,8 @@ class MatrixRing:
         """A layer's stages, with those between them that wait for matrices and give them back."""
         places = {self._weights.place(matrix): matrix for matrix in self._matrices}
         read = [[places[value] for value in stage.values() if value in places] for stage in stages]
-        first, last = {}, {}
+        first: dict[Matrix, int] = {}
+        last: dict[Matrix, int] = {}
         for number, matrices in enumerate(read):
             for matrix in matrices:
                 first.setdefault(matrix, number)
