@@ -28,8 +28,7 @@ class SequenceHost(ABC):
 
     capabilities: Capabilities
     spec: ModelSpec
-    context_length: int
-    """Most positions of each sequence."""
+    context_length: int  # most positions of each sequence
 
     @property
     @abstractmethod
@@ -39,6 +38,11 @@ class SequenceHost(ABC):
     def prefill_step(self, length: int) -> int:
         """Most tokens that the prefill step after so many positions may hold."""
         return self.prefill_chunk
+
+    @property
+    def bytes_read(self) -> int:
+        """Of weights that are on disk."""
+        return 0
 
     @property
     def early_room(self) -> int:
@@ -68,7 +72,6 @@ class SequenceHost(ABC):
 
     def has_adapter(self, layer: int) -> bool:
         """Whether exits after this layer can go through an adapter."""
-        del layer
         return False
 
     @abstractmethod
@@ -85,9 +88,7 @@ class SequenceHost(ABC):
 
     @abstractmethod
     def _restore(self, sequence: KvSequence, snapshot: Any) -> int:
-        """Put a copy back in place of everything, and return its length; BackendError for something
-        else.
-        """
+        """Put a copy back in place of all, return its length; BackendError for something else."""
 
     @abstractmethod
     def _prefill(
@@ -96,9 +97,8 @@ class SequenceHost(ABC):
         tokens: NDArray[np.int32],
         states: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32] | None:
-        """Compute and keep the KV of a chain, of a draft head's with their states; `length` still
-        counts the positions before it. Returns what `Pass.hidden` is.
-        """
+        """Compute and keep a chain's KV, a draft head's with its states; `length` still counts the
+        positions before it. Returns what `Pass.hidden` is."""
 
     def _fork(self, sequence: KvSequence, length: int) -> Any:
         """What the backend keeps of one that begins like another, where it has `sequences`."""

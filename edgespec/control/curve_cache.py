@@ -13,11 +13,13 @@ from edgespec.backends.base import Target
 from edgespec.backends.pass_times import curve_sizes, pass_times, time_pass
 from edgespec.backends.passes import Progress
 from edgespec.memory.plan.plan import Plan
+from edgespec.memory.plan.streaming import Streaming
 from edgespec.system.disk_cache import cache_folder, code_key, keep_json, kept_json
 from edgespec.system.hardware import hardware
 
 _CHECK_S = 0.1
 _MOST_NODES = 1 << 16
+_STREAMED_NODES = 8
 _OUTLIER = 1.25
 """A size that is remembered this much costlier than it proves, against a plain pass, is put right.
 """
@@ -27,6 +29,8 @@ def measured_curve(
     path: Path, plan: Plan, target: Target, progress: Progress | None = None
 ) -> dict[int, float]:
     """Seconds of a forward pass by number of nodes: remembered, or measured now and remembered."""
+    if plan.streaming is not None:
+        return _streamed_curve(plan.streaming, target, progress)
     sizes = curve_sizes(target)
     place = _place(path, plan)
     curve = _read(place)
@@ -40,6 +44,25 @@ def measured_curve(
     curve = pass_times(target, progress)
     _write(place, curve)
     return curve
+
+
+def _streamed_curve(
+    streaming: Streaming, target: Target, progress: Progress | None
+) -> dict[int, float]:
+    """Of passes that take seconds, a few sizes once each, and not remembered: the next start may
+    have more memory. Experts that one token after the other needs are added: those of a few passes
+    over the same tokens stay in memory.
+    """
+    room = min(target.max_nodes, target.context_length - target.own.length)
+    sizes = sorted({1, min(_STREAMED_NODES, room), room})
+    time_pass(target, 1)
+    curve = {}
+    for done, size in enumerate(sizes, 1):
+        seconds = [time_pass(target, size) for _ in range(2 if streaming.num_experts else 1)]
+        curve[size] = seconds[-1]
+        if progress is not None:
+            progress(done, len(sizes))
+    return streaming.curve(curve) if streaming.num_experts else curve
 
 
 def remembered_curve(path: Path, plan: Plan) -> dict[int, float] | None:

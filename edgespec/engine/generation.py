@@ -97,6 +97,7 @@ class Generation:
     _start: float = 0.0
     _first_s: float = 0.0
     _prefill_s: float = 0.0
+    _read_before: int = 0
 
     def __post_init__(self) -> None:
         self.seen_ids = list(self.request.prompt_ids)
@@ -141,6 +142,7 @@ class Generation:
         self.slot, self._verifier, self._end_ids = slot, verifier, end_ids
         self.end_tokens = np.array(sorted(end_ids), np.int32)
         self.counts = ReplyStats((*slot.market.names, "grammar"))
+        self._read_before = slot.sequence.target.bytes_read
         if self.request.speculation:
             slot.prospects.begin()
             slot.market.begin(self.request.sampling)
@@ -340,12 +342,12 @@ class Generation:
         traffic, self.ended_s = self.traffic, time.perf_counter()
         market = self.slot.market if self.began and self.request.speculation else None
         computed = max(self._num_prompt - 1 - self._cached, 0)
+        prefill_speed = computed / self._prefill_s if self._prefill_s and computed > 0 else 0.0
+        read = self.slot.sequence.target.bytes_read - self._read_before if self.began else 0
         self.stats = Stats(
             prompt_tokens=self._num_prompt or len(self.request.prompt_ids),
             cached_tokens=self._cached,
-            prefill_tokens_per_second=computed / self._prefill_s
-            if self._prefill_s and computed > 0
-            else 0.0,
+            prefill_tokens_per_second=prefill_speed,
             time_to_first_token_s=self._first_s,
             peak_memory_bytes=peak_resident_bytes(),
             planned_memory_bytes=plan.planned_bytes,
@@ -360,6 +362,7 @@ class Generation:
             joules_per_token=joules_per_token,
             notes=(*traffic.notes, *(market.notes if market else ())),
             overlap=market.overlap if market else "",
+            disk_bytes_per_token=read // max(self.counts.output_tokens, 1),
             **self.counts.as_dict(),
         )
         if self.began:

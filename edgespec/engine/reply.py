@@ -52,6 +52,8 @@ class Stats:
     """
     notes: tuple[str, ...] = ()
     """What went wrong on the way and cost time alone."""
+    disk_bytes_per_token: int = 0
+    """Weights that were read from disk for each token of the reply, where they do not fit."""
     overlap: str = ""
     """Whether drafts were written while the target verified, and why; "" without a draft model."""
 

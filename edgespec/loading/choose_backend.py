@@ -111,7 +111,8 @@ class Selection:
 
     def _contender(self, plan: Plan, *, measure: bool) -> Contender:
         share = RepeatingShare.of(self.file.fingerprint).share
-        curve = remembered_curve(self.file.path, plan)
+        whole = plan.streaming is None
+        curve = remembered_curve(self.file.path, plan) if whole else None
         if curve is None and measure and self._can_measure(plan):
             curve = pass_seconds(self.file.path, plan)
             if curve is not None:
@@ -123,6 +124,8 @@ class Selection:
         far = sum(part.weights_bytes for part in plan.devices if part.kind == "gpu")
         size -= round(min(far, size) * (1.0 - 1.0 / GPU_LEAD))
         guess = estimated_curve(plan.backend, size, plan.threads, plan.max_nodes)
+        if plan.streaming is not None:
+            guess = plan.streaming.curve(guess)
         return Contender(plan, guess, "estimated", share)
 
     def _again(self, one: Contender) -> Contender:
@@ -143,7 +146,8 @@ class Selection:
         """Whether that takes a second or two, beside this process and inside the budget."""
         beside = plan.planned_bytes + snapshot().process_resident_bytes
         ready = self.is_ready(plan.backend) or not backends.compiles(plan.backend)
-        return self._is_cheap() and ready and beside <= plan.budget_bytes
+        whole = plan.streaming is None
+        return self._is_cheap() and whole and ready and beside <= plan.budget_bytes
 
     def _refused(self) -> tuple[Candidate, ...]:
         return tuple(Candidate(name, why) for name, why in self.offer.refused.items())

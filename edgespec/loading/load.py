@@ -69,7 +69,8 @@ def open_engine(options: LoadOptions) -> Engine:
     with _refusals(resolve(options.model)), ExitStack() as opened:
         with _planning(options, opened) as planning:
             chosen = planning.plan()
-            names, draft_model = planning.drafters_on(chosen.backend), planning.draft_model
+            names = planning.drafters_on(chosen.backend, chosen.streaming)
+            draft_model = planning.draft_model
             head = planning.head if HEAD_ITEM in chosen.footprint.names else None
             if head is not None:
                 names = tuple(dict.fromkeys((*names, head.drafter)))

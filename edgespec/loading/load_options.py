@@ -72,6 +72,13 @@ class LoadOptions:
         int | None,
         Option("Maximum tokens verified in one pass, the last accepted one included.", shell=False),
     ] = None
+    stream: Annotated[
+        str,
+        Option(
+            "Whether weights that do not fit into memory are read from disk in every pass.",
+            metavar="auto|off",
+        ),
+    ] = "auto"
     drafters: Annotated[
         str | Sequence[str],
         Option(

@@ -20,6 +20,7 @@ from edgespec.loading.draft_head import DraftHead, with_head
 from edgespec.loading.draft_model import DraftModel
 from edgespec.loading.first_layers import first_layers_of, with_first_layers
 from edgespec.loading.load_options import LoadOptions
+from edgespec.loading.tell_streaming import with_disk_speed
 from edgespec.memory.plan.budget import Budget
 from edgespec.memory.plan.calibration import KernelState, runtime
 from edgespec.memory.plan.external_engine import Ask
@@ -28,6 +29,7 @@ from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.planner import make_plan
 from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS
 from edgespec.memory.plan.sizing import Sizing, resident_of
+from edgespec.memory.plan.streaming import Streaming
 from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
 from edgespec.system import precompiled
@@ -57,9 +59,12 @@ class Planning:
     """The machine to plan for, where that is another than this one."""
     _now: MemorySnapshot = field(default_factory=snapshot)
 
-    def drafters_on(self, backend: str) -> tuple[str, ...]:
-        """Who drafts on a backend: early exits that nobody asked for do so on the native one."""
-        joins = self.options.drafters == "auto" and backend == "native"
+    def drafters_on(self, backend: str, streaming: Streaming | None = None) -> tuple[str, ...]:
+        """Who drafts on a backend: early exits that nobody asked for do so on the native one, where
+        the first layers are not read from disk with the others.
+        """
+        whole = streaming is None
+        joins = self.options.drafters == "auto" and backend == "native" and whole
         if joins and model_drafters.may_join(self.file):
             return tuple(dict.fromkeys((*self.drafters, model_drafters.EARLY_EXIT)))
         return self.drafters
@@ -79,6 +84,8 @@ class Planning:
 
     def plan(self) -> Plan:
         """The plan to carry out; raises what `load` raises before it loads."""
+        if self.options.stream not in ("auto", "off"):
+            raise OptionError(f"unknown stream {self.options.stream!r}; choose auto or off")
         devices = self._devices()
         made = self._with_device_to_draft(devices)
         try:
@@ -90,6 +97,11 @@ class Planning:
             made = made.with_notes(f"other devices are not used: {error}")
         if self.draft_model is not None:
             self.draft_model.check_overlap(made)
+        if made.streaming is not None and model_drafters.EARLY_EXIT in self.drafters:
+            raise OptionError(
+                f"the drafter {model_drafters.EARLY_EXIT} needs the first layers in memory, and "
+                "weights that do not fit are read from disk; drop the drafter, or raise --memory"
+            )
         return made.with_notes(self.adapter_note)
 
     @property
@@ -185,7 +197,9 @@ class Planning:
                 max_nodes=self.options.max_nodes,
                 kv_type=self.options.kv_type,
                 sequences=self.options.sequences,
+                stream=self.options.stream == "auto",
             )
+        made = with_disk_speed(made, self.file)
         overlap = "" if draft_model is None else draft_model.overlap_reason(made)
         used = [part.name for part in (*made.devices, *made.draft_devices)]
         made = replace(made, power=self.options.power)

@@ -87,6 +87,10 @@ class ModelFile:
         data = self._source.read(info.offset + start * row_bytes, (stop - start) * row_bytes)
         return data.reshape(stop - start, row_bytes)
 
+    def place(self, name: str) -> tuple[Path, int]:
+        """The file that holds a tensor, and at which of its bytes that begins."""
+        return self._source.place(self._info(name).offset)
+
     def matrix_f32(self, name: str) -> NDArray[np.float32]:
         """A whole tensor as float32 in its own shape; for oracles and small vectors."""
         info = self._info(name)

@@ -15,7 +15,15 @@ from edgespec.backends.native.kernels.kv import places
 from edgespec.backends.native.kernels.matmul.pack import packer
 from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.native.kernels.matmul.unpack import unpack_rows
-from edgespec.backends.native.kernels.stages import angles, attend, gated, multiply, norm, project
+from edgespec.backends.native.kernels.stages import (
+    angles,
+    attend,
+    gated,
+    multiply,
+    norm,
+    project,
+    streamed,
+)
 from edgespec.backends.native.team import Team
 from edgespec.system.addresses import address_of
 from edgespec.system.resident_memory import release_free_memory
@@ -39,7 +47,7 @@ def warm_up(kinds: Iterable[Compiled], kv_type: str = "f16") -> None:
         team.run((0, 0, 0, 0), 0, 0, 1)
     for entry in (
         *(norm.norm, multiply.multiply, multiply.logits, gated.gated, angles.angles),
-        *(project.project, attend.attend, attend.finish),
+        *(project.project, attend.attend, attend.finish, streamed.take, streamed.give),
         *(whole_pass.forward, whole_pass.commit),
     ):
         address_of(entry)

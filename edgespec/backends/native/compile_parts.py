@@ -34,7 +34,7 @@ def _activations() -> None:
 
 
 def _experts() -> None:
-    for entry in (moe.router, moe.route, moe.gate_up, moe.down, moe.join):
+    for entry in (moe.router, moe.route, moe.fetch, moe.gate_up, moe.down, moe.join):
         address_of(entry)
     for name in row_functions.FUNCTIONS:
         isa.expert_address(isa.chosen(), name)

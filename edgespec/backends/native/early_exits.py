@@ -15,6 +15,7 @@ from edgespec.backends.native.early import EarlyNodes, EarlyStates
 from edgespec.backends.native.head_parts import LeftStreams
 from edgespec.backends.native.node_tables import NodeRows, NodeTables
 from edgespec.backends.native.scratch import Scratch
+from edgespec.backends.native.tile_functions import TileFunctions
 from edgespec.backends.passes import TILE, Logits, Pass, Rows, TokenTree
 from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError
@@ -32,7 +33,7 @@ class EarlyExits(Target):
     _num_logits: int
     _scratch: Scratch
     _tables: list[NDArray[np.int64]]
-    _tiles: dict[int, NDArray[np.int64]]
+    _tiles: TileFunctions
     _tiles_entered: int
 
     @abstractmethod
@@ -155,7 +156,7 @@ class EarlyExits(Target):
 
     def adapt(self, layer: int, matrix: NDArray[np.float16]) -> None:
         self._adapters.put(layer, 0, matrix)
-        self._tiles.clear()
+        self._tiles.forget()
         self._tiles_entered, self._head_entered = 0, None
 
     def _trace(

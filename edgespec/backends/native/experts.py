@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
-from edgespec.backends.native.kernels.matmul.tile import FORMATS
+from edgespec.backends.native.kernels.matmul.tile import FORMATS, TILE_ROWS
 from edgespec.backends.native.kernels.moe import words as w
 from edgespec.backends.native.scratch import Rows
 from edgespec.backends.native.shapes import float_bits
+from edgespec.backends.native.streaming.expert_store import ExpertStore
 from edgespec.backends.native.weights import PackedMatrix
 from edgespec.memory.plan.state_layout import round_up
 from edgespec.models.layers import Dense, Matrix, Moe
@@ -125,13 +126,17 @@ class Experts:
         rows: int,
         threads: int,
         num_layers: int,
+        store: ExpertStore | None = None,
     ) -> None:
         self._weights, self._table, self._isa = weights, c, isa.chosen()
+        self._store = store
         self._sizes = sizes = ExpertSizes.of(list(layers.values()))
         dim = int(c[table.DIM])
         self.scratch = ExpertScratch.allocate(sizes, dim, rows, threads)
         self.read = np.zeros(num_layers, np.int64)
         """Experts that the last pass read in each layer."""
+        if store is not None:
+            store.read, store.num_read = self.scratch.lists[1], self.scratch.counts
         self._words: list[NDArray[np.int64]] = []
         self._functions: dict[TensorType, NDArray[np.int64]] = {}
         entries = [matrix for own in layers.values() for matrix in (own.gate, own.up)]
@@ -151,12 +156,23 @@ class Experts:
 
     @classmethod
     def of(
-        cls, spec: ModelSpec, weights: PackedWeights, c: NDArray[np.int64], rows: int, threads: int
+        cls,
+        spec: ModelSpec,
+        weights: PackedWeights,
+        c: NDArray[np.int64],
+        rows: int,
+        threads: int,
+        store: ExpertStore | None = None,
     ) -> Experts | None:
-        """Those of a model, None where no layer mixes any."""
+        """Those of a model, None where no layer mixes any; `store` holds what is on disk."""
         parts = {number: layer.ffn for number, layer in enumerate(spec.layers)}
         layers = {number: part for number, part in parts.items() if isinstance(part, Moe)}
-        return cls(layers, weights, c, rows, threads, len(parts)) if layers else None
+        return cls(layers, weights, c, rows, threads, len(parts), store) if layers else None
+
+    @property
+    def are_on_disk(self) -> bool:
+        """Whether a layer's must be fetched once rows have been routed."""
+        return self._store is not None
 
     def _describe(self, rows: Rows, readers: list[Matrix]) -> NDArray[np.int64]:
         """The eight words of rows, of which only what these matrices read is written."""
@@ -214,12 +230,33 @@ class Experts:
             w.ACCUMULATE: accumulate,
             w.RESIDUAL_BITS: float_bits(factor),
             w.EXPERTS_READ: self.read[layer:].ctypes.data,
+            **self._held(own),
             **self._shared_places(),
         }
         for word, value in places.items():
             found[word] = value
         self._words.append(found)
         return int(found.ctypes.data)
+
+    def _held(self, own: Moe) -> dict[int, int]:
+        """Words that say where a layer's experts are, and how to ask for those on disk."""
+        store = self._store
+        if store is not None:
+            number = store.number(own)
+            return {
+                w.HELD: store.held[number].ctypes.data,
+                w.USED: store.used[number].ctypes.data,
+                w.NUMBER: number,
+                w.ASKING: store.asking.ctypes.data,
+                w.LOCKS: store.locks.ctypes.data,
+            }
+        held = np.zeros((own.experts, 3, 2), np.int64)
+        for place, matrix in enumerate((own.gate, own.up, own.down)):
+            *begins, weight_bytes, scale_bytes = self._weights.packed(matrix).places
+            step = np.array([weight_bytes, scale_bytes]) * (matrix.rows // TILE_ROWS)
+            held[:, place] = begins + np.arange(own.experts)[:, None] * step
+        self._words.append(held)
+        return {w.HELD: held.ctypes.data}
 
     def _enter(self, words: NDArray[np.int64], place: int, matrix: Matrix) -> None:
         weights = self._weights

@@ -78,7 +78,8 @@ class FeedForward:
         done.append(maker.stage(moe.router, {moe.LAYER: words}))
         if own.router_norm is not None or own.experts_norm is not None:
             done.append(maker.pre_norm(own.experts_norm or layer.ffn_norm))
-        for stage in (moe.route, moe.gate_up, moe.down):
+        fetch = (moe.fetch,) if self._experts.are_on_disk else ()
+        for stage in (moe.route, *fetch, moe.gate_up, moe.down):
             done.append(maker.stage(stage, {moe.LAYER: words}))
         if plain:
             return done, {}

@@ -28,6 +28,7 @@ from edgespec.backends.native.recurrent.stages import RecurrentStages
 from edgespec.backends.native.shape_tables import ShapeTables
 from edgespec.backends.native.shapes import float_bits
 from edgespec.backends.native.stage_maker import Joining, StageMaker, Stages
+from edgespec.backends.native.streaming.streamed_weights import StreamedWeights
 from edgespec.backends.native.streams import ResidualStreams
 from edgespec.backends.native.weights import Weights
 from edgespec.models.layers import (
@@ -56,8 +57,11 @@ class Program:
         streams: ResidualStreams | None = None,
         inputs: HeadInputs | None = None,
         left: LeftStreams | None = None,
+        streamed: StreamedWeights | None = None,
     ) -> None:
-        """`inputs` are a draft head's; `left` is what another one reads."""
+        """`inputs` are a draft head's; `left` is what another one reads; `streamed` comes from disk
+        while layers are computed.
+        """
         self._spec, self._weights, self._tables = spec, weights, tables
         self._per_layer, self._streams = per_layer, streams
         self._maker = maker = StageMaker(weights, tables.base)
@@ -77,7 +81,8 @@ class Program:
                 stream = int(tables.base[table.STREAM]), int(tables.base[table.STREAM_STRIDE])
                 stages += [maker.stage(*own) for own in inputs.pairing(weights, stream)]
             stages += self._leave(left, number)
-            stages += self._layer(number, layer)
+            own = self._layer(number, layer)
+            stages += own if streamed is None else streamed.around(own, maker)
         stages += self._leave(left, spec.num_layers)
         self.starts.append(len(stages))
         self.fusing = len(stages), len(stages)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,6 @@ from edgespec.backends.native.experts import Experts
 from edgespec.backends.native.head_host import HeadHost
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
-from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.native.kv_store import KvStore, KvTables, Snapshot
 from edgespec.backends.native.limits import refusal
 from edgespec.backends.native.node_tables import NodeRows, NodeTables
@@ -29,8 +29,10 @@ from edgespec.backends.native.recurrent.passes import recurrent_passes
 from edgespec.backends.native.scratch import Scratch
 from edgespec.backends.native.shape_tables import ShapeTables
 from edgespec.backends.native.shapes import shapes_of
+from edgespec.backends.native.streaming.streamed_weights import StreamedWeights
 from edgespec.backends.native.streams import ResidualStreams
-from edgespec.backends.native.weights import TYPE_CODES, Weights
+from edgespec.backends.native.tile_functions import TileFunctions
+from edgespec.backends.native.weights import Weights
 from edgespec.backends.native.whole_passes import WholePasses
 from edgespec.backends.passes import (
     TILE,
@@ -48,14 +50,14 @@ from edgespec.memory.plan.footprint import ADAPTER_ITEM
 from edgespec.memory.plan.head_sizes import HEAD_ITEM
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.state_layout import CHECKPOINT_EVERY
+from edgespec.memory.plan.streaming import STREAM_ITEM
 from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
 from edgespec.system.cores import cores
 from edgespec.system.disk_cache import code_key
 from edgespec.system.precompiled import chosen
 
-_NOTHING = (0, 0)
-"""As a range of stages."""
+_NOTHING = (0, 0)  # as a range of stages
 
 
 class NativeTarget(HeadHost):
@@ -88,15 +90,17 @@ class NativeTarget(HeadHost):
         self._shapes = shapes_of(spec, file, plan.context_length)
         self._recurrent = recurrent_passes(spec, plan)
         self.store = self._kv = KvStore(self._shapes, plan, self._recurrent)
-        if spec.per_layer_embedding is not None or self._recurrent is not None:
-            # A pass that goes on would lack its nodes' embeddings, or what they do to states.
+        if spec.per_layer_embedding is not None or self._recurrent is not None or plan.streaming:
+            # A pass that goes on would lack its nodes' embeddings, what they do to states, or
+            # matrices that are read in the order of whole passes.
             self.capabilities = replace(self.capabilities, early_exit=False)
         super().__init__(spec, plan.context_length, plan.max_nodes, plan.sequences)
         self._isa = isa.chosen()
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
         self._weights: Weights = Weights(
-            file, progress, None if lender is None else lender._weights
+            file, progress, None if lender is None else lender._weights, plan.streaming
         )
+        self._streamed = StreamedWeights.of(file, self._weights, plan.streaming)
         self._scratch = Scratch.allocate(
             spec,
             plan.context_length,
@@ -109,9 +113,8 @@ class NativeTarget(HeadHost):
         self._nodes = NodeTables(self._chunk, plan.max_nodes, plan.sequences, len(self._shapes))
         self._early = EarlyStates(plan.max_nodes, spec.dim)
         self._adapters = Adapters(spec.dim, adapter)
-        self._tiles: dict[int, NDArray[np.int64]] = {}
-        self._tiles_entered = 0
-        """The number of nodes whose functions the table holds."""
+        self._tiles = TileFunctions(self._isa, self._weights, self._adapters)
+        self._tiles_entered = 0  # the number of nodes whose functions the table holds
         self._head_entered: tuple[int, int | None] | None = None
         """For how many logits, and through which layer's adapter, the table's head is."""
         self._views: dict[tuple[int, int], tuple[Logits, Logits]] = {}
@@ -121,7 +124,8 @@ class NativeTarget(HeadHost):
         self._nodes.fill(self._tables)
         extra, rows = spec.per_layer_embedding, len(self._scratch.stream)
         self._per_layer = None if extra is None else PerLayerInputs(spec, extra, rows)
-        self._experts = Experts.of(spec, self._weights, self._table, rows, plan.threads)
+        store = self._streamed.experts if self._streamed else None
+        self._experts = Experts.of(spec, self._weights, self._table, rows, plan.threads, store)
         streams = spec.streams
         self._streams = None if streams is None else ResidualStreams(streams, spec.dim, rows)
         self._begin_head(rows)
@@ -132,12 +136,11 @@ class NativeTarget(HeadHost):
             self._recurrent.walk = lambda: settle()()  # type: ignore[misc]
         self._paces: dict[int, Pace] = {}
         self.limit_threads(None)
-        self._num_logits = spec.vocab_size
-        """Of the last pass."""
+        self._num_logits = spec.vocab_size  # of the last pass
 
     def _compile(self) -> None:
         parts = self._per_layer, self._recurrent, self._experts, self._streams
-        read = self._inputs, self._left
+        read = self._inputs, self._left, self._streamed
         self._program = Program(self.spec, self._weights, self._shape_tables, *parts, *read)
         self._program.fill(self._table)
         self._head = (0, 0)
@@ -150,7 +153,7 @@ class NativeTarget(HeadHost):
             self._program,
             self._weights.embedding,
             self.spec.embedding_scale,
-            self._tiles_for,
+            self._tiles.for_nodes,
             self.max_nodes,
         )
 
@@ -179,6 +182,7 @@ class NativeTarget(HeadHost):
         extra = sum(part.size_bytes for part in beside if part is not None)
         return {
             "weights": self._weights.size_bytes,
+            **({STREAM_ITEM: self._streamed.size_bytes} if self._streamed else {}),
             **({ADAPTER_ITEM: adapter} if adapter else {}),
             **({HEAD_ITEM: head} if head else {}),
             "KV cache": self._kv.arenas_bytes,
@@ -194,6 +198,10 @@ class NativeTarget(HeadHost):
                 + (self._experts.scratch.size_bytes if self._experts else 0)
             ),
         }
+
+    @property
+    def bytes_read(self) -> int:
+        return 0 if self._streamed is None else self._streamed.bytes_read
 
     @property
     def experts_read(self) -> NDArray[np.int64]:
@@ -298,7 +306,8 @@ class NativeTarget(HeadHost):
             stages = starts[first_layer], starts[first_layer + num_layers]
             self._choose_tiles(num_rows)
             head = self._head if at_once else _NOTHING
-            self._team.run((*stages, *head), num_rows, 0, threads)
+            with nullcontext() if self._streamed is None else self._streamed:
+                self._team.run((*stages, *head), num_rows, 0, threads)
         if count and not at_once:
             self._choose_tiles(count)
             self._team.run((*_NOTHING, *self._head), count, num_rows - count, threads)
@@ -309,6 +318,8 @@ class NativeTarget(HeadHost):
 
     def compiled_pass(self, sequence: KvSequence, most_tokens: int) -> CompiledPass | None:
         if self._kv.only is None or self._per_layer is not None or chosen().source == "python":
+            return None
+        if self._weights.embedding.is_on_disk or self._streamed is not None:
             return None
         if self._experts is not None or self._streams is not None or sequence.follower is not None:
             return None  # each pass leaves something to Python; streams' rows are no embeddings
@@ -348,21 +359,8 @@ class NativeTarget(HeadHost):
         """Enter the tile functions for this many nodes in the table."""
         if num_nodes != self._tiles_entered:
             for c in self._tables:
-                c[table.TILES :] = self._tiles_for(num_nodes)
+                c[table.TILES :] = self._tiles.for_nodes(num_nodes)
             self._tiles_entered = num_nodes
-
-    def _tiles_for(self, num_nodes: int) -> NDArray[np.int64]:
-        """Addresses, then sizes, of the tile functions of all types, for this many nodes."""
-        found = self._tiles.get(num_nodes)
-        if found is None:
-            found = np.ones(2 * table.NUM_TYPES, np.int64)
-            for kind in self._weights.kinds | self._adapters.kinds:
-                form, code = FORMATS[kind], TYPE_CODES[kind]
-                size = next((size for size in form.sizes if size >= num_nodes), form.sizes[-1])
-                found[code] = isa.tile_address(self._isa, kind, size)
-                found[table.NUM_TYPES + code] = size
-            self._tiles[num_nodes] = found
-        return found
 
     def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
         slots = path if sequence.early is None else sequence.early.slots[list(path)].tolist()
@@ -376,10 +374,13 @@ class NativeTarget(HeadHost):
 
     def _close(self) -> None:
         self._team.close()
+        if self._streamed is not None:
+            self._streamed.close()
         self.own.state.release(0)
         self._kv.give_back()
         del (
             self._weights,
+            self._streamed,
             self._inputs,
             self._left,
             self._program,

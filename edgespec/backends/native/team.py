@@ -61,7 +61,7 @@ class Team:
             (work_sharing.MEMBERS + (self.size + 1) * work_sharing.LINE) // 8, np.int64
         )
         words = words[-words.ctypes.data % work_sharing.LINE // 8 :]  # on a cache line
-        locks = [_held_lock() for _ in range(self.size)]
+        locks = [held_lock() for _ in range(self.size)]
         words[work_sharing.SPINS // 8] = (
             self._spins if self.size <= (os.cpu_count() or 1) else CROWDED_SPINS
         )
@@ -145,7 +145,7 @@ def _serve(c: NDArray[np.int64], thread: int, core: int | None) -> None:
     forward.serve(c, thread)
 
 
-def _held_lock() -> int:
+def held_lock() -> int:
     lock: int | None = ctypes.pythonapi.PyThread_allocate_lock()
     if not lock:
         raise MemoryError("the system has no lock left for a thread")

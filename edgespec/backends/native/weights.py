@@ -16,10 +16,11 @@ from edgespec.backends.native.kernels.matmul.tile import FORMATS, TILE_ROWS, Til
 from edgespec.backends.native.kernels.matmul.unpack import unpack_rows
 from edgespec.backends.passes import Progress
 from edgespec.memory.plan.native_sizes import turned_mixers, turned_type
+from edgespec.memory.plan.streaming import Streaming
 from edgespec.models.file import ModelFile
 from edgespec.models.gguf.dequantise import dequantise
 from edgespec.models.layers import Matrix
-from edgespec.models.spec import TensorType
+from edgespec.models.spec import TensorInfo, TensorType
 
 CHUNK_BYTES = 4 << 20
 """Bytes of the file in memory at a time while a matrix is packed."""
@@ -60,6 +61,25 @@ class PackedMatrix:
         num_tiles = -(-num_rows // TILE_ROWS)
         weights, scales = (_aligned(num_tiles * size) for size in form.tile_bytes(num_columns))
         return cls(form, num_rows, num_columns, weights, scales)
+
+    @classmethod
+    def on_disk(cls, form: TileFormat, num_rows: int, num_columns: int) -> PackedMatrix:
+        """No tiles: whoever brings them to memory says where they are."""
+        return cls(form, num_rows, num_columns, np.zeros(0, np.uint8), np.zeros(0, np.uint8))
+
+    @classmethod
+    def within(
+        cls, form: TileFormat, num_rows: int, num_columns: int, memory: NDArray[np.uint8]
+    ) -> PackedMatrix:
+        """Tiles in memory that is there: weights, then scales."""
+        num_tiles = -(-num_rows // TILE_ROWS)
+        weight_bytes, scale_bytes = form.tile_bytes(num_columns)
+        weights, end = memory[: num_tiles * weight_bytes], num_tiles * (weight_bytes + scale_bytes)
+        return cls(form, num_rows, num_columns, weights, memory[len(weights) : end])
+
+    @property
+    def is_on_disk(self) -> bool:
+        return False
 
     @property
     def places(self) -> tuple[int, int, int, int]:
@@ -118,16 +138,26 @@ def load_matrix(file: ModelFile, part: Matrix, progress: Progress | None = None)
     info = file.tensors[part.tensor]
     num_rows, num_columns = part.experts * part.rows, part.columns
     matrix = PackedMatrix.allocate(FORMATS[info.type], num_rows, num_columns)
-    step = max(1, CHUNK_BYTES // (TILE_ROWS * info.type.row_bytes(num_columns))) * TILE_ROWS
-    height = math.prod(info.shape[:-1]) // part.experts
+    step = rows_at_once(info.type, num_columns, CHUNK_BYTES)
     for first in range(0, num_rows, step):
-        ranges = list(_ranges(part, first, min(first + step, num_rows), height))
+        ranges = tensor_rows(part, info, first, min(first + step, num_rows))
         pieces = [file.rows(part.tensor, start, stop) for start, stop in ranges]
         raw = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         matrix.pack_rows(first, raw)
         if progress is not None:
             progress(raw.nbytes, info.size_bytes)
     return matrix
+
+
+def rows_at_once(kind: TensorType, num_columns: int, num_bytes: int) -> int:
+    """Rows of a file that so many bytes hold: whole tiles, at least one."""
+    return max(1, num_bytes // (TILE_ROWS * kind.row_bytes(num_columns))) * TILE_ROWS
+
+
+def tensor_rows(part: Matrix, info: TensorInfo, first: int, last: int) -> list[tuple[int, int]]:
+    """Which rows of its tensor a matrix's rows `first` .. `last` - 1 are."""
+    height = math.prod(info.shape[:-1]) // part.experts
+    return list(_ranges(part, first, last, height))
 
 
 def load_turned(
@@ -166,14 +196,40 @@ def _ranges(part: Matrix, first: int, last: int, height: int) -> Iterator[tuple[
         first += count
 
 
+class RowsOnDisk:
+    """A matrix [rows, columns] that is only looked up in: each time its rows are read from disk."""
+
+    size_bytes, is_on_disk = 0, True
+    places = 0, 0, 0, 0
+
+    def __init__(self, file: ModelFile, part: Matrix) -> None:
+        self._file, self._part = file, part
+        form = FORMATS[file.tensors[part.tensor].type]
+        self._tile = PackedMatrix.allocate(form, 1, part.columns)
+        self.format = form
+
+    def unpack_rows(self, rows: NDArray[np.int32], out: NDArray[np.float32]) -> None:
+        """Write these rows [n] as f32 [n or more, columns]."""
+        first = np.zeros(1, np.int32)
+        for place, row in enumerate(rows):
+            row = self._part.first + int(row)
+            self._tile.pack_rows(0, self._file.rows(self._part.tensor, row, row + 1))
+            self._tile.unpack_rows(first, out[place:])
+
+
 class Weights:
     """All weights of a model, packed, and where they are; those of a draft head read the embedding
     and the output head of the model's where the head has none.
     """
 
     def __init__(
-        self, file: ModelFile, progress: Progress | None = None, lender: Weights | None = None
+        self,
+        file: ModelFile,
+        progress: Progress | None = None,
+        lender: Weights | None = None,
+        streaming: Streaming | None = None,
     ) -> None:
+        """What `streaming` leaves on disk is described, and not read."""
         spec = file.spec
         unused = set(spec.unused)
         total = sum(info.size_bytes for name, info in file.tensors.items() if name not in unused)
@@ -187,15 +243,19 @@ class Weights:
 
         self._file = file
         self._lender = lender
-        self.embedding: PackedMatrix = (
-            load_matrix(file, Matrix(spec.embedding, spec.num_readable, spec.dim), report)
-            if lender is None or spec.embedding
-            else lender.embedding
-        )
+        looked_up = Matrix(spec.embedding, spec.num_readable, spec.dim)
+        self.embedding: PackedMatrix | RowsOnDisk
+        if lender is not None and not spec.embedding:
+            self.embedding = lender.embedding
+        elif streaming is not None and streaming.embedding:
+            self.embedding = RowsOnDisk(file, looked_up)
+        else:
+            self.embedding = load_matrix(file, looked_up, report)
         self.head: PackedMatrix
         if lender is not None and not spec.head:
             self.head = lender.head
         elif spec.tied_embeddings:
+            assert isinstance(self.embedding, PackedMatrix)
             self.head = self.embedding
         else:
             self.head = load_matrix(file, Matrix(spec.head, spec.vocab_size, spec.dim), report)
@@ -207,9 +267,15 @@ class Weights:
         if spec.streams is not None:
             outer += (spec.streams.projection, spec.streams.unembedding)
         turned = {own.key_up: own.heads for own in turned_mixers(spec)}
+        left_out = set() if streaming is None else streaming.left_out(spec)
         for matrix in (*outer, *(each for layer in spec.layers for each in layer.matrices)):
             if matrix in turned:
                 self._packed[matrix] = load_turned(file, matrix, turned[matrix], report)
+            elif matrix in left_out:
+                form, num_rows = FORMATS[file.tensors[matrix.tensor].type], matrix.rows
+                self._packed[matrix] = PackedMatrix.on_disk(
+                    form, matrix.experts * num_rows, matrix.columns
+                )
             elif matrix not in self._packed:
                 self._packed[matrix] = load_matrix(file, matrix, report)
         self._rows = {matrix: packed.describe() for matrix, packed in self._packed.items()}
@@ -221,6 +287,10 @@ class Weights:
         """The address of a matrix's description, 0 for none."""
         place: int = 0 if matrix is None else self._rows[matrix].ctypes.data
         return place
+
+    def move(self, matrix: Matrix, tiles: PackedMatrix) -> None:
+        """Let a matrix be where its tiles are now."""
+        self._rows[matrix][table.WEIGHTS : table.SCALES + 1] = tiles.places[:2]
 
     def packed(self, matrix: Matrix) -> PackedMatrix:
         return self._packed[matrix]
@@ -288,6 +358,6 @@ class Weights:
         small = sum(vector.nbytes for vector in self._vectors.values())
         return sum(matrix.size_bytes for matrix in held.values()) + small
 
-    def holds(self, matrix: PackedMatrix) -> bool:
+    def holds(self, matrix: PackedMatrix | RowsOnDisk) -> bool:
         """Whether a matrix is the embedding or the output head."""
         return matrix is self.embedding or matrix is self.head

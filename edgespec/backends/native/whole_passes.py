@@ -13,7 +13,7 @@ from edgespec.backends.native.node_tables import NodeTables
 from edgespec.backends.native.program import Program
 from edgespec.backends.native.scratch import Scratch
 from edgespec.backends.native.shapes import float_bits
-from edgespec.backends.native.weights import PackedMatrix
+from edgespec.backends.native.weights import PackedMatrix, RowsOnDisk
 from edgespec.backends.passes import CompiledPass
 from edgespec.system.addresses import AddressTable, address_of
 
@@ -27,7 +27,7 @@ class WholePasses:
         nodes: NodeTables,
         scratch: Scratch,
         program: Program,
-        embedding: PackedMatrix,
+        embedding: PackedMatrix | RowsOnDisk,
         scale: float,
         tiles_for: Callable[[int], NDArray[np.int64]],
         max_nodes: int,

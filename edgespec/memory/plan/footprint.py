@@ -9,7 +9,7 @@ the other two need on top.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from edgespec.memory.plan import calibration
 from edgespec.memory.plan.calibration import Runtime
@@ -33,8 +33,10 @@ from edgespec.memory.plan.state_layout import (
     num_states,
     states_bytes,
 )
+from edgespec.memory.plan.streaming import READ_THREADS, STREAM_ITEM, Streaming
 from edgespec.models.layers import Moe
 from edgespec.models.spec import ModelSpec, TensorInfo
+from edgespec.system.size import format_size
 
 ADAPTER_ITEM = "early-exit adapter"
 
@@ -52,6 +54,7 @@ def native_footprint(
     adapter: tuple[TensorInfo, ...] = (),
     head_bytes: int = 0,
     waiting_bytes: int = 0,
+    streaming: Streaming | None = None,
 ) -> Footprint:
     """Itemise the peak of a native session, in bytes.
 
@@ -68,6 +71,7 @@ def native_footprint(
     context, kv_type, sequences = settings.context, settings.kv_type, settings.sequences
     max_nodes, prefill_chunk, threads = settings.max_nodes, settings.prefill_chunk, settings.threads
     rows = max(max_nodes, prefill_chunk)
+    started = threads + (READ_THREADS if streaming else 0)
     nodes = f"{max_nodes} node{'' if max_nodes == 1 else 's'}"
     times = "" if sequences == 1 else f"{sequences} x "
     choosing = calibration.SAMPLING_BYTES_PER_TOKEN + 8 * (sequences - 1)  # a heap each
@@ -78,7 +82,7 @@ def native_footprint(
         FootprintItem("libraries", runtime.libraries_bytes(), "NumPy, Numba and LLVM, measured"),
         FootprintItem("compiled kernels", kernels, "measured"),
         FootprintItem("tokenizer", tokenizer_bytes(spec.vocab_size), f"{spec.vocab_size} tokens"),
-        FootprintItem("weights", weights_bytes(tensors, spec), "repacked", exact=True),
+        *_weights(tensors, spec, streaming),
     ]
     running = [
         FootprintItem(
@@ -108,7 +112,7 @@ def native_footprint(
             for name, size in drafters.items()
         ),
         FootprintItem("session", calibration.SESSION_BYTES, "text, templates, library pages"),
-        FootprintItem("thread stacks", threads * calibration.THREAD_BYTES, f"{threads} + 1"),
+        FootprintItem("thread stacks", started * calibration.THREAD_BYTES, f"{started} + 1"),
     ]
     if datastore_bytes:
         running.append(FootprintItem("datastore", datastore_bytes, "resident at a time"))
@@ -134,6 +138,20 @@ def native_footprint(
         FootprintItem("start-up", startup, _startup_note(runtime)),
     ]
     return Footprint((*steady, *running, slack, *extra))
+
+
+def _weights(
+    tensors: tuple[TensorInfo, ...], spec: ModelSpec, streaming: Streaming | None
+) -> Iterator[FootprintItem]:
+    """What stays in memory of them, and what the rest is read into."""
+    size = weights_bytes(tensors, spec)
+    if streaming is None:
+        yield FootprintItem("weights", size, "repacked", exact=True)
+        return
+    left_out = streaming.on_disk_bytes
+    note = f"repacked; {format_size(left_out)} more are on disk"
+    yield FootprintItem("weights", size - left_out, note, exact=True)
+    yield FootprintItem(STREAM_ITEM, streaming.size_bytes, streaming.note, exact=True)
 
 
 def _states(spec: ModelSpec, settings: Settings) -> list[FootprintItem]:

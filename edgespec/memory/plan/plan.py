@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from edgespec.memory.plan.placement import DevicePart
 from edgespec.memory.plan.state_layout import CHECKPOINTS
+from edgespec.memory.plan.streaming import Streaming
 from edgespec.system.size import format_size
 
 
@@ -123,6 +124,8 @@ class Plan:
     """Recurrent states that are set aside for each sequence, where the model has any."""
     power: str = "balanced"
     """How hard the machine may be worked: saver, balanced or full."""
+    streaming: Streaming | None = field(default=None)
+    """What of the weights is read from disk in every pass; None where all are in memory."""
     mapped: bool = False
     """Weights are used where the file lies in memory, so that its first layers can draft on the
     same pages.
@@ -162,6 +165,7 @@ class Plan:
         values["footprint"] = {item.name: item.size_bytes for item in self.footprint}
         values["planned_bytes"] = self.planned_bytes
         values["reasons"] = list(self.reasons)
+        values["streaming"] = None if self.streaming is None else self.streaming.as_dict()
         values["devices"] = [part.as_dict() for part in self.devices]
         values["draft_devices"] = [part.as_dict() for part in self.draft_devices]
         values["levers"] = values.pop("alternatives")  # the key that scripts know

@@ -12,8 +12,9 @@ from edgespec.memory.plan.budget import Budget
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.reasons import reasons
 from edgespec.memory.plan.refusal import refuse
-from edgespec.memory.plan.settings import KV_TYPES, Limits
+from edgespec.memory.plan.settings import KV_TYPES, Limits, Settings
 from edgespec.memory.plan.sizing import Sizing
+from edgespec.memory.plan.streaming import StreamableWeights
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 from edgespec.system.hardware import Hardware
 
@@ -33,8 +34,10 @@ def make_plan(
     max_nodes: int | None = None,
     kv_type: str = "auto",
     sequences: int = 1,
+    stream: bool = False,
 ) -> Plan:
-    """The fastest settings that fit; what is given is kept, what is None or "auto" is chosen.
+    """The fastest settings that fit; what is given is kept, what is None or "auto" is chosen. With
+    `stream`, weights that do not fit are read from disk.
 
     Pure: the same arguments give the same plan, so every choice can be tested. Raises OptionError
     when an argument cannot be met with any budget, BudgetError with the itemised numbers and the
@@ -63,6 +66,8 @@ def make_plan(
         cores=hardware.usable_threads(),
     )
     chosen = limits.fit(lambda settings: sizing.total(settings) <= budget.size_bytes)
+    if chosen is None and stream and backend == "native":
+        sizing, chosen = _streamed(sizing, limits, budget)
     if chosen is None:
         raise refuse(sizing, limits, budget)
     devices = sizing.devices(chosen)
@@ -84,7 +89,24 @@ def make_plan(
         checkpoints=chosen.checkpoints,
         devices=devices,
         draft_devices=sizing.draft_model.devices(chosen) if sizing.draft_model else (),
+        streaming=sizing.streaming,
     )
+
+
+def _streamed(sizing: Sizing, limits: Limits, budget: Budget) -> tuple[Sizing, Settings | None]:
+    """The settings that fit with as little as possible of the weights in memory, then with as much
+    as the budget still has room for; None where nothing fits.
+    """
+    weights = StreamableWeights(sizing.spec, sizing.tensors)
+    least = weights.least()
+    if least is None or least.size_bytes >= least.on_disk_bytes:
+        return sizing, None
+    small = replace(sizing, streaming=least)
+    chosen = limits.for_streaming().fit(lambda own: small.total(own) <= budget.size_bytes)
+    if chosen is None:
+        return sizing, None
+    spare = budget.size_bytes - small.total(chosen)
+    return replace(sizing, streaming=weights.within(spare)), chosen
 
 
 def quantisation(tensors: Iterable[TensorInfo]) -> str:

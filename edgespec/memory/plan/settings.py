@@ -25,6 +25,7 @@ DEFAULT_CONTEXT = 8192
 SMALLEST_CONTEXT = 256
 DEFAULT_NODES = 16
 MOST_NODES = 256
+STREAMING_CONTEXT, STREAMING_NODES = 1024, 32
 DEFAULT_CHUNK = 256
 SMALLEST_CHUNK = 32
 LARGEST_DRAFTER_BYTES = 8 * MIB
@@ -180,6 +181,22 @@ class Limits:
     def with_sequences(self, sequences: int) -> Self:
         """The same wish with fewer replies at once."""
         return replace(self, wished=replace(self.wished, sequences=sequences))
+
+    def for_streaming(self) -> Self:
+        """The wish where weights are read from disk in every pass: each megabyte of context that
+        nobody fills would hold weights, and further nodes cost next to nothing.
+        """
+        wished = self.wished
+        if "context" not in self.pinned:
+            context = min(wished.context, STREAMING_CONTEXT)
+            wished = wished.lowered("context", context)
+            if wished.drafter_bytes:
+                wished = replace(wished, drafter_bytes=_drafter_bytes(wished.context))
+        if "max_nodes" not in self.pinned and wished.drafter_bytes:
+            nodes = min(max(STREAMING_NODES, 2 * wished.sequences), wished.context)
+            wished = replace(wished, max_nodes=max(nodes, wished.max_nodes))
+        wished = replace(wished, prefill_chunk=min(wished.prefill_chunk, wished.context))
+        return replace(self, wished=wished)
 
     def unpinned(self, *names: str) -> Self:
         """The same wish, but these settings may be lowered although they were asked for."""

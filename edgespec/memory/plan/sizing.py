@@ -32,6 +32,7 @@ from edgespec.memory.plan.placement import DevicePart
 from edgespec.memory.plan.plan import Footprint
 from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS, Settings
 from edgespec.memory.plan.state_layout import states_bytes
+from edgespec.memory.plan.streaming import Streaming
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 from edgespec.system.size import KIB, MIB
 
@@ -150,6 +151,8 @@ class Sizing:
     ask: Ask | None = None
     """Says what an external engine would hold; None for our own backends."""
     draft_head: DraftHeadSizes | None = None
+    streaming: Streaming | None = None
+    """What of the weights is on disk."""
 
     def footprint(self, settings: Settings) -> Footprint:
         """The itemised peak of a session with these settings."""
@@ -184,6 +187,7 @@ class Sizing:
             adapter=self.adapter,
             head_bytes=head.size_bytes(settings) if head else 0,
             waiting_bytes=head.waiting_bytes(settings) if head else 0,
+            streaming=self.streaming,
         )
 
     def kv_type(self, settings: Settings) -> str:

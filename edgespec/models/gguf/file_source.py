@@ -44,6 +44,10 @@ class FileSource:
     def fileno(self) -> int:
         return self._file.fileno()
 
+    def place(self, offset: int) -> tuple[Path, int]:
+        """The file that holds a byte, and which of its bytes that is."""
+        return self.path, offset
+
     def read(self, offset: int, num_bytes: int) -> NDArray[np.uint8]:
         """Return `num_bytes` from `offset` as fresh memory, `[num_bytes]` u8."""
         data = np.empty(num_bytes, np.uint8)

@@ -39,6 +39,11 @@ class JoinedSource:
         """Where a part begins, in bytes."""
         return self._begins[number]
 
+    def place(self, offset: int) -> tuple[Path, int]:
+        """The file that holds a byte, and which of its bytes that is."""
+        number = bisect_right(self._begins, offset) - 1
+        return self._parts[number].path, offset - self._begins[number]
+
     def read(self, offset: int, num_bytes: int) -> NDArray[np.uint8]:
         """Return `num_bytes` of one part from `offset` as fresh memory, `[num_bytes]` u8."""
         number = bisect_right(self._begins, offset) - 1

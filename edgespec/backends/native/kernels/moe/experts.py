@@ -29,10 +29,21 @@ _COLUMNS = 16 * w.UNIT
 
 
 @inner_kernel
-def multiply(m, matrix, rows, row, num_rows, first, last, output, stride):
+def _where(m, matrix, expert):
+    """The address of two words, the addresses of an expert's weights and scales; `expert` is -1 for
+    a matrix that all rows go through.
+    """
+    if expert < 0:
+        return word(m, matrix + w.MATRIX) + 8 * t.WEIGHTS
+    return word(m, w.HELD) + 8 * (w.HELD_WORDS * expert + 2 * ((matrix - w.EXPERTS) // 3))
+
+
+@inner_kernel
+def multiply(m, matrix, expert, rows, row, num_rows, first, last, output, stride):
     """Outputs of tiles `first` .. `last` of a matrix for consecutive rows of an input; `matrix` is
     the first of its words in `m`, `rows` the address of the input's.
     """
+    where = _where(m, matrix, expert)
     place, functions = word(m, matrix + w.MATRIX), word(m, matrix + w.TILES)
     functions += 16 * (min(num_rows, w.TILE_COUNTS) - 1)
     function, size = load_long(functions), load_long(functions + 8)
@@ -46,8 +57,8 @@ def multiply(m, matrix, rows, row, num_rows, first, last, output, stride):
             call_tile(
                 function,
                 (
-                    word(place, t.WEIGHTS) + index * weight_bytes,
-                    word(place, t.SCALES) + index * word(place, t.SCALE_BYTES),
+                    word(where, 0) + index * weight_bytes,
+                    word(where, 1) + index * word(place, t.SCALE_BYTES),
                     data + (row + done) * data_stride,
                     planes + (row + done) * planes_stride,
                     output + done * stride + (index - first) * 64,
@@ -81,7 +92,8 @@ def router_share(c, m, thread, num_rows):
         if unit == tiles:
             matrix, first = np.int64(w.SHARED_GATE), np.int64(0)
         output, rows = word(m, w.LOGITS) + 64 * unit, word(m, w.INPUT)
-        multiply(m, matrix, rows, np.int64(0), num_rows, first, first + 1, output, stride)
+        zero, all_rows = np.int64(0), np.int64(-1)
+        multiply(m, matrix, all_rows, rows, zero, num_rows, first, first + 1, output, stride)
         unit = next_unit(c, thread, unit, count, num_bytes)
 
 
@@ -107,18 +119,16 @@ def _gather(m, thread, begin, end):
 
 
 @inner_kernel
-def _gate_up(m, part, thread, rows, row, num_rows, tile_of_part, first, place, expert):
-    """A unit of a part for consecutive rows of an input: from tile `first` of its width on, which
-    is `tile_of_part` tiles into gate and up; into its inner rows from `place` on. `expert` is -1
-    for the shared one.
+def _gate_up(m, part, thread, rows, row, num_rows, first, place, expert):
+    """A unit of a part for consecutive rows of an input: from tile `first` of its width on, into
+    its inner rows from `place` on. `expert` is -1 for the shared one.
     """
     room = word(m, w.ROOM) + thread * word(m, w.ROOM_STRIDE)
     gates, ups = room + word(m, w.GATE_ROOM), room + word(m, w.UP_ROOM)
     width, bits, stride = word(m, part + w.PART_WIDTH), np.int64(_ONE), np.int64(w.ROOM_BYTES)
-    begin = tile_of_part + first
-    end = begin + min(w.UNIT, (width + 15 >> 4) - first)
-    multiply(m, part + w.GATE, rows, row, num_rows, begin, end, gates, stride)
-    multiply(m, part + w.UP, rows, row, num_rows, begin, end, ups, stride)
+    last = first + min(w.UNIT, (width + 15 >> 4) - first)
+    multiply(m, part + w.GATE, expert, rows, row, num_rows, first, last, gates, stride)
+    multiply(m, part + w.UP, expert, rows, row, num_rows, first, last, ups, stride)
     gate_bias, up_bias = word(m, part + w.GATE + w.BIAS), word(m, part + w.UP + w.BIAS)
     of_expert = 4 * (max(expert, 0) * width + 16 * first)
     columns = min(_COLUMNS, width - 16 * first)
@@ -151,7 +161,7 @@ def gate_up_share(c, m, thread, num_rows):
     """This thread's share of activation(gate) * up of all experts with rows, then of the shared."""
     experts, shared = np.int64(w.EXPERTS), np.int64(w.SHARED)
     width = word(m, w.PART_WIDTH)
-    tiles, units = width + 15 >> 4, (width + _COLUMNS - 1) // _COLUMNS
+    units = (width + _COLUMNS - 1) // _COLUMNS
     own = load_long(word(m, w.NUM_READ)) * units
     count = own + (word(m, w.SHARED + w.PART_WIDTH) + _COLUMNS - 1) // _COLUMNS
     num_bytes = unit_bytes(m, experts + w.GATE) + unit_bytes(m, experts + w.UP)
@@ -168,12 +178,11 @@ def gate_up_share(c, m, thread, num_rows):
                     _gather(m, thread, begin, end)
                     gathered = expert
                 rows, row = word(m, w.GATHERED) + 64 * thread, 0
-            base = expert * tiles
-            _gate_up(m, experts, thread, rows, row, end - begin, base, first, begin, expert)
+            _gate_up(m, experts, thread, rows, row, end - begin, first, begin, expert)
         else:
             first, alone = (unit - own) * w.UNIT, np.int64(-1)
             rows = word(m, w.INPUT)
-            _gate_up(m, shared, thread, rows, zero, num_rows, zero, first, zero, alone)
+            _gate_up(m, shared, thread, rows, zero, num_rows, first, zero, alone)
         unit = next_unit(c, thread, unit, count, num_bytes)
 
 
@@ -182,9 +191,8 @@ def _down(m, expert, room, first, last, vectors):
     """An expert's outputs of some tiles for its rows, at their places in the order of experts."""
     begin, end = word(word(m, w.OFFSETS), expert), word(word(m, w.OFFSETS), expert + 1)
     matrix, inner = np.int64(w.EXPERTS + w.DOWN), word(m, w.EXPERTS + w.INNER)
-    base, output = expert * (word(m, w.DIM) + 15 >> 4), room + begin * w.ROOM_BYTES
-    stride = np.int64(w.ROOM_BYTES)
-    multiply(m, matrix, inner, begin, end - begin, base + first, base + last, output, stride)
+    output, stride = room + begin * w.ROOM_BYTES, np.int64(w.ROOM_BYTES)
+    multiply(m, matrix, expert, inner, begin, end - begin, first, last, output, stride)
     bias, scales = word(m, w.EXPERTS + w.DOWN + w.BIAS), word(m, w.EXPERT_SCALE)
     if bias == 0 and scales == 0:
         return
@@ -236,7 +244,8 @@ def down_share(c, m, thread, num_rows):
             _down(m, word(word(m, w.READ), place), room, first, last, vectors)
         if word(m, w.SHARED + w.PART_WIDTH) != 0:
             inner = word(m, w.SHARED + w.INNER)
-            multiply(m, matrix, inner, zero, num_rows, first, last, shared, stride)
+            alone = np.int64(-1)
+            multiply(m, matrix, alone, inner, zero, num_rows, first, last, shared, stride)
         for row in range(num_rows):
             output = word(m, w.OUTPUT) + row * word(m, w.OUTPUT_STRIDE) + 64 * first
             _sum(m, row, room, shared, base + word(m, w.SUM_ROOM), output, vectors)

@@ -1,4 +1,6 @@
-"""The stages of a layer with experts: router, route, gate and up, down; and joining branches."""
+"""The stages of a layer with experts: router, route, fetch, gate and up, down; and one that joins
+branches.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import numpy as np
 
 from edgespec.backends.native.kernels import table as t
 from edgespec.backends.native.kernels.codegen.intrinsics import call_row
-from edgespec.backends.native.kernels.moe import experts, routing
+from edgespec.backends.native.kernels.moe import experts, fetching, routing
 from edgespec.backends.native.kernels.stages.norm import ONE_BITS
 from edgespec.system.addresses import int64s_at, word
 from edgespec.system.jit import entry
@@ -33,6 +35,16 @@ def route(table, stage, thread):
     """This thread's rows routed; then all are grouped by expert."""
     c = int64s_at(table, t.NUM_ENTRIES)
     routing.route_rows(word(stage, LAYER), thread, c[t.THREADS], c[t.NUM_ROWS])
+    return 0
+
+
+@entry
+def fetch(table, stage, thread):
+    """Experts with rows that are not in memory brought there by who reads them from disk; the other
+    threads wait at the barrier.
+    """
+    if thread == 0:
+        fetching.fetch(int64s_at(table, t.NUM_ENTRIES), word(stage, LAYER))
     return 0
 
 

@@ -42,7 +42,15 @@ QUANTISE, SOFTMAX, SIGMOID, SCALE, ADD_SCALED, COPY = range(48, 54)
 # the shared expert's and a sum; and eight words for each thread: where its gathered rows are.
 (ROOM, ROOM_STRIDE, GATE_ROOM, UP_ROOM, DOWN_ROOM, SHARED_ROOM, SUM_ROOM, GATHERED) = (
     range(65, 73))
-NUM_WORDS = 73
+
+# Where the layer's experts are: int64 [experts, 3, 2], addresses of the weights and the scales of
+# gate, up and down; zeros while an expert is on disk. Of experts that are read from disk: passes
+# that used each, int64 [experts]; the layer's number, and the word that tells it to who reads; the
+# addresses of a lock that is released to ask, and of one that is released when all are there.
+HELD, USED, NUMBER, ASKING, LOCKS = range(73, 78)
+NUM_WORDS = 78
+HELD_WORDS = 6
+"""Of an expert."""
 # fmt: on
 
 UNIT = 4

@@ -1,0 +1,1 @@
+"""Weights that are read from disk while passes need them."""
