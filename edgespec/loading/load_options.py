@@ -112,6 +112,10 @@ class LoadOptions:
             metavar="HOST:PORT,...",
         ),
     ] = None
+    key_file: Annotated[
+        str | os.PathLike[str] | None,
+        Option("Key of the workers, made by `edgespec worker --new-key`.", metavar="FILE"),
+    ] = None
     progress: Annotated[
         Progress | None,
         Option("Called with (stage, done, total) while something takes time.", shell=False),

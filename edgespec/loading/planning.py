@@ -81,7 +81,7 @@ class Planning:
         may_use = self.options.backend in ("auto", "llamacpp") and self.file.format == "gguf"
         if not may_use and not self._asks_for_devices:
             return ()
-        return devices_for(self.options.vram, self.options.workers)
+        return devices_for(self.options.vram, self.options.workers, self.options.key_file)
 
     def _with_device_to_draft(self, devices: Sequence[Device]) -> Plan | None:
         """The plan in which a device is the draft model's alone, where that is the better use."""

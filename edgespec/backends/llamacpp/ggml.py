@@ -17,6 +17,9 @@ from typing import Any
 
 _KINDS = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accelerator", 4: "meta"}
 """ggml_backend_dev_type; an "igpu" computes in the machine's own memory."""
+_MOST_OPERATIONS = 128
+_LAST_OPERATION = "GLU"
+"""ggml does not tell how many operations it has; this one has always been the last."""
 _SUFFIXES = {"darwin": ".dylib", "win32": ".dll"}
 
 
@@ -39,6 +42,20 @@ def library_file(folder: Path, name: str) -> Path | None:
         if path.exists():
             return path
     return None
+
+
+def operation_names(folder: Path) -> list[str]:
+    """What the build in a folder can compute, in the order of its numbers; raises OSError."""
+    path = library_file(folder, "ggml-base")
+    if path is None:
+        raise OSError(f"{folder} holds no library ggml-base")
+    base = ctypes.CDLL(str(path))
+    base.ggml_op_name.restype = ctypes.c_char_p
+    found: list[str] = []
+    while len(found) < _MOST_OPERATIONS and found[-1:] != [_LAST_OPERATION]:
+        name: bytes = base.ggml_op_name(len(found))
+        found.append(name.decode())
+    return found
 
 
 class Ggml:

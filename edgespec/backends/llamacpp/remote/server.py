@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from edgespec.backends.llamacpp import ggml
+from edgespec.backends.llamacpp.remote.buffers import Operations
 from edgespec.errors import BackendError
 
 _START_S = 20.0
@@ -61,6 +62,10 @@ class RpcServer:
         with suppress(ValueError, OSError):
             while process.stderr.read(1 << 12):
                 pass
+
+    def operations(self) -> Operations:
+        """What the build that serves can compute for clients."""
+        return Operations(ggml.operation_names(Path(self._folder)))
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), 2.0)
