@@ -156,6 +156,7 @@ def place(
                 sum(units.layers[layer] for layer in layers) + head * units.head,
                 len(layers) * layer_cache_bytes,
                 scratch,
+                device.key_file,
             )
         )
         end = start

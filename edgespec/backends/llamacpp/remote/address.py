@@ -45,9 +45,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_workers(
-    text: str | Sequence[str] | None, key: Key | None = None
-) -> tuple[Address, ...]:
+def parse_workers(text: str | Sequence[str] | None, key: Key | None = None) -> tuple[Address, ...]:
     """Addresses from a list or a text with commas; raises OptionError for what is none, and for one
     on another machine without a key.
     """

@@ -301,9 +301,10 @@ class Front:
 
     def _allocate(self, client: Wire, server: Wire, command: Command, payload: bytes) -> None:
         _, size = ALLOC_REQUEST.unpack(payload)
-        if size + self.held.num_bytes > self.offer_bytes or len(self.held) >= MOST_BUFFERS:
+        held = self.held.num_bytes
+        if size + held > self.offer_bytes or len(self.held) >= MOST_BUFFERS:
             self._say(
-                f"a client asked for {format_size(size)} beside {format_size(self.held.num_bytes)}, "
+                f"a client asked for {format_size(size)} beside {format_size(held)}, "
                 f"more than the {format_size(self.offer_bytes)} on offer: refused"
             )
             answer = stand_in(command)
