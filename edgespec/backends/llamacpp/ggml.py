@@ -8,6 +8,7 @@ until its standard input ends.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import sys
 import threading
@@ -159,8 +160,21 @@ def _end_with_input() -> None:
     os._exit(0)
 
 
-def main(folder: str, port: str, threads: str, name: str) -> None:
+def _enclose(wall: str, folder: str, port: int) -> None:
+    """Keep this process to its libraries and its port, where the system has such walls; by the
+    module's file, because nothing else of the package is imported here.
+    """
+    spec = importlib.util.spec_from_file_location("wall", wall)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.enclose([Path(folder)], port=port)
+
+
+def main(folder: str, port: str, threads: str, name: str, wall: str) -> None:
     """Serve until standard input ends."""
+    if name == "CPU":  # drivers of other devices need more than files
+        _enclose(wall, folder, int(port))
     threading.Thread(target=_end_with_input, daemon=True).start()
     ggml = Ggml(Path(folder))
     device = ggml.by_name(name)

@@ -16,6 +16,7 @@ import psutil
 from edgespec.backends.llamacpp import ggml
 from edgespec.backends.llamacpp.remote.buffers import Operations
 from edgespec.errors import BackendError
+from edgespec.system import wall
 
 _START_S = 20.0
 
@@ -37,7 +38,7 @@ class RpcServer:
             self.port = free.getsockname()[1]
         script = [sys.executable, "-I", "-S", ggml.__file__]
         self._process = subprocess.Popen(
-            [*script, self._folder, str(self.port), self._threads, self._device],
+            [*script, self._folder, str(self.port), self._threads, self._device, wall.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
