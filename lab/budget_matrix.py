@@ -2,9 +2,8 @@
 
 Every run is drawn from its number: a model of chance, a backend, drafters, keys and values,
 threads, a context, a cache that is warm or empty, a control group or none. The budget is the
-smallest that a plan is made for, as the refusal of a
-smaller one says, times 1 to 1.5; then `edgespec run` is a process of its own,
-which is watched from outside.
+smallest that a plan is made for, as the refusal of a smaller one says, times 1 to 1.5; then
+`edgespec run` is a process of its own, which is watched from outside.
 """
 
 from __future__ import annotations

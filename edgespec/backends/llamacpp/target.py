@@ -23,6 +23,7 @@ from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, BudgetError, ModelFileError, UnsupportedModelError
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
+from edgespec.system.lost_pages import guard, num_lost_pages
 from edgespec.system.size import format_size
 
 _ALONE = [0]
@@ -85,6 +86,8 @@ class LlamaTarget(Target):
             layers=layers,
             offload=self._offload,
         )
+        guard()  # of mapped files
+        self._lost_pages = num_lost_pages()
         self._model = self._open_model(progress=progress)
         self._context: Context | None = None
         try:
@@ -210,6 +213,11 @@ class LlamaTarget(Target):
         if code:
             why = self._model.library.complaint()
             raise BackendError(f"llama.cpp failed in a pass (code {code}): {why}")
+        if num_lost_pages() != self._lost_pages:
+            raise BackendError(
+                f"the file of {self.spec.name} was cut while it was in use; put it back and load "
+                "the model again"
+            )
 
     def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
         text: Text = sequence.state

@@ -84,7 +84,10 @@ class Buffers:
         """Whether a request is one to pass on; of a tensor's bytes only the head is looked at."""
         look = self._LOOKS.get(command)
         if look is not None:
-            look(self, payload)
+            try:
+                look(self, payload)
+            except struct.error:
+                raise ValueError(f"{command.name} ends early") from None
 
     def free(self, payload: bytes) -> None:
         """A request to free a buffer, which is then gone."""
@@ -199,12 +202,9 @@ class Buffers:
 
     def _parts(self, payload: bytes) -> tuple[tuple[int, ...], Iterator[Tensor]]:
         """Nodes' ids and the tensors of a graph, whose parts are as long as it says."""
-        try:
-            num_nodes = _COUNT.unpack_from(payload, 4)[0]
-            start = 8 + num_nodes * SIZE.size
-            num_tensors = _COUNT.unpack_from(payload, start)[0]
-        except struct.error:
-            raise ValueError("a graph ends early") from None
+        num_nodes = _COUNT.unpack_from(payload, 4)[0]
+        start = 8 + num_nodes * SIZE.size
+        num_tensors = _COUNT.unpack_from(payload, start)[0]
         first = start + _COUNT.size
         if len(payload) != first + num_tensors * TENSOR_BYTES:
             raise ValueError("a graph has another length than it says")
