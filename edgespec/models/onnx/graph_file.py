@@ -132,7 +132,14 @@ def _check_external(path: Path, tensor: Tensor) -> None:
             f"cannot open {path}: its weights are in {tensor.location}, which is not beside it; "
             "download that file too, into the same folder"
         )
-    size = file.stat().st_size
+    status = file.stat()
+    if status.st_nlink > 1:
+        raise _damaged(
+            path,
+            f"{tensor.location} is a hard link, which may be a file from outside its folder; copy "
+            "it if it is what it should be",
+        )
+    size = status.st_size
     if tensor.offset < 0 or tensor.offset + tensor.size_bytes > size:
         raise _damaged(
             path,
