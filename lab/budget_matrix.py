@@ -141,7 +141,7 @@ def _run(drawn: Draw, folder: Path) -> dict[str, Any]:
         environment["EDGESPEC_CACHE"] = str(folder / "cache")
     else:
         _finished(drawn, model, "auto", environment)  # compiles what this model needs
-    refused = _finished(drawn, model, "16MiB", environment).stderr
+    refused = _finished(drawn, model, "64MiB", environment).stderr
     needed = _NEEDS.search(refused)
     if needed is None:
         return {"error": (refused.strip().splitlines() or ["not refused"])[-1]}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from edgespec.backends import registry as backends
 from edgespec.backends.llamacpp.remote.devices import devices_for
 from edgespec.backends.native.code_parts import Compiled
-from edgespec.errors import BackendError, BudgetError
+from edgespec.errors import BackendError, BudgetError, OptionError
 from edgespec.loading import model_drafters
 from edgespec.loading.choose_backend import Selection
 from edgespec.loading.draft_head import DraftHead, with_head
@@ -115,9 +115,16 @@ class Planning:
             self.head.check(name)
         asked = model_drafters.EARLY_EXIT in self.drafters
         joins = self.options.drafters == "auto"  # first layers draft where that costs nothing else
-        if name != "llamacpp" or not (asked or joins):
+        isolated = self.options.isolate and backends.is_foreign(name)
+        if isolated and (devices or asked or self.draft_model is not None):
+            raise OptionError(
+                "an isolated engine has the processor alone and is drafted for by texts; leave out "
+                "--isolate, or --vram, --workers, --draft-model and early-exit"
+            )
+        if name != "llamacpp" or not (asked or joins) or isolated:
             first = None
-        with backends.survey(name, self.file, devices, mapped=asked and first is not None) as ask:
+        mapped = asked and first is not None
+        with backends.survey(name, self.file, devices, mapped=mapped, isolated=isolated) as ask:
             if first is not None and ask is not None:
                 planned = partial(self._made, name, ask)
                 return with_first_layers(self.drafters, first, ask, planned)
@@ -166,6 +173,7 @@ class Planning:
             )
         overlap = "" if draft_model is None else draft_model.overlap_reason(made)
         used = [part.name for part in (*made.devices, *made.draft_devices)]
+        made = replace(made, isolated=self.options.isolate and backends.is_foreign(name))
         return made.with_notes(overlap, *backends.notes(name, used))
 
     def _is_ready(self, name: str) -> bool:

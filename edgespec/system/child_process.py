@@ -86,6 +86,10 @@ class Child:
         finally:
             clock.cancel()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def _end_late(self, late: threading.Event) -> None:
         late.set()
         self._process.kill()
