@@ -114,17 +114,21 @@ def matrix(asked: Asked) -> Rows:
     """Runs of chance, each within its budget. Exit code 1: over the budget."""
     records = Records(asked.out)
     end = time.monotonic() + (asked.minutes or 1e9) * 60
-    over, failed, ratios = 0, 0, []
+    over, failed, refused, ratios = 0, 0, 0, []
     for number in range(asked.first, asked.first + asked.runs):
         if time.monotonic() > end:
             break
         found = records.get(number, partial(budget_matrix.run, number))
-        failed += "error" in found
+        refused += budget_matrix.is_refused(found)
+        failed += "error" in found and not budget_matrix.is_refused(found)
         over += found.get("peak_bytes", 0) > found.get("budget_bytes", 0)
         if "planned_bytes" in found:
             ratios.append(found["planned_bytes"] / found["peak_bytes"])
         yield budget_matrix.row(found)
-    script.note(f"plan / peak {Spread.of(ratios)} of {len(ratios)} runs" if ratios else "no runs")
+    if ratios:
+        spread = Spread.of(ratios)
+        told = f"{spread.low:.3f}, {spread.median:.3f}, {spread.high:.3f}"
+        script.note(f"plan / peak of {len(ratios)} runs: {told}; {refused} refused")
     script.check(not over and not failed, f"{over} runs over budget, {failed} failed")
 
 

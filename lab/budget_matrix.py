@@ -67,7 +67,7 @@ class Draw:
             "arch": rng.choice(["llama", "qwen2", "qwen3"]),
             "dim": dim,
             "heads": heads,
-            "kv_heads": rng.choice([1, heads // 2, heads]),
+            "kv_heads": rng.choice([1, max(1, heads // 2), heads]),
             "layers": rng.randint(2, 8),
             "ffn": dim * rng.choice([1, 2, 4]),
             "vocab": rng.choice([300, 2000, 16000, 32000]),
@@ -79,6 +79,8 @@ class Draw:
         names = [*DRAFTERS, *([EARLY_EXIT] if backend == "native" else [])]
         some = ",".join(rng.sample(names, rng.randint(1, 4)))
         kv_types = {"native": ["auto", "f16", "int8", "q4"], "llamacpp": ["auto", "f16", "int8"]}
+        if dim // heads < 32:  # llama.cpp's blocks
+            kv_types["llamacpp"] = ["auto", "f16", "f16"]
         return cls(
             number,
             model,
@@ -104,6 +106,11 @@ def run(number: int) -> dict[str, Any]:
     return asdict(drawn) | found | {"seconds": round(time.monotonic() - begin, 1)}
 
 
+def is_refused(found: dict[str, Any]) -> bool:
+    """Whether a run's own plan needed more than the one before it, by what Python itself holds."""
+    return bool(_NEEDS.search(found.get("error", "")))
+
+
 def row(found: dict[str, Any]) -> dict[str, Any]:
     """What a table shows of a run."""
     model = found["model"]
@@ -122,6 +129,8 @@ def row(found: dict[str, Any]) -> dict[str, Any]:
         "planned": found.get("planned_bytes", 0) / MIB,
         "peak": peak / MIB,
     }
+    if is_refused(found):
+        return shown | {"told": "refused"}
     return shown | {"told": found.get("error", "OVER" if peak > budget else "")[:100]}
 
 
