@@ -63,9 +63,11 @@ def test_texts_are_those_of_the_engine_in_this_process(
 
 
 @needs_llamacpp
-def test_sequences_are_copied_and_put_back(engine: edgespec.Engine) -> None:
-    target = _target(engine)
-    with target.open_sequence() as sequence:
+def test_sequences_are_copied_and_put_back(model: Path) -> None:
+    with _load(model) as engine:
+        target = _target(engine)
+        sequence = target.own
+        sequence.truncate(0)
         sequence.prefill([1, 2, 3, 4])
         kept = sequence.snapshot()
         first = target.forward(((sequence, TokenTree.chain([5, 6])),)).logits.copy()
@@ -76,8 +78,8 @@ def test_sequences_are_copied_and_put_back(engine: edgespec.Engine) -> None:
         assert sequence.length == 4 and np.allclose(first, again, atol=1e-5)
         with pytest.raises(BackendError):
             sequence.restore(object())
-    del kept
-    engine.generate("after", max_tokens=1)
+        del kept
+        assert engine.generate("after", max_tokens=1).stats.output_tokens == 1
 
 
 @needs_llamacpp

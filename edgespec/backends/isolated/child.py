@@ -32,7 +32,10 @@ _STACKS_BYTES = 128 * MIB
 
 
 class Served:
-    """A target and its sequences by number; answers are plain values."""
+    """A target, its sequences and snapshots by number; answers are plain values.
+
+    How many sequences there may be is counted on the other side, as contents change owners there.
+    """
 
     def __init__(self, target: Target, rows: SharedRows) -> None:
         self._target, self._rows = target, rows
@@ -47,19 +50,16 @@ class Served:
         except EdgeSpecError as error:
             return refusal(error)
 
-    def _new(self, sequence: KvSequence) -> int:
+    def _new(self, state: Any, length: int) -> int:
         self._count += 1
-        self._sequences[self._count] = sequence
+        self._sequences[self._count] = KvSequence(self._target, state, length)
         return self._count
 
     def _open(self) -> int:
-        return self._new(self._target.open_sequence())
+        return self._new(self._target._open_sequence(), 0)
 
     def _fork(self, number: int, length: int) -> int:
-        return self._new(self._sequences[number].fork(length))
-
-    def _close(self, number: int) -> None:
-        self._sequences.pop(number).close()
+        return self._new(self._target._fork(self._sequences[number], length), length)
 
     def _forward(self, parts: Sequence[Any], rows: Any) -> int:
         trees = [
@@ -92,9 +92,10 @@ class Served:
         sequence.restore(self._snapshots[snapshot])
         return sequence.length
 
-    def _forget(self, snapshots: Sequence[int]) -> None:
-        for snapshot in snapshots:
-            self._snapshots.pop(snapshot, None)
+    def _forget(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self._snapshots.pop(number, None)
+            self._sequences.pop(number, None)
 
     def _limit_threads(self, most: int | None) -> None:
         self._target.limit_threads(most)

@@ -37,11 +37,12 @@ def process_bytes() -> int:
         return int(child.greeting["resident_bytes"])
 
 
-class Snapshot:
-    """The name of a copy that the engine's process keeps."""
+class Kept:
+    """What the engine's process keeps, by its number there: a sequence's content, or a copy."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, dropped: list[int]) -> None:
         self.number = number
+        weakref.finalize(self, dropped.append, number)
 
 
 class IsolatedTarget(Target):
@@ -53,7 +54,7 @@ class IsolatedTarget(Target):
         self._dead = ""
         self._lock = threading.Lock()
         self._dropped: list[int] = []
-        """Snapshots that nobody has any more."""
+        """What nobody has any more."""
         self._rows = SharedRows(plan.max_nodes, file.spec.vocab_size)
         simple = {
             one.name: getattr(plan, one.name)
@@ -98,7 +99,7 @@ class IsolatedTarget(Target):
                 raise BackendError(self._dead)
             try:
                 if self._dropped:
-                    gone, self._dropped = self._dropped, []
+                    gone = [self._dropped.pop() for _ in range(len(self._dropped))]
                     self._child.ask(["forget", gone])
                 answer = self._child.ask(question)
             except PeerError as error:
@@ -117,29 +118,28 @@ class IsolatedTarget(Target):
         """What the engine says it has allocated."""
         return dict(self._ask("allocated"))
 
-    def _open_sequence(self) -> int:
-        return 0 if not hasattr(self, "own") else int(self._ask("open"))
+    def _kept(self, number: int) -> Kept:
+        return Kept(number, self._dropped)
 
-    def _fork(self, sequence: KvSequence, length: int) -> int:
-        return int(self._ask("fork", sequence.state, length))
+    def _open_sequence(self) -> Kept:
+        return self._kept(self._ask("open") if hasattr(self, "own") else 0)
 
-    def release(self, sequence: KvSequence) -> None:
-        self._num_sequences -= not sequence.idle
-        if not (self._closed or self._dead):
-            self._ask("close", sequence.state)
+    def _fork(self, sequence: KvSequence, length: int) -> Kept:
+        return self._kept(self._ask("fork", sequence.state.number, length))
 
     def _forward(self, parts: Sequence[Part], rows: Rows) -> Pass:
         asked = [
-            (sequence.state, tree.tokens.tolist(), tree.parents.tolist())
+            (sequence.state.number, tree.tokens.tolist(), tree.parents.tolist())
             for sequence, tree in parts
         ]
         return Pass(self._rows.values[: self._ask("forward", asked, rows)])
 
     def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
-        self._ask("commit", sequence.state, [int(node) for node in path])
+        self._ask("commit", sequence.state.number, [int(node) for node in path])
 
     def _truncate(self, sequence: KvSequence, length: int) -> None:
-        self._ask("truncate", sequence.state, length)
+        if not (self._closed or self._dead):
+            self._ask("truncate", sequence.state.number, length)
 
     def _prefill(
         self,
@@ -147,20 +147,15 @@ class IsolatedTarget(Target):
         tokens: NDArray[np.int32],
         states: NDArray[np.float32] | None = None,
     ) -> None:
-        self._ask("prefill", sequence.state, tokens.tolist())
+        self._ask("prefill", sequence.state.number, tokens.tolist())
 
-    def _snapshot(self, sequence: KvSequence) -> Snapshot:
-        made = Snapshot(int(self._ask("snapshot", sequence.state)))
-        weakref.finalize(made, self._dropped_later, made.number)
-        return made
-
-    def _dropped_later(self, number: int) -> None:
-        self._dropped.append(number)
+    def _snapshot(self, sequence: KvSequence) -> Kept:
+        return self._kept(self._ask("snapshot", sequence.state.number))
 
     def _restore(self, sequence: KvSequence, snapshot: Any) -> int:
-        if not isinstance(snapshot, Snapshot):
+        if not isinstance(snapshot, Kept):
             raise BackendError(f"an isolated target cannot restore a {type(snapshot).__name__}")
-        return int(self._ask("restore", sequence.state, snapshot.number))
+        return int(self._ask("restore", sequence.state.number, snapshot.number))
 
     def _close(self) -> None:
         self._uncount()
