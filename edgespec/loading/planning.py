@@ -109,18 +109,18 @@ class Planning:
 
     def _of(self, name: str, devices: Sequence[Device], to_draft: Sequence[Device]) -> Plan:
         """A backend's plan."""
-        first, apart = first_layers_of(self.file, self.draft_model, devices)
-        model_drafters.check(self.drafters, name, self.file, apart=apart)
-        if self.head is not None and not self.head.is_optional:
-            self.head.check(name)
         asked = model_drafters.EARLY_EXIT in self.drafters
-        joins = self.options.drafters == "auto"  # first layers draft where that costs nothing else
         isolated = self.options.isolate and backends.is_foreign(name)
         if isolated and (devices or asked or self.draft_model is not None):
             raise OptionError(
                 "an isolated engine has the processor alone and is drafted for by texts; leave out "
                 "--isolate, or --vram, --workers, --draft-model and early-exit"
             )
+        first, apart = first_layers_of(self.file, self.draft_model, devices)
+        model_drafters.check(self.drafters, name, self.file, apart=apart)
+        if self.head is not None and not self.head.is_optional:
+            self.head.check(name)
+        joins = self.options.drafters == "auto"  # first layers draft where that costs nothing else
         if name != "llamacpp" or not (asked or joins) or isolated:
             first = None
         mapped = asked and first is not None
