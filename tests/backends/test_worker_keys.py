@@ -112,7 +112,7 @@ def test_without_the_key_nobody_is_let_in(worker: Worker, key: Path, tmp_path: P
     with pytest.raises(BackendError, match="does not (have the key|answer like a worker)"):
         ask_worker(Address("127.0.0.1", worker.port, other))
     assert ask_worker(Address("127.0.0.1", worker.port, Key(key))).free_bytes
-    found = run_cli("plan", "-m", "tiny", "--workers", worker.address, "--backend", "llamacpp")
+    found = run_cli("plan", "--workers", worker.address)
     found.assert_refused(1, "--key-file")
 
 

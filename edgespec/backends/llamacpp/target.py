@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -86,6 +87,7 @@ class LlamaTarget(Target):
             layers=layers,
             offload=self._offload,
         )
+        self._process = os.getpid()
         guard()  # of mapped files
         self._lost_pages = num_lost_pages()
         self._model = self._open_model(progress=progress)
@@ -208,6 +210,11 @@ class LlamaTarget(Target):
         return self._rows[:count]
 
     def _run(self, context: Context) -> None:
+        if os.getpid() != self._process:  # its threads are not here: it would wait for ever
+            raise BackendError(
+                "this model was loaded before the process was forked, and llama.cpp's threads stay "
+                "with the parent; load it in the child"
+            )
         self._model.library.forget()
         code = self._batch.run(context.handle)
         if code:
