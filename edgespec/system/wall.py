@@ -100,7 +100,7 @@ def _keep_files(kernel: ctypes.CDLL, places: Iterable[Path], port: int | None) -
         if port is not None and version >= _NETWORK_SINCE:
             rule = struct.pack("<QQ", _BIND, port)
             kernel.syscall(_ADD_RULE, rules, _PORT_RULE, rule, 0)
-        return kernel.syscall(_RESTRICT_SELF, rules, 0) == 0
+        return bool(kernel.syscall(_RESTRICT_SELF, rules, 0) == 0)
     finally:
         os.close(rules)
 

@@ -139,8 +139,9 @@ def _new_pem() -> bytes:
         .not_valid_after(datetime(9999, 12, 31, 23, 59, 59))
         .sign(private, hashes.SHA256())
     )
-    return private.private_bytes(
+    secret: bytes = private.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
-    ) + made.public_bytes(serialization.Encoding.PEM)
+    )
+    return secret + bytes(made.public_bytes(serialization.Encoding.PEM))
