@@ -4,13 +4,15 @@
 #   make test      style, types and every test that is not slow and needs no emulator
 #   make test-slow the tests that are (memory promises in whole processes, training): minutes
 #   make test-arm  the kernels for ARM in an emulator: needs gcc-aarch64-linux-gnu and qemu-user
-#   make wheels    wheels for Linux with precompiled kernels, and one for all: minutes
+#   make wheels    wheels for Linux with precompiled kernels, and one for all, each with what it is
+#                  made of (CycloneDX): minutes
+#   make lock      choose the versions anew that LOCKED=1 installs by their hashes
 #   make parity    compare with llama.cpp, and test it as a backend; built from source (minutes)
 #   make fuzz      look for inputs that crash a reader, for MINUTES (60) in all; needs Atheris (Linux, macOS)
 #   make real-models  measure published models beside llama.cpp: downloads them from a hub (hours)
 
 .DEFAULT_GOAL := demo
-.PHONY: fuzz demo test test-slow test-arm wheels parity real-models lint clean
+.PHONY: lock fuzz demo test test-slow test-arm wheels parity real-models lint clean
 .DELETE_ON_ERROR:
 
 VENV ?= .venv
@@ -67,6 +69,14 @@ wheels: $(VENV)/dev
 			$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . || exit 1; \
 	done
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	$(BIN)/python -m lab.sbom dist/*.whl
+
+# What LOCKED=1 installs for development: these versions, and no file without one of these hashes.
+lock: $(VENV)/installed
+	$(PIP) uv
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
+		--generate-hashes --no-annotate --no-header --no-emit-index-url --upgrade --quiet \
+		--output-file requirements-dev.lock
 
 fuzz: $(VENV)/fuzz
 	$(TEST_CACHE) $(BIN)/python -m lab.fuzz $(TARGET) --minutes $(MINUTES)
@@ -86,6 +96,7 @@ build/spec_bench.jsonl: | $(VENV)/installed
 $(VENV)/installed: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; name it: make PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	$(if $(LOCKED),$(PIP) --require-hashes --requirement requirements-dev.lock)
 	$(PIP) --editable .
 	@touch $@
 

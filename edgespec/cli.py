@@ -293,18 +293,31 @@ def worker(
     ] = 50052,
     memory: Memory = "auto",
     threads: Threads = None,
-    allow_public: Annotated[
-        bool, typer.Option("--allow-public", help="Allow addresses that other machines can reach.")
-    ] = False,
+    key_file: Annotated[
+        str | None,
+        typer.Option(
+            "--key-file",
+            metavar="FILE",
+            help="Key that clients need; addresses beyond this machine require one.",
+        ),
+    ] = None,
+    new_key: Annotated[
+        str | None,
+        typer.Option("--new-key", metavar="FILE", help="Write a new key file and exit."),
+    ] = None,
 ) -> None:
     """Hold and compute layers of a model that runs on another machine.
 
-    Other machines use it with `--workers HOST:PORT`, through llama.cpp's RPC backend. The
-    connection is neither authenticated nor encrypted, so by default only this machine can reach it.
+    Other machines use it with `--workers HOST:PORT --key-file FILE`, through llama.cpp's RPC
+    backend. The same key file on both machines lets clients in and encrypts what is sent. Without
+    one, only this machine can reach the worker.
     """
-    from edgespec.terminal.serve_worker import run_worker
+    from edgespec.terminal.serve_worker import make_key, run_worker
 
-    run_worker(host, port, memory, threads, allow_public=allow_public)
+    if new_key is not None:
+        make_key(new_key)
+        return
+    run_worker(host, port, memory, threads, key_file)
 
 
 @app.command()

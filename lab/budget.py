@@ -1,16 +1,19 @@
 """Is the memory budget kept, and how little memory is enough?
 
     python -m lab.budget chats MODEL... [--steps 1,1.1,1.25,1.5,2] [--contexts 0,512] [--cgroup]
+    python -m lab.budget matrix [--first 0] [--runs 300] [--minutes M] [--out FILE]
     python -m lab.budget endurance [MODEL] [--requests 1000]
     python -m lab.budget speed QUESTIONS.jsonl[.gz] MODEL... [--steps 8] [--plot FILE]
 
 `chats`: ten turns that outgrow their context, a process each, at budgets from the smallest that a
-plan is made for. `endurance`: many requests in one process, what it holds after the first ten and
-after all. `speed`: generation memory and speed against the budget (SpecMemo's experiment).
+plan is made for. `matrix`: runs of chance (lab/budget_matrix.py). `endurance`: many requests in one
+process, what it holds after the first ten and after all. `speed`: generation memory and speed
+against the budget (SpecMemo's experiment).
 """
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from typing import Any
 from edgespec.models.registry import resolve
 from edgespec.system.size import MIB, format_size
 from edgespec.tools.bench.picture import Picture
-from lab import specmemo
+from lab import budget_matrix, specmemo
 from lab.harness import (
     MODEL,
     MODELS,
@@ -99,6 +102,34 @@ def _chat_row(found: dict[str, Any]) -> Row:
         row |= {"charged": format_size(found["most_charged_bytes"])}
         row |= {"kills": found["kills"], "swapped": format_size(found["swapped_bytes"])}
     return row
+
+
+@script.command(
+    option("--first", type=int, default=0, help="number of the first run"),
+    option("--runs", type=int, default=300),
+    option("--minutes", type=float, help="begin no run later"),
+    option("--out", type=Path),
+)
+def matrix(asked: Asked) -> Rows:
+    """Runs of chance, each within its budget. Exit code 1: over the budget."""
+    records = Records(asked.out)
+    end = time.monotonic() + (asked.minutes or 1e9) * 60
+    over, failed, refused, ratios = 0, 0, 0, []
+    for number in range(asked.first, asked.first + asked.runs):
+        if time.monotonic() > end:
+            break
+        found = records.get(number, partial(budget_matrix.run, number))
+        refused += budget_matrix.is_refused(found)
+        failed += "error" in found and not budget_matrix.is_refused(found)
+        over += found.get("peak_bytes", 0) > found.get("budget_bytes", 0)
+        if "planned_bytes" in found:
+            ratios.append(found["planned_bytes"] / found["peak_bytes"])
+        yield budget_matrix.row(found)
+    if ratios:
+        spread = Spread.of(ratios)
+        told = f"{spread.low:.3f}, {spread.median:.3f}, {spread.high:.3f}"
+        script.note(f"plan / peak of {len(ratios)} runs: {told}; {refused} refused")
+    script.check(not over and not failed, f"{over} runs over budget, {failed} failed")
 
 
 @script.command(MODEL, option("--requests", type=int, default=1000))

@@ -27,7 +27,7 @@ import edgespec.errors
 
 TARGETS = (
     "gguf", "onnx", "template", "tokenizer_json", "prefix", "curve", "lines", "transcript", "rpc",
-    "code",
+    "code", "door", "split", "requests", "hub",
 )  # fmt: skip
 MAX_BYTES = 1 << 14
 LIMIT_S, LIMIT_MB = 10, 1024
@@ -241,6 +241,77 @@ def _code() -> Reader:
     return read
 
 
+def _door() -> Reader:
+    """A worker's requests, with one buffer that the client has."""
+    from edgespec.backends.llamacpp.remote import protocol
+    from edgespec.backends.llamacpp.remote.buffers import Buffers, Operations
+
+    held = Buffers(Operations(["NONE", "ADD", "VIEW", "GLU"]))
+    held.add(8, 4096, 1 << 16)
+
+    def read(data: bytes) -> None:
+        if not data:
+            return
+        try:
+            command = protocol.Command(data[0])
+            protocol.check_request(command, len(data) - 1)
+            held.check(command, data[1:])
+        except ValueError:
+            return
+
+    return read
+
+
+def _split() -> Reader:
+    """The second file of a model in two."""
+    from edgespec.models.open_model import open_model
+    from tests.support.gguf_models import write_gguf
+
+    folder = Path(tempfile.mkdtemp(prefix="edgespec-fuzz-"))
+    first = write_gguf(folder / "m.gguf", part_tensors=12)
+    second = next(folder.glob("*00002-of*"))
+
+    def read(data: bytes) -> None:
+        second.write_bytes(data)
+        with open_model(first, any_engine=True) as model:
+            for name in model.tensors:
+                model.rows(name)
+
+    return read
+
+
+def _requests() -> Reader:
+    """Bodies of HTTP requests, as far as an engine is not needed."""
+    from pydantic import ValidationError
+
+    from edgespec.server.openai_requests import ChatAsked, CompletionAsked, EmbeddingAsked
+
+    def read(data: bytes) -> None:
+        for kind in (ChatAsked, CompletionAsked, EmbeddingAsked):
+            try:
+                asked = kind.model_validate_json(data)
+            except ValidationError:
+                continue
+            for name in ("turns", "prompts", "keywords", "usable_tools"):
+                void(getattr(asked, name, list)())
+
+    return read
+
+
+def _hub() -> Reader:
+    """Names of files as a hub lists them, and what is asked for."""
+    from edgespec.models.hub.listing import choose
+    from edgespec.models.hub.reference import is_safe_name, parse_reference
+
+    def read(data: bytes) -> None:
+        asked, *names = data.decode("utf-8", "replace").split("\n")
+        safe = [name for name in names if is_safe_name(name)]
+        assert not any(".." in Path(name).parts or Path(name).is_absolute() for name in safe)
+        choose(parse_reference(asked), safe)
+
+    return read
+
+
 def void(_: object) -> None:
     """What was read is not needed."""
 
@@ -308,6 +379,14 @@ _SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "lines": _other(b'{"prompt": "x", "id": 3, "max_tokens": 2}\n{"prompt": "y", "seed": 1}\n'),
     "transcript": _other(b'{"prompt": "a b", "output": "b a"}\n'),
     "rpc": lambda: [struct.pack("<BQ", number, 4) + bytes(312) for number in range(18)],
+    "door": lambda: [bytes([number]) + bytes(4 + 296) for number in range(18)],
+    "split": _gguf_seeds,
+    "requests": _other(
+        b'{"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]'
+        b', "stop": ["a"], "seed": -1, "response_format": {"type": "json_object"}, "n": 2}',
+        b'{"model": "m", "prompt": [[1, 2], [3]], "max_tokens": 3, "logprobs": 2}',
+    ),
+    "hub": _other(b"hf:org/repo:Q4_K_M\na-Q4_K_M.gguf\nb-Q8_0-00001-of-00002.gguf\n../x.gguf"),
     "code": _other(
         b"EDGECODE" + struct.pack("<3I", 2, 0, 0) + b"{}",
         b"EDGECODE" + struct.pack("<3I", 20, 96, 4) + b'{"environments": []}' + b"\x7fELF"

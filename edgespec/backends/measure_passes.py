@@ -16,6 +16,8 @@ from edgespec.errors import ModelFileError
 from edgespec.memory.plan.placement import DevicePart
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.system.child_process import Child, PeerCrash, PeerError, serve
+from edgespec.system.disk_cache import cache_folder
+from edgespec.system.wall import folders_of
 
 _CONTEXT = 512
 _FEWEST_TRIALS, _MOST_TRIALS = 3, 30
@@ -65,5 +67,12 @@ def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
     return {str(size): seconds for size, seconds in curve.items()}, lambda question: question
 
 
+def _reads(request: Any) -> list[Path] | None:
+    """Engines of others see the model alone; ours compiles, and devices have to be reached."""
+    if request["devices"] or request["plan"]["backend"] not in ("llamacpp", "onnx"):
+        return None
+    return [*folders_of(Path(request["path"])), cache_folder()]
+
+
 if __name__ == "__main__":
-    serve(_start)
+    serve(_start, _reads)

@@ -15,9 +15,10 @@ from edgespec.memory.plan.settings import CHOSEN_KV_TYPES
 if TYPE_CHECKING:
     from edgespec.backends.base import Target
     from edgespec.backends.passes import Progress
-    from edgespec.memory.plan.external_engine import Ask
+    from edgespec.memory.plan.external_engine import Ask, EngineBytes
     from edgespec.memory.plan.placement import Device
     from edgespec.memory.plan.plan import Plan
+    from edgespec.memory.plan.settings import Settings
     from edgespec.models.adapter import Adapter
     from edgespec.models.file import ModelFile
     from edgespec.models.spec import TensorInfo
@@ -106,11 +107,12 @@ def survey(
     *,
     mapped: bool = False,
     layers: int | None = None,
+    isolated: bool = False,
 ) -> Iterator[Ask | None]:
     """For a backend that counts its own memory, who to ask; None for the others.
 
     llama.cpp is asked about weights used where they lie with `mapped`, and with `layers` about the
-    first part of a model in two files.
+    first part of a model in two files. `isolated` counts a process of its own.
 
     Raises ModelFileError for a file that its engine refuses, BackendError when it does not run.
     """
@@ -118,13 +120,25 @@ def survey(
         from edgespec.backends.llamacpp.memory_need import ask_engine
 
         with ask_engine(file, devices, mapped=mapped, layers=layers) as ask:
-            yield ask
+            yield _with_process(ask, file) if isolated else ask
     elif name == "onnx":
         from edgespec.backends.onnx.session_memory import ask_onnx
 
-        yield ask_onnx(file)
+        onnx = ask_onnx(file)
+        yield _with_process(onnx, file) if isolated else onnx
     else:
         yield None
+
+
+def _with_process(ask: Ask, file: ModelFile) -> Ask:
+    """What an engine holds that has a process for itself."""
+    from edgespec.backends.isolated.target import process_bytes
+
+    def asked(settings: Settings, threads: int) -> EngineBytes:
+        rows = 2 * 4 * settings.max_nodes * file.spec.vocab_size  # in both processes
+        return replace(ask(settings, threads), process=process_bytes() + rows)
+
+    return asked
 
 
 def notes(name: str, used: Collection[str] = ()) -> tuple[str, ...]:
@@ -135,6 +149,11 @@ def notes(name: str, used: Collection[str] = ()) -> tuple[str, ...]:
     from edgespec.backends.llamacpp.remote.devices import unused_gpus
 
     return tuple(filter(None, [probed().note(), unused_gpus(used)]))
+
+
+def is_foreign(name: str) -> bool:
+    """Whether a backend runs an engine of others."""
+    return name in ("llamacpp", "onnx")
 
 
 def may_abort(name: str) -> bool:
@@ -182,6 +201,10 @@ def open_target(
     adapter: Adapter | None = None,
 ) -> Target:
     """Load a model into the backend its plan names, with the adapter of its early exits."""
+    if plan.isolated:
+        from edgespec.backends.isolated.target import IsolatedTarget
+
+        return IsolatedTarget(file, plan, progress)
     if plan.backend == "llamacpp" and plan.devices:
         from edgespec.backends.llamacpp.remote.offloaded import OffloadedTarget
 

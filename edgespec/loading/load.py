@@ -152,9 +152,6 @@ def _load(
     trial = () if model_drafters.EARLY_EXIT in planning.drafters else (model_drafters.EARLY_EXIT,)
     if head is not None and head.is_optional:
         trial += (head.drafter,)
-    make_market = market_maker(
-        names, chosen, file, options.store, draft_model, adapted, trial, head, options.learn
-    )
     watch = Watch(chosen, lambda: 0)  # there are no stores yet that could shrink
 
     def loaded(done: int, total: int) -> None:
@@ -170,6 +167,10 @@ def _load(
     report("load", 1, 1)
     release_free_memory()
     try:
+        # Not before the weights: a store wants the tokenizer, which would come on top of them.
+        make_market = market_maker(
+            names, chosen, file, options.store, draft_model, adapted, trial, head, options.learn
+        )
         return Engine(file, chosen, target, make_market, options.progress, drafting)
     except BaseException:
         target.close()

@@ -134,6 +134,14 @@ class LoadOptions:
             metavar="HOST:PORT,...",
         ),
     ] = None
+    key_file: Annotated[
+        str | os.PathLike[str] | None,
+        Option("Key of the workers, made by `edgespec worker --new-key`.", metavar="FILE"),
+    ] = None
+    isolate: Annotated[
+        bool,
+        Option("Run llama.cpp or ONNX Runtime in a process that reaches only the model's files."),
+    ] = False
     progress: Annotated[
         Progress | None,
         Option("Called with (stage, done, total) while something takes time.", shell=False),

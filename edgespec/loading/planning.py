@@ -113,7 +113,7 @@ class Planning:
         may_use = self.options.backend in ("auto", "llamacpp") and self.file.format == "gguf"
         if not may_use and not self._asks_for_devices:
             return ()
-        return devices_for(self.options.vram, self.options.workers)
+        return devices_for(self.options.vram, self.options.workers, self.options.key_file)
 
     def _with_device_to_draft(self, devices: Sequence[Device]) -> Plan | None:
         """The plan in which a device is the draft model's alone, where that is the better use."""
@@ -141,15 +141,22 @@ class Planning:
 
     def _of(self, name: str, devices: Sequence[Device], to_draft: Sequence[Device]) -> Plan:
         """A backend's plan."""
+        asked = model_drafters.EARLY_EXIT in self.drafters
+        isolated = self.options.isolate and backends.is_foreign(name)
+        if isolated and (devices or asked or self.draft_model is not None):
+            raise OptionError(
+                "an isolated engine has the processor alone and is drafted for by texts; leave out "
+                "--isolate, or --vram, --workers, --draft-model and early-exit"
+            )
         first, apart = first_layers_of(self.file, self.draft_model, devices)
         model_drafters.check(self.drafters, name, self.file, apart=apart)
         if self.head is not None and not self.head.is_optional:
             self.head.check(name)
-        asked = model_drafters.EARLY_EXIT in self.drafters
         joins = self.options.drafters == "auto"  # first layers draft where that costs nothing else
-        if name != "llamacpp" or not (asked or joins):
+        if name != "llamacpp" or not (asked or joins) or isolated:
             first = None
-        with backends.survey(name, self.file, devices, mapped=asked and first is not None) as ask:
+        mapped = asked and first is not None
+        with backends.survey(name, self.file, devices, mapped=mapped, isolated=isolated) as ask:
             if first is not None and ask is not None:
                 planned = partial(self._made, name, ask)
                 return with_first_layers(self.drafters, first, ask, planned)
@@ -203,6 +210,7 @@ class Planning:
         overlap = "" if draft_model is None else draft_model.overlap_reason(made)
         used = [part.name for part in (*made.devices, *made.draft_devices)]
         made = replace(made, power=self.options.power)
+        made = replace(made, isolated=self.options.isolate and backends.is_foreign(name))
         return made.with_notes(overlap, *backends.notes(name, used))
 
     def _is_ready(self, name: str) -> bool:

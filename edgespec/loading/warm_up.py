@@ -111,6 +111,9 @@ def warm_up_drafter(name: str) -> None:
     from edgespec.control.prospects import Prospects
     from edgespec.drafting.market.market import Market
     from edgespec.drafting.registry import make_drafter
+    from edgespec.drafting.tables.followers import SET_ROWS
+    from edgespec.drafting.text.store import COLUMNS
+    from edgespec.drafting.text.store import first_bad_row as check_rows
     from edgespec.drafting.tree import StepOutcome, TopTokens
     from edgespec.engine.burst import Burst
     from edgespec.memory.plan.sizing import MODEL_DRAFTERS
@@ -129,6 +132,8 @@ def warm_up_drafter(name: str) -> None:
         market = Market(drafters)
         drafters[0].reset(text)
         drafters[0].propose(3)  # as it is asked for what follows a model's chain
+    if name == "hierarchy":
+        check_rows(np.zeros((SET_ROWS, COLUMNS), np.int32), 1)  # what was kept is checked
     controller, prospects = Controller(CostCurve({1: 1.0, 2: 1.1, 4: 1.2}), 4), [Prospects()]
     sampling = SamplingParams(seed=0)
     market.begin(sampling)
@@ -147,7 +152,8 @@ def warm_up_drafter(name: str) -> None:
         text += tokens
         controller.observe(prospects, [outcome], 1.0, 0.1)
     controller.rest(1.0)
-    Burst(controller).warm_up(market, Verifier(16, sampling, 1))
+    for one in (market, Market([])):  # plans may have no room for any
+        Burst(controller).warm_up(one, Verifier(16, sampling, 1))
     market.statistics.p_accept(1, 0.5, 1)
     _warm_up_rules(controller)
 

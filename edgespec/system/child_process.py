@@ -13,13 +13,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 from edgespec.errors import EdgeSpecError
 from edgespec.system.disk_cache import cache_folder
+from edgespec.system.wall import enclose
 
 _END_S = 5.0
 _KILLED = 9
@@ -85,6 +86,10 @@ class Child:
         finally:
             clock.cancel()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def _end_late(self, late: threading.Event) -> None:
         late.set()
         self._process.kill()
@@ -134,13 +139,24 @@ class Child:
         self.close()
 
 
-def serve(start: Callable[[Any], tuple[Any, Callable[[Any], Any]]]) -> None:
-    """The child's side: `start` takes the request, returns a greeting and who answers questions."""
+def serve(
+    start: Callable[[Any], tuple[Any, Callable[[Any], Any]]],
+    reads: Callable[[Any], Iterable[Path] | None] = lambda request: None,
+) -> None:
+    """The child's side: `start` takes the request, returns a greeting and who answers questions.
+
+    `reads` says which files a request is about, for a process that is to reach nothing else where
+    the system has such walls; None for one that has to.
+    """
     # Answers own the real standard output; whatever the engine prints goes to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.stdout = sys.stderr  # in order with it, not when a buffer is full
-    greeting, answer = start(json.loads(sys.stdin.readline()))
+    request = json.loads(sys.stdin.readline())
+    readable = reads(request)
+    if readable is not None:
+        enclose(readable)
+    greeting, answer = start(request)
     print(json.dumps(greeting), file=answers, flush=True)
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), file=answers, flush=True)

@@ -6,7 +6,7 @@ import ctypes
 import os
 import platform
 import sys
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -22,13 +22,35 @@ _given_back_bytes = 1 << 62
 _shared_pages = SharedPages()
 _peak_before = 0
 """The peak when pages began to be seen twice."""
+_peak_alone = 0
+"""The peak when another process was counted last."""
+_others: set[int] = set()
+"""Processes that work for this one alone."""
 
 
 def resident_bytes() -> int:
     """Resident memory of this process now, in bytes; shared library pages count, pages that
     `count_once` was told of count once.
     """
-    return int(_process(os.getpid()).memory_info().rss) - _shared_pages.size_bytes
+    held = int(_process(os.getpid()).memory_info().rss) - _shared_pages.size_bytes
+    return held + sum(map(_other_bytes, _others)) if _others else held
+
+
+def count_process(pid: int) -> Callable[[], None]:
+    """Count what another process holds as this one's, until what this returns is called."""
+    global _peak_alone
+    alone = peak_resident_bytes()
+    reset_peak()
+    _peak_alone = alone
+    _others.add(pid)
+    return lambda: _others.discard(pid)
+
+
+def _other_bytes(pid: int) -> int:
+    try:
+        return int(_process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
 
 
 def count_once(path: Path) -> None:
@@ -52,7 +74,12 @@ def peak_resident_bytes() -> int:
     `resident_bytes` counts.
     """
     twice = _shared_pages.size_bytes
-    return max(_peak_bytes() - twice, min(_peak_before, _peak_bytes())) if twice else _peak_bytes()
+    peak = max(_peak_bytes() - twice, min(_peak_before, _peak_bytes())) if twice else _peak_bytes()
+    return max(_peak_alone, peak + sum(map(_other_peak_bytes, _others)))
+
+
+def _other_peak_bytes(pid: int) -> int:
+    return max(_status_bytes("VmHWM", pid) or 0, _other_bytes(pid))
 
 
 def _peak_bytes() -> int:
@@ -76,13 +103,13 @@ def _peak_bytes() -> int:
 
 def reset_peak() -> bool:
     """Let the peak begin anew from what is resident now; False where the system cannot."""
-    global _peak_before
+    global _peak_before, _peak_alone
     try:
         with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
             file.write("5")
     except OSError:
         return False
-    _peak_before = 0
+    _peak_before = _peak_alone = 0
     return True
 
 
@@ -99,9 +126,9 @@ def release_free_memory() -> int:
     return max(0, before - resident_bytes())
 
 
-def _status_bytes(key: str) -> int | None:
+def _status_bytes(key: str, pid: int | str = "self") -> int | None:
     try:
-        text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
     for line in text.splitlines():

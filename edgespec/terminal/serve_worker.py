@@ -6,14 +6,21 @@ import sys
 
 from edgespec.backends.llamacpp import library
 from edgespec.backends.llamacpp.remote.address import check_listening
+from edgespec.backends.llamacpp.remote.key import Key
 from edgespec.errors import BackendError, OptionError
 from edgespec.memory.plan.budget import Budget
 from edgespec.system.hardware import hardware, snapshot
 from edgespec.system.size import format_size
 
 
+def make_key(path: str) -> None:
+    """Write a new key file; raises OptionError, BackendError."""
+    made = Key.new(path)
+    print(f"wrote {made.path}; copy it to the other machine in a way that nobody else can read")
+
+
 def run_worker(
-    host: str, port: int, memory: str, threads: int | None, *, allow_public: bool
+    host: str, port: int, memory: str, threads: int | None, key_file: str | None
 ) -> None:
     """Serve until interrupted; raises what keeps it from beginning."""
     if not 0 <= port <= 65535:
@@ -23,7 +30,8 @@ def run_worker(
         raise OptionError(
             f"cannot use {threads} threads: this process may use 1 to {cpu.allowed_logical}"
         )
-    check_listening(host, allow_public=allow_public)
+    key = Key(key_file) if key_file else None
+    check_listening(host, key)
     why = library.missing() or library.missing_rpc()
     if why:
         raise BackendError(f"a worker needs llama.cpp's RPC backend: {why}")
@@ -33,11 +41,12 @@ def run_worker(
     budget = Budget.parse(memory, snapshot())
     count = threads or cpu.usable_threads()
     server = RpcServer(library.shared_folder(), count)
-    front = Front(host, port, budget.size_bytes, server, _say)
-    _say(
-        "warning: the connection is neither authenticated nor encrypted; anyone who can reach this "
-        "address can use this worker and read what is sent"
-    )
+    front = Front(host, port, budget.size_bytes, server, _say, key)
+    if key is None:
+        _say(
+            "warning: without --key-file every user of this machine can use this worker and read "
+            "what is sent"
+        )
     offer = f"{format_size(front.offer_bytes)} of a budget of {format_size(budget.size_bytes)}"
     shown = f"[{host}]" if ":" in host else host
     print(

@@ -17,6 +17,7 @@ from edgespec.backends.llamacpp import library
 from edgespec.backends.llamacpp.remote import front
 from edgespec.backends.llamacpp.remote.address import Address, check_listening, parse_workers
 from edgespec.backends.llamacpp.remote.asking import ask_worker
+from edgespec.backends.llamacpp.remote.key import Key
 from edgespec.backends.llamacpp.remote.offloaded import OffloadedTarget
 from edgespec.backends.llamacpp.remote.protocol import (
     ALLOC_REPLY,
@@ -46,6 +47,7 @@ from tests.support.llamacpp_workers import (
     workers,
     write_eight_layers,
 )
+from tests.support.worker_keys import write_key
 
 LIMIT_S = 5.0
 
@@ -297,16 +299,16 @@ def test_the_command_line_runs_and_explains(model: Path, pair: list[Worker]) -> 
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.7.7", "8.8.8.8", "::"])
-def test_a_worker_that_others_could_reach_must_be_asked_for(host: str) -> None:
-    with pytest.raises(OptionError, match="--allow-public"):
-        check_listening(host, allow_public=False)
-    check_listening(host, allow_public=True)
+def test_a_worker_that_others_could_reach_needs_a_key(host: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="--key-file"):
+        check_listening(host, None)
+    check_listening(host, Key(write_key(tmp_path)))
 
 
-def test_loopback_needs_no_flag() -> None:
+def test_loopback_needs_no_key() -> None:
     for host in ("127.0.0.1", "localhost", "::1"):
-        check_listening(host, allow_public=False)
-    run_cli("worker", "--host", "0.0.0.0").assert_refused(2, "authentication", "--allow-public")
+        check_listening(host, None)
+    run_cli("worker", "--host", "0.0.0.0").assert_refused(2, "needs a key", "--key-file")
 
 
 @serving
@@ -321,8 +323,8 @@ def test_addresses_that_are_none_are_told(text: str) -> None:
 
 
 def test_addresses_are_read() -> None:
-    assert parse_workers("a:1, b,[::1]:7,[::2]") == (
-        Address("a", 1), Address("b", 50052), Address("::1", 7), Address("::2", 50052),
+    assert parse_workers("a.invalid:1, 127.0.0.1,[::1]:7") == (
+        Address("a.invalid", 1), Address("127.0.0.1", 50052), Address("::1", 7),
     )  # fmt: skip
     assert parse_workers(None) == () and str(Address("::1", 7)) == "[::1]:7"
 

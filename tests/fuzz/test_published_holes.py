@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.backends.llamacpp.remote import protocol as rpc
+from edgespec.backends.llamacpp.remote.buffers import Buffers, Operations
 from edgespec.engine.reply_options import ReplyOptions
 from edgespec.engine.request import Request
 from edgespec.errors import ModelFileError, OptionError, TemplateError
@@ -151,6 +152,18 @@ def _graph(location: str, offset: bytes = b"0", length: bytes = b"4") -> bytes:
     return field(7, field(1, field(4, b"Add")) + field(5, weight) + output)
 
 
+def test_cve_2026_34446_a_hard_link_is_not_read(tmp_path: Path) -> None:
+    """ONNX read it as the file inside the folder that it seems to be."""
+    (tmp_path / "secret").write_bytes(b"secret secret")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "w").hardlink_to(tmp_path / "secret")
+    path = folder / "model.onnx"
+    path.write_bytes(_graph("w"))
+    with pytest.raises(ModelFileError, match="hard link"):
+        read_graph(path)
+
+
 @pytest.mark.parametrize("cve", LOCATIONS)
 def test_weights_elsewhere_are_not_read(cve: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"secret secret")
@@ -176,19 +189,38 @@ def test_cve_2024_27319_data_that_ends_early_is_refused(tmp_path: Path) -> None:
     assert read_graph(path).external
 
 
-REQUESTS: dict[str, tuple[rpc.Command, int]] = {
-    "CVE-2024-42477": (rpc.Command.SET_TENSOR, 8),
-    "CVE-2024-42478": (rpc.Command.GET_TENSOR, rpc.TENSOR_BYTES),
-    "CVE-2024-42479": (rpc.Command.SET_TENSOR, rpc.TENSOR_BYTES),
+def _rpc_tensor(*, type: int = 0, buffer: int = 8, data: int = 4096) -> bytes:
+    """64 floats as llama.cpp's RPC describes them, in the buffer that the client has."""
+    shape = struct.pack("<4I4I", 64, 1, 1, 1, 4, 256, 256, 256)
+    rest = bytes(4 + 64 + 4 + 80 + 8 + 8) + struct.pack("<Q", data) + bytes(68)
+    return struct.pack("<QIQ", 1, type, buffer) + shape + rest
+
+
+REQUESTS: dict[str, Callable[[Buffers], object]] = {
+    "CVE-2024-42477": lambda held: held.check(
+        rpc.Command.GET_TENSOR, rpc.GET_REQUEST.pack(_rpc_tensor(type=0x100), 0, 8)
+    ),
+    "CVE-2024-42478": lambda held: held.check(
+        rpc.Command.GET_TENSOR, rpc.GET_REQUEST.pack(_rpc_tensor(data=0x41414141), 0, 8)
+    ),
+    "CVE-2024-42479": lambda held: held.set_bytes(
+        rpc.SET_HEAD.pack(_rpc_tensor(data=0x41414141), 0, 0), 8
+    ),
+    "CVE-2026-34159": lambda held: held.check(
+        rpc.Command.GRAPH_COMPUTE,
+        struct.pack("<IIQI", 0, 1, 1, 1) + _rpc_tensor(buffer=0, data=0x41414141),
+    ),
 }
-"""Requests to llama.cpp's RPC server that its reader took for longer than they were."""
+"""Requests to llama.cpp's RPC server with addresses and types of the client's choice."""
 
 
 @pytest.mark.parametrize("cve", REQUESTS)
 def test_a_published_request_does_not_pass_the_door(cve: str) -> None:
-    command, size = REQUESTS[cve]
-    with pytest.raises(ValueError, match=command.name):
-        rpc.check_request(command, size)
+    held = Buffers(Operations(["NONE", "ADD"]))
+    held.add(8, 4096, 256)
+    held.check(rpc.Command.GET_TENSOR, rpc.GET_REQUEST.pack(_rpc_tensor(), 0, 256))
+    with pytest.raises(ValueError, match="tensor"):
+        REQUESTS[cve](held)
 
 
 def test_cve_2024_37032_a_name_cannot_leave_the_folder() -> None:

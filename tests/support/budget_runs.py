@@ -124,7 +124,7 @@ def child(
     )
     most = 0
     while process.poll() is None:
-        most = max(most, _held_bytes(process.pid))
+        most = max(most, held_bytes(process.pid))
         time.sleep(0.004)
     out, errors = process.communicate()
     if process.returncode:
@@ -136,7 +136,7 @@ def child(
     return answer
 
 
-def _held_bytes(pid: int) -> int:
+def held_bytes(pid: int) -> int:
     """Resident bytes of a process and its children now."""
     held = 0
     for each in [pid, *_children(pid)]:

@@ -48,12 +48,13 @@ _LINE = re.compile(r"listening on (\S+):(\d+), offering (.+?) of a budget of ")
 class Worker:
     """A worker, and what it held at most; a context manager that ends it."""
 
-    def __init__(self, memory_bytes: int, port: int = 0) -> None:
+    def __init__(self, memory_bytes: int, port: int = 0, key: Path | None = None) -> None:
         self.memory_bytes = memory_bytes
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "edgespec", "worker", "--threads", "1"),
                 *("--port", str(port), "--memory", str(memory_bytes)),
+                *(("--key-file", str(key)) if key else ()),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

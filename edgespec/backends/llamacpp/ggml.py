@@ -8,6 +8,7 @@ until its standard input ends.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import sys
 import threading
@@ -17,6 +18,9 @@ from typing import Any
 
 _KINDS = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accelerator", 4: "meta"}
 """ggml_backend_dev_type; an "igpu" computes in the machine's own memory."""
+_MOST_OPERATIONS = 128
+_LAST_OPERATION = "GLU"
+"""ggml does not tell how many operations it has; this one has always been the last."""
 _SUFFIXES = {"darwin": ".dylib", "win32": ".dll"}
 
 
@@ -39,6 +43,20 @@ def library_file(folder: Path, name: str) -> Path | None:
         if path.exists():
             return path
     return None
+
+
+def operation_names(folder: Path) -> list[str]:
+    """What the build in a folder can compute, in the order of its numbers; raises OSError."""
+    path = library_file(folder, "ggml-base")
+    if path is None:
+        raise OSError(f"{folder} holds no library ggml-base")
+    base = ctypes.CDLL(str(path))
+    base.ggml_op_name.restype = ctypes.c_char_p
+    found: list[str] = []
+    while len(found) < _MOST_OPERATIONS and found[-1:] != [_LAST_OPERATION]:
+        name: bytes = base.ggml_op_name(len(found))
+        found.append(name.decode())
+    return found
 
 
 class Ggml:
@@ -142,8 +160,21 @@ def _end_with_input() -> None:
     os._exit(0)
 
 
-def main(folder: str, port: str, threads: str, name: str) -> None:
+def _enclose(wall: str, folder: str, port: int) -> None:
+    """Keep this process to its libraries and its port, where the system has such walls; by the
+    module's file, because nothing else of the package is imported here.
+    """
+    spec = importlib.util.spec_from_file_location("wall", wall)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.enclose([Path(folder)], port=port)
+
+
+def main(folder: str, port: str, threads: str, name: str, wall: str) -> None:
     """Serve until standard input ends."""
+    if name == "CPU":  # drivers of other devices need more than files
+        _enclose(wall, folder, int(port))
     threading.Thread(target=_end_with_input, daemon=True).start()
     ggml = Ggml(Path(folder))
     device = ggml.by_name(name)

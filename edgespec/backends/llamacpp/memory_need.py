@@ -44,7 +44,7 @@ def ask_engine(
     spec = file.spec if layers is None else file.spec.first_layers(layers)
     loading = 0 if mapped or layers is not None else None
     weights = 0 if layers is not None and counts_once() else None
-    with Survey(file.path, extra_buffers=extra, layers=layers) as survey:
+    with Survey(file.path, extra_buffers=extra, layers=layers, offloads=bool(devices)) as survey:
 
         def told(settings: Settings, threads: int) -> EngineBytes:
             return survey.bytes_of(context_settings(settings, threads))

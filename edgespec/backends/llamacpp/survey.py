@@ -19,6 +19,7 @@ from edgespec.memory.plan.external_engine import EngineBytes
 from edgespec.memory.plan.settings import Settings
 from edgespec.system.child_process import Child, PeerError, serve
 from edgespec.system.resident_memory import resident_bytes
+from edgespec.system.wall import folders_of
 
 _ERRORS = {kind.__name__: kind for kind in (BackendError, ModelFileError, UnsupportedModelError)}
 
@@ -55,9 +56,18 @@ class Survey:
     when the library cannot be used at all.
     """
 
-    def __init__(self, path: Path, *, extra_buffers: bool, layers: int | None = None) -> None:
-        """`layers` are those of a model's first part alone, None the whole file's."""
-        request = {"path": str(path), "extra_buffers": extra_buffers, "layers": layers}
+    def __init__(
+        self, path: Path, *, extra_buffers: bool, layers: int | None = None, offloads: bool = False
+    ) -> None:
+        """`layers` are those of a model's first part alone, None the whole file's. Who is to be
+        asked about other devices, with `offloads`, reaches them; else nothing but the file.
+        """
+        request = {
+            "path": str(path),
+            "extra_buffers": extra_buffers,
+            "layers": layers,
+            "enclosed": not offloads,
+        }
         self._path = path
         try:
             self._child = Child(
@@ -173,5 +183,9 @@ def _error(error: EdgeSpecError) -> dict[str, str]:
     return {"error": known, "message": str(error)}
 
 
+def _reads(request: Any) -> list[Path] | None:
+    return folders_of(Path(request["path"])) if request["enclosed"] else None
+
+
 if __name__ == "__main__":
-    serve(_start)
+    serve(_start, _reads)

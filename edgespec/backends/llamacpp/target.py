@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +24,7 @@ from edgespec.backends.sequence import KvSequence
 from edgespec.errors import BackendError, BudgetError, ModelFileError, UnsupportedModelError
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
+from edgespec.system.lost_pages import guard, num_lost_pages
 from edgespec.system.size import format_size
 
 _ALONE = [0]
@@ -85,6 +87,9 @@ class LlamaTarget(Target):
             layers=layers,
             offload=self._offload,
         )
+        self._process = os.getpid()
+        guard()  # of mapped files
+        self._lost_pages = num_lost_pages()
         self._model = self._open_model(progress=progress)
         self._context: Context | None = None
         try:
@@ -205,11 +210,21 @@ class LlamaTarget(Target):
         return self._rows[:count]
 
     def _run(self, context: Context) -> None:
+        if os.getpid() != self._process:  # its threads are not here: it would wait for ever
+            raise BackendError(
+                "this model was loaded before the process was forked, and llama.cpp's threads stay "
+                "with the parent; load it in the child"
+            )
         self._model.library.forget()
         code = self._batch.run(context.handle)
         if code:
             why = self._model.library.complaint()
             raise BackendError(f"llama.cpp failed in a pass (code {code}): {why}")
+        if num_lost_pages() != self._lost_pages:
+            raise BackendError(
+                f"the file of {self.spec.name} was cut while it was in use; put it back and load "
+                "the model again"
+            )
 
     def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
         text: Text = sequence.state

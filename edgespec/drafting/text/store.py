@@ -32,6 +32,7 @@ from edgespec.drafting.tables.followers import CHECK, FIRST, SET_ROWS, TOTAL
 from edgespec.errors import StoreError
 from edgespec.memory.plan.sizing import mapped_bytes
 from edgespec.system.jit import kernel
+from edgespec.system.lost_pages import guard
 from edgespec.system.user_data import write_private
 
 VERSION = 1
@@ -121,6 +122,7 @@ class Store:
         """
         self.path = Path(path)
         self.header = self._check(vocabulary)
+        guard()  # what is gone drafts nothing
         with open(self.path, "rb") as file:
             # Copy-on-write: kernels take writeable arrays, and nothing is ever written.
             self._map = mmap.mmap(file.fileno(), self.size_bytes, access=mmap.ACCESS_COPY)

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from edgespec.errors import KvFileError, OptionError
 from edgespec.memory.kv.kv_file import KvFile, KvHeader, Outline, write_kv
+from edgespec.system.lost_pages import guard
 from edgespec.system.user_data import make_private, user_folder
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -101,6 +102,7 @@ def blocks(prefix: Prefix, count: int) -> list[NDArray[np.uint8]]:
     """The first blocks of keys and values, mapped and checked; raises KvFileError."""
     with _opened(prefix.name) as file:
         kept = _same(prefix, file)
+        guard()  # a block that is gone does not pass its check
         pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     found = []
     for index in range(count):

@@ -46,6 +46,8 @@ class EngineBytes:
     """What it multiplies in, where that is not part of what it tells."""
     read_tensors: int = 1
     """Copies of a tensor while it is read: two where it is sent on to a device."""
+    process: int = 0
+    """Of a process that the engine has for itself, what it holds before the engine."""
     devices: tuple[DevicePart, ...] = ()
     """What other devices would hold; the rest here is this process's alone."""
 
@@ -100,6 +102,8 @@ def external_footprint(
         FootprintItem("session", SESSION_BYTES, "graphs, cells, text, library pages"),
         FootprintItem("threads", (threads - 1) * calibration.THREAD_BYTES, f"{threads - 1} more"),
     ]
+    if engine.process:
+        held.append(FootprintItem("isolation", engine.process, "a process of its own, shared rows"))
     if datastore_bytes:
         held.append(FootprintItem("datastore", datastore_bytes, "resident at a time"))
     if draft_model_bytes:

@@ -31,6 +31,8 @@ class Device:
     kind: Literal["gpu", "worker"]
     budget_bytes: int
     """The most that a plan may take of it."""
+    key_file: str = ""
+    """What opens a worker, where it wants a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class DevicePart:
     weights_bytes: int
     cache_bytes: int
     compute_bytes: int
+    key_file: str = ""
 
     @property
     def total_bytes(self) -> int:
@@ -153,6 +156,7 @@ def place(
                 sum(units.layers[layer] for layer in layers) + head * units.head,
                 len(layers) * layer_cache_bytes,
                 scratch,
+                device.key_file,
             )
         )
         end = start

@@ -130,6 +130,8 @@ class Plan:
     """Weights are used where the file lies in memory, so that its first layers can draft on the
     same pages.
     """
+    isolated: bool = False
+    """The engine is in a process of its own, behind a wall."""
 
     @property
     def planned_bytes(self) -> int:

@@ -20,6 +20,7 @@ from edgespec.errors import ModelFileError, UnsupportedModelError
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.strings import StringArray
 from edgespec.models.spec import TensorInfo, TensorType
+from edgespec.system.lost_pages import guard, num_lost_pages
 
 MetadataValue: TypeAlias = "bool | int | float | str | NDArray[np.generic] | StringArray"
 
@@ -77,8 +78,13 @@ def read_header(source: FileSource) -> GgufHeader:
         mapped = mmap.mmap(source.fileno, 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         raise ModelFileError(f"cannot map {source.path}: {error}; is it a plain file?") from None
+    guard()
+    before = num_lost_pages()
     with mapped:
-        return _Parser(source, mapped).parse()
+        found = _Parser(source, mapped).parse()
+    if num_lost_pages() != before:
+        raise ModelFileError(f"cannot read {source.path}: it was cut meanwhile; download it again")
+    return found
 
 
 class _Parser:

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from edgespec.errors import ModelFileError
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.onnx.protobuf import Buffer, Value, WireError, fields, signed, varints
+from edgespec.system.lost_pages import guard, num_lost_pages
 
 BITS = {
     1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 12: 32, 13: 64, 16: 16,
@@ -89,12 +90,16 @@ def read_graph(path: Path) -> Graph:
     with FileSource(path) as source:
         if not source.size_bytes:
             raise _damaged(path, "it is empty")
+        guard()
+        before = num_lost_pages()
         with mmap.mmap(source.fileno, 0, access=mmap.ACCESS_READ) as mapped:
             why = ""
             try:
                 graph = _model(mapped)
             except (WireError, UnicodeDecodeError) as error:
                 why = str(error)  # the error itself holds views of the map, which cannot end then
+    if num_lost_pages() != before:
+        why = "it was cut while it was read"
     if why:
         raise _damaged(path, f"it is not an ONNX model ({why})")
     if not graph.nodes or not graph.outputs:
@@ -127,7 +132,14 @@ def _check_external(path: Path, tensor: Tensor) -> None:
             f"cannot open {path}: its weights are in {tensor.location}, which is not beside it; "
             "download that file too, into the same folder"
         )
-    size = file.stat().st_size
+    status = file.stat()
+    if status.st_nlink > 1:
+        raise _damaged(
+            path,
+            f"{tensor.location} is a hard link, which may be a file from outside its folder; copy "
+            "it if it is what it should be",
+        )
+    size = status.st_size
     if tensor.offset < 0 or tensor.offset + tensor.size_bytes > size:
         raise _damaged(
             path,

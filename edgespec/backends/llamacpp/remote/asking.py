@@ -54,13 +54,23 @@ def ask_worker(address: Address, limit_s: float = LIMIT_S) -> Offer:
 def connect(address: Address, limit_s: float) -> Wire:
     """A connection to a worker; raises BackendError when there is none to be had."""
     try:
-        return Wire(socket.create_connection((address.host, address.port), limit_s))
+        wire = Wire(socket.create_connection((address.host, address.port), limit_s))
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise BackendError(
             f"no worker answers at {address} ({why}); start one on that machine: "
             f"edgespec worker --port {address.port}"
         ) from None
+    if address.key is not None:
+        try:
+            wire.protect(address.key)
+        except OSError as error:
+            wire.close()
+            raise BackendError(
+                f"the worker at {address} does not have the key in {address.key.path} ({error}); "
+                "start it with --key-file and a copy of the same file"
+            ) from None
+    return wire
 
 
 def hello(wire: Wire, address: Address) -> bool:
@@ -79,8 +89,8 @@ def hello(wire: Wire, address: Address) -> bool:
 def stranger(address: Address, why: str) -> BackendError:
     """The error for something that answers, but not as a worker does."""
     return BackendError(
-        f"what listens at {address} does not answer like a worker ({why}); check the address, and "
-        "that the worker there is not at work for another client"
+        f"what listens at {address} does not answer like a worker ({why}); check the address, "
+        "whether the worker there wants a --key-file, and that it is not at work for another client"
     )
 
 

@@ -5,9 +5,10 @@ Drivers are foreign code, which may hang or end the process, so they are asked i
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from edgespec.backends.llamacpp.ggml import Ggml, GgmlDevice
 from edgespec.backends.llamacpp.library import PACKAGE, missing, missing_rpc, shared_folder
 from edgespec.backends.llamacpp.remote.address import Address, parse_workers
 from edgespec.backends.llamacpp.remote.asking import ask_worker
+from edgespec.backends.llamacpp.remote.key import Key
 from edgespec.errors import BackendError, OptionError
 from edgespec.memory.plan.placement import Device
 from edgespec.system.child_process import Child, PeerError, can_have_children, serve
@@ -69,15 +71,20 @@ def own_memory(device: GgmlDevice) -> bool:
     return device.kind == "gpu" and sys.platform != "darwin"
 
 
-def devices_for(vram: str | int, workers: str | Sequence[str] | None) -> tuple[Device, ...]:
+def devices_for(
+    vram: str | int,
+    workers: str | Sequence[str] | None,
+    key_file: str | os.PathLike[str] | None = None,
+) -> tuple[Device, ...]:
     """The devices a plan may use, in the order in which it fills them: GPUs, then workers as they
-    were named, each with what it has now; together at most `vram` bytes.
+    were named, each with what it has now; together at most `vram` bytes. The key file is the
+    workers'.
 
     "auto" takes what workers offer, and of each GPU with memory of its own what is free but for a
     reserve. Raises OptionError for what means nothing here, BackendError when a worker does not
     answer or the build has no RPC.
     """
-    addresses = parse_workers(workers)
+    addresses = parse_workers(workers, Key(key_file) if workers and key_file else None)
     if not addresses and str(vram).strip() == "0":
         return ()
     found = _workers(addresses)
@@ -96,7 +103,7 @@ def devices_for(vram: str | int, workers: str | Sequence[str] | None) -> tuple[D
     for device in found:
         budget = min(device.budget_bytes, left)
         left -= budget
-        capped.append(Device(device.name, device.kind, budget))
+        capped.append(replace(device, budget_bytes=budget))
     return tuple(device for device in capped if device.budget_bytes)
 
 
@@ -137,8 +144,15 @@ def _workers(addresses: Sequence[Address]) -> tuple[Device, ...]:
     why = missing() or missing_rpc()
     if why:
         raise BackendError(f"workers were named and {why}")
-    offers = [(address, ask_worker(address)) for address in addresses]
-    return tuple(Device(str(address), "worker", offer.free_bytes) for address, offer in offers)
+    return tuple(
+        Device(
+            str(address),
+            "worker",
+            ask_worker(address).free_bytes,
+            str(address.key.path) if address.key else "",
+        )
+        for address in addresses
+    )
 
 
 def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:

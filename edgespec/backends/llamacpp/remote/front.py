@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from edgespec.backends.llamacpp.remote.buffers import MOST_BUFFERS, Buffers
+from edgespec.backends.llamacpp.remote.key import Key
 from edgespec.backends.llamacpp.remote.protocol import (
     ALLOC_REPLY,
     ALLOC_REQUEST,
@@ -68,8 +70,18 @@ class Front:
     cannot be listened on.
     """
 
-    def __init__(self, host: str, port: int, budget_bytes: int, server: RpcServer, say: Say):
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        budget_bytes: int,
+        server: RpcServer,
+        say: Say,
+        key: Key | None = None,
+    ) -> None:
+        """With a key, only clients that have it are let in."""
         self._server, self._say, self._budget_bytes = server, say, budget_bytes
+        self._key = key
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._listener = socket.create_server((host, port), family=family)
@@ -89,8 +101,8 @@ class Front:
                 f"takes {format_size(base)} itself; try --memory {option_size(base + 64 * MIB)}"
             )
         self.peak_bytes = 0
-        self.held: dict[int, int] = {}
-        """Bytes of the client's buffers by their address."""
+        self.held = Buffers(server.operations())
+        """The client's buffers."""
         self._computed_at = time.monotonic()
         """When the server was last seen to compute."""
         self._turn = threading.Lock()
@@ -167,6 +179,9 @@ class Front:
 
     def _talk_to(self, client: Wire) -> None:
         try:
+            client.until(_GREETING_S)
+            if self._key is not None:
+                client.protect(self._key, server=True)
             client.watch_peer(None)
             client.until(_GREETING_S)
             number, size = HEAD.unpack(client.read(HEAD.size))
@@ -188,7 +203,9 @@ class Front:
             server = Wire(self._server.connect())
             server.watch_peer(None)
             self._talk(client, server, number, size)
-        except (OSError, ValueError):  # one of both is gone
+        except ValueError as error:
+            self._say(f"a client was dropped for what it asked: {error}")
+        except OSError:  # one of both is gone
             pass
         except BackendError as error:
             self._say(str(error))
@@ -196,8 +213,8 @@ class Front:
             if server is not None:
                 server.close()
             if self.held:
-                held, peak = sum(self.held.values()), format_size(self.peak_bytes)
-                self._say(f"a client with {format_size(held)} has left; peak {peak}")
+                held, peak = format_size(self.held.num_bytes), format_size(self.peak_bytes)
+                self._say(f"a client with {held} has left; peak {peak}")
             self.held.clear()
             self._served = None
             self._turn.release()
@@ -248,12 +265,9 @@ class Front:
             client.until(_REQUEST_S + size / _SLOWEST_BYTES_PER_S)
             if command is Command.SET_TENSOR:
                 self._set(client, server, size)
-            elif command is Command.GRAPH_COMPUTE:
-                server.send(HEAD.pack(command, size))
-                for chunk in client.chunks(size):
-                    server.send(chunk)
             else:
                 payload = client.read(size)
+                self.held.check(command, payload)
                 client.until(None)  # the reply may take what it takes
                 special.get(command, self._plain)(client, server, command, payload)
             client.until(None)  # a conversation may rest for hours
@@ -287,9 +301,10 @@ class Front:
 
     def _allocate(self, client: Wire, server: Wire, command: Command, payload: bytes) -> None:
         _, size = ALLOC_REQUEST.unpack(payload)
-        if size + sum(self.held.values()) > self.offer_bytes:
+        held = self.held.num_bytes
+        if size + held > self.offer_bytes or len(self.held) >= MOST_BUFFERS:
             self._say(
-                f"a client asked for {format_size(size)} beside {format_size(self._taken())}, "
+                f"a client asked for {format_size(size)} beside {format_size(held)}, "
                 f"more than the {format_size(self.offer_bytes)} on offer: refused"
             )
             answer = stand_in(command)
@@ -299,24 +314,26 @@ class Front:
         reply = self._reply(server, ALLOC_REPLY.size)
         place, size = ALLOC_REPLY.unpack(reply[SIZE.size :])
         if place:
-            self.held[place] = size
+            asked = SIZE.pack(place)
+            server.send(request(Command.BUFFER_GET_BASE, asked))
+            base = SIZE.unpack(self._reply(server, SIZE.size)[SIZE.size :])[0]
+            self.held.add(place, base, size)
         client.send(reply)
 
-    def _taken(self) -> int:
-        return sum(self.held.values())
-
     def _free(self, client: Wire, server: Wire, command: Command, payload: bytes) -> None:
-        self.held.pop(SIZE.unpack(payload)[0], None)
+        self.held.free(payload)
         self._plain(client, server, command, payload)
 
     def _memory(self, client: Wire, server: Wire, command: Command, payload: bytes) -> None:
-        answer = MEMORY_REPLY.pack(self.offer_bytes - self._taken(), self.offer_bytes)
+        answer = MEMORY_REPLY.pack(self.offer_bytes - self.held.num_bytes, self.offer_bytes)
         client.send(SIZE.pack(len(answer)) + answer)
 
     def _set(self, client: Wire, server: Wire, size: int) -> None:
         """A tensor's bytes in pieces: the server keeps each in memory twice."""
-        tensor, _, offset = SET_HEAD.unpack(client.read(SET_HEAD.size))
+        asked = client.read(SET_HEAD.size)
+        tensor, _, offset = SET_HEAD.unpack(asked)
         left = size - SET_HEAD.size
+        self.held.set_bytes(asked, left)
         while left > 0:
             piece = min(left, PIECE_BYTES)
             head = HEAD.pack(Command.SET_TENSOR, SET_HEAD.size + piece)

@@ -18,6 +18,7 @@ from typing import Self
 from edgespec.backends.llamacpp.remote.address import Address
 from edgespec.backends.llamacpp.remote.asking import LIMIT_S, ask_worker, connect, hello
 from edgespec.backends.llamacpp.remote.checking import check_reply
+from edgespec.backends.llamacpp.remote.key import Key
 from edgespec.backends.llamacpp.remote.protocol import (
     HEAD,
     LARGEST_REQUEST,
@@ -31,6 +32,7 @@ from edgespec.backends.llamacpp.remote.protocol import (
 from edgespec.backends.llamacpp.remote.pulse import Pulse
 from edgespec.backends.llamacpp.remote.wire import Wire
 from edgespec.errors import BackendError
+from edgespec.memory.plan.placement import Device, DevicePart
 
 SILENCE_S = 120.0
 """A worker that computes is silent. One that answers pulses is given up when it computed nothing
@@ -197,8 +199,14 @@ class Link:
 class Links:
     """The links to all workers of a model; a context manager."""
 
-    def __init__(self, addresses: Sequence[Address]) -> None:
+    def __init__(self, devices: Sequence[Device | DevicePart]) -> None:
+        """To the workers among the devices of a plan; raises OptionError for a key that is gone."""
+        workers = [device for device in devices if device.kind == "worker"]
+        keys = {device.key_file: Key(device.key_file) for device in workers if device.key_file}
+        addresses = [Address.parse(device.name, keys.get(device.key_file)) for device in workers]
         self.all = tuple(Link(address) for address in addresses)
+        self.endpoints = {str(link.address): link.endpoint for link in self.all}
+        """The loopback address that stands for each, by its own."""
 
     @property
     def failed(self) -> bool:

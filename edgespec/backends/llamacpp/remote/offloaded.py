@@ -9,7 +9,6 @@ import numpy as np
 from edgespec.backends.base import Part
 from edgespec.backends.llamacpp.cells import Cells, Text
 from edgespec.backends.llamacpp.model import Context
-from edgespec.backends.llamacpp.remote.address import Address
 from edgespec.backends.llamacpp.remote.link import Links
 from edgespec.backends.llamacpp.remote.offload import Offload
 from edgespec.backends.llamacpp.target import LlamaTarget, Snapshot
@@ -37,12 +36,8 @@ class OffloadedTarget(LlamaTarget):
         self._plan = plan
         self._texts: dict[int, Text] = {}
         """Texts that may hold positions, by identity."""
-        workers = [part.name for part in plan.devices if part.kind == "worker"]
-        self._links = Links([Address.parse(name) for name in workers])
-        endpoints = {
-            name: link.endpoint for name, link in zip(workers, self._links.all, strict=True)
-        }
-        self._offload = Offload.of(plan.devices, endpoints)
+        self._links = Links(plan.devices)
+        self._offload = Offload.of(plan.devices, self._links.endpoints)
         try:
             self._links.reset()
             super().__init__(file, plan, progress)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Self
 
 from edgespec.backends.llamacpp.model import ContextSettings
-from edgespec.backends.llamacpp.remote.address import Address
 from edgespec.backends.llamacpp.remote.link import Links
 from edgespec.backends.llamacpp.remote.offload import Offload
 from edgespec.backends.llamacpp.survey import Allocation, Survey, context_settings
@@ -35,11 +34,7 @@ class Placing:
     def __init__(self, file: ModelFile, devices: Sequence[Device], survey: Survey) -> None:
         self._devices, self._survey = tuple(devices), survey
         self._units = ModelUnits.of(file.spec, file.tensors.values())
-        workers = [device.name for device in devices if device.kind == "worker"]
-        self._links = Links([Address.parse(name) for name in workers])
-        self._endpoints = {
-            name: link.endpoint for name, link in zip(workers, self._links.all, strict=True)
-        }
+        self._links = Links(devices)
 
     def __enter__(self) -> Self:
         return self
@@ -70,7 +65,7 @@ class Placing:
         return alone
 
     def _allocation(self, context: ContextSettings, parts: Sequence[DevicePart]) -> Allocation:
-        offload = Offload.of(parts, self._endpoints)
+        offload = Offload.of(parts, self._links.endpoints)
         found = self._survey.allocation(replace(context, gpu_layers=sum(offload.units)), offload)
         self._links.check()
         return found

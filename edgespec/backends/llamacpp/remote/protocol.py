@@ -32,7 +32,7 @@ GET_REQUEST = struct.Struct(f"<{TENSOR_BYTES}sQQ")
 """Tensor, offset, bytes."""
 LARGEST_REQUEST = 1 << 16
 """Bytes: requests that are not a tensor or a graph are smaller."""
-LARGEST_GRAPH = 64 << 20
+LARGEST_GRAPH = 8 << 20
 PULSE = 0xE5
 """Ours: asked on a connection of its own, while another is at work, whether a worker is alive."""
 HAS_PULSE = 1

@@ -14,7 +14,9 @@ from pathlib import Path
 import psutil
 
 from edgespec.backends.llamacpp import ggml
+from edgespec.backends.llamacpp.remote.buffers import Operations
 from edgespec.errors import BackendError
+from edgespec.system import wall
 
 _START_S = 20.0
 
@@ -36,7 +38,7 @@ class RpcServer:
             self.port = free.getsockname()[1]
         script = [sys.executable, "-I", "-S", ggml.__file__]
         self._process = subprocess.Popen(
-            [*script, self._folder, str(self.port), self._threads, self._device],
+            [*script, self._folder, str(self.port), self._threads, self._device, wall.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -61,6 +63,10 @@ class RpcServer:
         with suppress(ValueError, OSError):
             while process.stderr.read(1 << 12):
                 pass
+
+    def operations(self) -> Operations:
+        """What the build that serves can compute for clients."""
+        return Operations(ggml.operation_names(Path(self._folder)))
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), 2.0)

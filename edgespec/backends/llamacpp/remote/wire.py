@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
+from edgespec.backends.llamacpp.remote.key import Key
+
 _CHUNK_BYTES = 1 << 18
 _SMALL_BYTES = 1 << 9
 _KEEPALIVE = (("TCP_KEEPIDLE", 1), ("TCP_KEEPALIVE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 3))
@@ -31,6 +33,14 @@ class Wire:
         self._start = self._end = 0
         self._deadline: float | None = None
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def protect(self, key: Key, *, server: bool = False) -> None:
+        """Read and write through the key from now on, before anything else; raises OSError for
+        another side without it.
+        """
+        made = key.accept(self._socket) if server else key.connect(self._socket)
+        self._socket = made  # so that it can be interrupted while it greets
+        key.greet(made)
 
     def widen(self) -> None:
         """Take a buffer for work; what was read ahead stays."""
@@ -95,14 +105,16 @@ class Wire:
                 return bool(poll.poll(0))
             if not select.select([self._socket], [], [], 0)[0]:
                 return False
-            return not self._socket.recv(1, socket.MSG_PEEK)
+            return not socket.socket.recv(self._socket, 1, socket.MSG_PEEK)
         except (OSError, ValueError):
             return True
 
     def interrupt(self) -> None:
         """Have whoever reads or writes find the connection closed."""
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            # Of a protected socket the one below: what is written later is to fail, not to go out
+            # unprotected.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Also wakes whoever reads."""

@@ -1,0 +1,134 @@
+"""Engines of others behind a wall: the same texts, and faults that end as sentences."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import edgespec
+from edgespec.backends.isolated.target import IsolatedTarget
+from edgespec.backends.passes import TokenTree
+from edgespec.errors import BackendError, OptionError
+from tests.support.gguf_models import CHATML, write_gguf
+from tests.support.targets import missing
+
+PLAIN = {"max_tokens": 16, "temperature": 0, "ignore_eos": True}
+needs_llamacpp = pytest.mark.skipif(bool(missing("llamacpp")), reason=missing("llamacpp"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("isolated") / "m.gguf"
+    return write_gguf(place, dim=64, layers=2, type="F16", template=CHATML)
+
+
+def _load(model: Path, **options: Any) -> edgespec.Engine:
+    settings = {"backend": "llamacpp", "threads": 1, "context": 256, "isolate": True}
+    return edgespec.load(model, **settings | options)
+
+
+@pytest.fixture(scope="module")
+def engine(model: Path) -> Iterator[edgespec.Engine]:
+    with _load(model, sequences=2) as made:
+        yield made
+
+
+def _target(engine: edgespec.Engine) -> IsolatedTarget:
+    target = engine.scheduler.target
+    assert isinstance(target, IsolatedTarget)
+    return target
+
+
+@needs_llamacpp
+def test_texts_are_those_of_the_engine_in_this_process(
+    model: Path, engine: edgespec.Engine
+) -> None:
+    prompts = ["the cat", "once more the cat"]
+    with _load(model, isolate=False, sequences=2) as here:
+        expected = [here.generate(prompt, **PLAIN).token_ids for prompt in prompts]
+        batch = [reply.token_ids for reply in here.generate_batch(prompts, **PLAIN)]
+    assert [engine.generate(prompt, **PLAIN).token_ids for prompt in prompts] == expected
+    assert [reply.token_ids for reply in engine.generate_batch(prompts, **PLAIN)] == batch
+    plain = engine.generate(prompts[0], speculation=False, **PLAIN)
+    assert plain.token_ids == expected[0]
+
+
+@needs_llamacpp
+def test_sequences_are_copied_and_put_back(model: Path) -> None:
+    with _load(model) as engine:
+        target = _target(engine)
+        sequence = target.own
+        sequence.truncate(0)
+        sequence.prefill([1, 2, 3, 4])
+        kept = sequence.snapshot()
+        first = target.forward(((sequence, TokenTree.chain([5, 6])),)).logits.copy()
+        sequence.commit([0, 1])
+        assert sequence.length == 6 and sequence.truncate(2) == 2
+        sequence.restore(kept)
+        again = target.forward(((sequence, TokenTree.chain([5, 6])),)).logits
+        assert sequence.length == 4 and np.allclose(first, again, atol=1e-5)
+        with pytest.raises(BackendError):
+            sequence.restore(object())
+        del kept
+        assert engine.generate("after", max_tokens=1).stats.output_tokens == 1
+
+
+@needs_llamacpp
+def test_it_is_counted_and_walled(engine: edgespec.Engine) -> None:
+    target = _target(engine)
+    child = psutil.Process(target._child.pid)
+    assert "isolation" in engine.plan.footprint.names
+    reply = engine.generate("the cat", max_tokens=2)
+    assert reply.stats.peak_memory_bytes > child.memory_info().rss
+    if target.is_walled:
+        status = Path(f"/proc/{child.pid}/status").read_text("ascii")
+        assert "NoNewPrivs:\t1" in status and "Seccomp:\t2" in status
+    elif sys.platform.startswith("linux"):
+        pytest.skip("this kernel has no Landlock or no seccomp")
+
+
+@needs_llamacpp
+def test_an_engine_that_dies_ends_the_reply_alone(model: Path) -> None:
+    with _load(model) as engine:
+        child = psutil.Process(_target(engine)._child.pid)
+        stream = engine.stream("the cat", **PLAIN | {"max_tokens": 200})
+        next(stream)
+        child.send_signal(getattr(signal, "SIGSEGV", signal.SIGTERM))
+        child.wait(10)
+        with pytest.raises(BackendError, match="load the model again"):
+            for _ in stream:
+                pass
+        with pytest.raises(BackendError, match="isolated llamacpp engine"):
+            engine.generate("again", max_tokens=1)
+    end = time.monotonic() + 5
+    while psutil.pid_exists(child.pid) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not psutil.pid_exists(child.pid)
+
+
+@needs_llamacpp
+def test_an_interrupt_does_not_end_the_engine(engine: edgespec.Engine) -> None:
+    os.kill(_target(engine)._child.pid, signal.SIGINT)
+    assert engine.generate("the cat", max_tokens=2).stats.output_tokens == 2
+
+
+@needs_llamacpp
+def test_what_it_cannot_have_is_told(model: Path) -> None:
+    with pytest.raises(OptionError, match="leave out --isolate"):
+        _load(model, drafters="early-exit")
+    with pytest.raises(OptionError, match="leave out --isolate"):
+        _load(model, draft_model=model)
+
+
+def test_our_own_backend_needs_no_wall(model: Path) -> None:
+    with _load(model, backend="native") as engine:
+        assert not engine.plan.isolated and engine.plan.backend == "native"
