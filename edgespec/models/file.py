@@ -120,6 +120,12 @@ class ModelFile:
         self._tokenizer = tokenizer
 
     @property
+    def has_chat_template(self) -> bool:
+        """Whether there is a chat template; nothing is read for it."""
+        source = self.metadata.get("tokenizer.chat_template")
+        return isinstance(source, str) and bool(source)
+
+    @property
     def chat_template(self) -> ChatTemplate | None:
         """The file's own chat template, None when it has none; raises TemplateError if broken."""
         source = self.metadata.get("tokenizer.chat_template")
