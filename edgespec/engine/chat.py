@@ -42,10 +42,11 @@ class Chat:
         """Made by `Engine.chat`: `write` and `forget` are the engine's, `prefix` names the saved
         prefix that holds the system message, `tools` are functions that the model may call.
         """
-        prompts.check_template(file)
+        file.check_chat_template()
         template = file.chat_template
         assert template is not None
         self._tokenizer = file.tokenizer
+        self._model = str(file.path)
         self._write, self._forget = write, forget
         self._template = template
         self.messages: list[dict[str, str]] = []
@@ -223,7 +224,8 @@ class Chat:
         `Engine.load_chat` goes on with it. Raises OSError.
         """
         vocabulary = self._tokenizer.fingerprint.hex()
-        SavedChat(self.messages, self._tools, vocabulary, self._text, self._ids).write(path)
+        kept = SavedChat(self.messages, self._tools, self._model, vocabulary, self._text, self._ids)
+        kept.write(path)
 
     def restore(self, saved: SavedChat) -> None:
         """Go on where a saved conversation stood: with the tokens it had, if they say the same to

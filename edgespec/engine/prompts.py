@@ -53,15 +53,6 @@ def encode_messages(
     return file.tokenizer.encode(text, parse_special=True)
 
 
-def check_template(file: ModelFile) -> None:
-    """Raise TemplateError for a model that no conversation can be held with; reads nothing."""
-    if not file.has_chat_template:
-        raise TemplateError(
-            f"{file.path.name} has no chat template, so it cannot hold a conversation; "
-            "use `edgespec run --raw` or engine.generate(..., raw=True) to continue a text"
-        )
-
-
 def shielded(messages: Sequence[Message], shield: Callable[[str], str]) -> list[dict[str, Any]]:
     """Messages whose texts cannot pretend to be the template's marks."""
     return [

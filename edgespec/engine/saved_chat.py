@@ -1,8 +1,8 @@
 """Conversations in files: JSON that anybody may write by hand, hostile until it was checked.
 
 {"edgespec_chat": 1, "messages": [{"role": "user", "content": "..."}, ...]} is enough. "tools" are
-the functions that the model may call. "tokenizer", "text" and "ids" say how the turns were encoded:
-with the same vocabulary the model goes on after the very tokens that it wrote.
+the functions that the model may call, "model" its file. "tokenizer", "text" and "ids" say how the
+turns were encoded: with the same vocabulary the model goes on after the very tokens that it wrote.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class SavedChat:
 
     messages: list[dict[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None = None
+    model: str = ""
+    """The file of the model that it was held with."""
     tokenizer: str = ""
     """The vocabulary's fingerprint in hex."""
     text: str = ""
@@ -69,11 +71,12 @@ class SavedChat:
             isinstance(tools, list) and all(isinstance(one, dict) for one in tools)
         ):
             raise ValueError("its tools are no list of functions")
-        vocabulary, text, ids = kept.get("tokenizer", ""), kept.get("text", ""), kept.get("ids", [])
-        known = isinstance(vocabulary, str) and isinstance(text, str) and isinstance(ids, list)
+        texts = [kept.get(name, "") for name in ("model", "tokenizer", "text")]
+        ids = kept.get("ids", [])
+        known = isinstance(ids, list) and all(isinstance(text, str) for text in texts)
         if not known or not all(type(one) is int and one >= 0 for one in ids):
             raise ValueError("its tokens are not numbers with a text")
-        return cls(messages, tools, vocabulary, text, ids)
+        return cls(messages, tools, *texts, ids)
 
 
 def _is_message(found: Any) -> bool:

@@ -19,15 +19,18 @@ import typer
 from edgespec.errors import OptionError
 from edgespec.loading.load_options import LoadOptions
 from edgespec.system.option_fields import options_of
+from edgespec.terminal.help_layout import TUNING
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
-def expand(*leave_out: str, **defaults: Any) -> Callable[[CommandT], CommandT]:
+def expand(
+    *leave_out: str, hidden: tuple[str, ...] = (), **defaults: Any
+) -> Callable[[CommandT], CommandT]:
     """A decorator: each parameter of an options dataclass becomes that dataclass's options.
 
-    `leave_out` names fields that make no sense for the command, `defaults` gives others another
-    default.
+    `leave_out` names fields that make no sense for the command, `hidden` those that it takes only
+    to say why not, `defaults` gives others another default.
     """
 
     def decorate(function: CommandT) -> CommandT:
@@ -39,7 +42,8 @@ def expand(*leave_out: str, **defaults: Any) -> Callable[[CommandT], CommandT]:
         }
         parameters: list[inspect.Parameter] = []
         for name, found in own.parameters.items():
-            parameters += _options(kinds[name], leave_out, defaults) if name in kinds else [found]
+            made = _options(kinds[name], leave_out, hidden, defaults) if name in kinds else [found]
+            parameters += made
 
         @functools.wraps(function)
         def command(**values: Any) -> Any:
@@ -60,12 +64,14 @@ def parameter(kind: type, name: str, **changes: Any) -> Any:
     if NoneType in get_args(type_) and bool in get_args(type_):  # yes, no, or as it comes
         long += f"/--no-{long.removeprefix('--')}"
     flags = [long, *([option.short] if option.short else [])]
-    shown = {"metavar": option.metavar or None, "help": option.off or option.help}
+    panel = TUNING if option.tuning else None
+    shown: dict[str, Any] = {"metavar": option.metavar or None, "rich_help_panel": panel}
+    shown["help"] = option.off or option.help
     return typer.Option(*flags, **(shown | changes))
 
 
 def _options(
-    kind: Any, leave_out: tuple[str, ...], defaults: dict[str, Any]
+    kind: Any, leave_out: tuple[str, ...], hidden: tuple[str, ...], defaults: dict[str, Any]
 ) -> Iterator[inspect.Parameter]:
     """The parameters of a command for a dataclass, in its order."""
     for name, (field, type_, option) in options_of(kind).items():
@@ -74,7 +80,7 @@ def _options(
                 f"no_{name}" if option.off else name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=False if option.off else defaults.get(name, field.default),
-                annotation=Annotated[_typed(type_), parameter(kind, name)],
+                annotation=Annotated[_typed(type_), parameter(kind, name, hidden=name in hidden)],
             )
 
 

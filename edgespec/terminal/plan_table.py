@@ -50,6 +50,28 @@ def print_plan(plan: Plan, model: str | os.PathLike[str] | None) -> None:
         console.print(_alternatives(plan))
 
 
+def print_summary(plan: Plan, model: str | os.PathLike[str] | None) -> None:
+    """The plan in three lines: whether it fits, how it runs, how fast."""
+    console = wide_console()
+    planned, budget = format_size(plan.planned_bytes), format_size(plan.budget_bytes)
+    threads = f"{plan.threads} thread{'' if plan.threads == 1 else 's'}"
+    console.print(Text(printable(_name(model)), "bold"), f"fits: {planned} of {budget}")
+    console.print(
+        f"{plan.quantisation}, context {plan.context_length:,} tokens ({plan.kv_type} KV), "
+        f"backend {plan.backend}, {threads}"
+    )
+    console.print(_speed(plan))
+
+
+def _speed(plan: Plan) -> str:
+    chosen = next((one for one in plan.candidates if one.backend == plan.backend), None)
+    if chosen is None or not chosen.tokens_per_second:
+        return "The first reply measures how fast it is here."
+    slow, fast = sorted((chosen.plain_tokens_per_second, chosen.tokens_per_second))
+    rates = [f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}" for rate in (slow, fast)]
+    return f"About {rates[0]} to {rates[1]} tokens/s ({chosen.basis}); -v shows the whole plan."
+
+
 def _name(model: str | os.PathLike[str] | None) -> str:
     try:
         return resolve(model).name

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
+from edgespec.terminal.help_layout import App, Group
 from edgespec.terminal.parameters import Json
 from edgespec.terminal.text_io import print_json, printable
 
-app = typer.Typer(
+app = App(
+    cls=Group,
     help="Build datastores of text or code to look up drafts in.",
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
+from edgespec.terminal.help_layout import App, Group
 from edgespec.terminal.parameters import Json, Model, ModelArgument, Plot, Threads, one_model
 from edgespec.terminal.text_io import print_json, printable
 
-bench = typer.Typer(
+bench = App(
+    cls=Group,
     help="Measure this machine and how EdgeSpec runs on it.",
     no_args_is_help=True,
     rich_markup_mode=None,
