@@ -71,12 +71,14 @@ class SavedChat:
             isinstance(tools, list) and all(isinstance(one, dict) for one in tools)
         ):
             raise ValueError("its tools are no list of functions")
-        texts = [kept.get(name, "") for name in ("model", "tokenizer", "text")]
+        model, vocabulary, text = (kept.get(name, "") for name in ("model", "tokenizer", "text"))
         ids = kept.get("ids", [])
-        known = isinstance(ids, list) and all(isinstance(text, str) for text in texts)
+        known = isinstance(ids, list) and all(
+            isinstance(one, str) for one in (model, vocabulary, text)
+        )
         if not known or not all(type(one) is int and one >= 0 for one in ids):
             raise ValueError("its tokens are not numbers with a text")
-        return cls(messages, tools, *texts, ids)
+        return cls(messages, tools, model, vocabulary, text, ids)
 
 
 def _is_message(found: Any) -> bool:

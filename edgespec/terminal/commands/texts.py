@@ -70,8 +70,8 @@ def tokenize(
     The text is TEXT, standard input, or both, separated by a blank line. No model is loaded, and a
     file that holds a vocabulary alone will do.
     """
-    from edgespec.models.open_model import open_vocabulary
     from edgespec.models.registry import resolve
+    from edgespec.models.vocabulary_file import open_vocabulary
 
     whole = _read(text, "tokenize")
     with open_vocabulary(resolve(model)) as vocabulary:
