@@ -293,10 +293,14 @@ def batch(
         raise typer.Exit(1)
 
 
-for command in (texts.embed, texts.tokenize, texts.score):
-    app.command(rich_help_panel=_TEXTS)(command)
-for command in (model_files.show, model_files.export, model_files.prepare, model_files.adapt):
-    app.command(rich_help_panel=_FILES)(command)
+_of_texts, _of_files = (app.command(rich_help_panel=panel) for panel in (_TEXTS, _FILES))
+_of_texts(texts.embed)
+_of_texts(texts.tokenize)
+_of_texts(texts.score)
+_of_files(model_files.show)
+_of_files(model_files.export)
+_of_files(model_files.prepare)
+_of_files(model_files.adapt)
 app.add_typer(datastores.app, name="store", rich_help_panel=_FILES)
 app.add_typer(prefixes.app, name="prefix", rich_help_panel=_FILES)
 

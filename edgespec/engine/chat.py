@@ -237,7 +237,7 @@ class Chat:
         if saved.tokenizer == self._tokenizer.fingerprint.hex() and self._tokenizer.spells(
             saved.ids, saved.text
         ):
-            self._text, self._ids = saved.text, saved.ids
+            self._text, self._ids = saved.text, [*saved.ids]
             self._marks.append((len(self.messages), len(self._text), len(self._ids)))
 
     def reset(self) -> None:

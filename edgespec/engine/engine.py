@@ -13,7 +13,7 @@ from edgespec.control.curve_cache import measured_curve
 from edgespec.drafting.market.market import Market
 from edgespec.engine import prompts
 from edgespec.engine.batch import BatchStream, check_most, requests
-from edgespec.engine.chat import Chat, SavedChat
+from edgespec.engine.chat import Chat
 from edgespec.engine.context import Overflow, policy
 from edgespec.engine.embedding import Pooling, check_pooling, embedding
 from edgespec.engine.generation import Generation, check_prompt
@@ -24,6 +24,7 @@ from edgespec.engine.reply import Reply, TokenLogprob
 from edgespec.engine.reply_options import ReplyKeywords, ReplyOptions
 from edgespec.engine.reply_stream import Stream, Then
 from edgespec.engine.request import Request
+from edgespec.engine.saved_chat import SavedChat
 from edgespec.engine.scheduler import Progress, Scheduler
 from edgespec.engine.scoring import log_likelihoods
 from edgespec.engine.voting import Vote, first_finished, majority

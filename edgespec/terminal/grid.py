@@ -9,12 +9,18 @@ from rich.console import Console
 from rich.table import Table
 
 _BAR = 20
+_NARROW = 72
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def wide_console() -> Console:
     """A terminal's own width; a pipe gets lines long enough to search in."""
     return Console(width=None if sys.stdout.isatty() else 160, highlight=False, emoji=False)
+
+
+def is_narrow(console: Console) -> bool:
+    """Whether only the first columns of a table have room."""
+    return console.width < _NARROW
 
 
 def grid(*columns: dict[str, Any]) -> Table:

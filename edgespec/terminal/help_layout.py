@@ -6,12 +6,13 @@ Typer's own layout of panels needs Rich, and `--help` is to answer at once.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 TUNING = "Tuning"
 """The panel of options that work well as they are."""
 _NARROW, _WIDE = 60, 80
@@ -50,7 +51,7 @@ class Group(TyperGroup):
 class App(typer.Typer):
     """A Typer app whose commands are laid out like this."""
 
-    def command(self, name: str | None = None, **options: Any) -> Any:
+    def command(self, name: str | None = None, **options: Any) -> Callable[[FunctionT], FunctionT]:
         return super().command(name, **({"cls": Command} | options))
 
 
@@ -66,7 +67,8 @@ def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
         if record is not None:
             is_argument = parameter.param_type_name == "argument"
             usual = "Arguments" if is_argument else "Options"
-            rows.append((getattr(parameter, "rich_help_panel", None) or usual, record))
+            first = parameter.metavar if is_argument else record[0]
+            rows.append((getattr(parameter, "rich_help_panel", None) or usual, (first, record[1])))
     order = ("Arguments", "Options", TUNING)
     rows.sort(key=lambda row: order.index(row[0]) if row[0] in order else len(order))
     _write_panels(formatter, rows)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,7 +16,8 @@ from edgespec.errors import EdgeSpecError
 from edgespec.system.option_fields import changed
 from edgespec.terminal.chat import chat_files
 from edgespec.terminal.chat.chat_session import ChatSession
-from edgespec.terminal.show_pieces import DIM, PLAIN, show_pieces
+from edgespec.terminal.chat.quiet_keys import quiet_keys
+from edgespec.terminal.show_pieces import DIM, PLAIN, show_pieces, show_text
 from edgespec.terminal.text_io import decode, notices, printable, stats_line
 
 if TYPE_CHECKING:
@@ -42,30 +45,35 @@ class ChatScreen:
 
     def interactive(self, read: Callable[[], str], first: str | None) -> None:
         """Prompt, reply, and again until /bye, Ctrl-D or Ctrl-C twice."""
-        from edgespec.terminal.chat.chat_commands import find_command
-
         if first is not None:
             self.say(f">>> {first}")
-            with suppress(KeyboardInterrupt):
-                self.turn(first)
-        while True:
-            try:
-                text = read()
-            except EOFError:
-                return
-            if not text.strip():
-                continue
-            command, rest = find_command(text)
-            try:
+            self._answer(first)
+        with suppress(EOFError):
+            while self._answer(read()):
+                pass
+
+    def _answer(self, text: str) -> bool:
+        """Do what a line says; False when it says to leave."""
+        from edgespec.terminal.chat.chat_commands import find_command
+
+        if not text.strip():
+            return True
+        command, rest = find_command(text)
+        try:
+            with quiet_keys():
                 if command is None:
                     self.turn(text)
-                elif not command.run(self, rest):
-                    return
-            except EdgeSpecError as error:
-                self.complain(error)
-            except KeyboardInterrupt:
-                self.session.progress.clear()
-                self.say(f"{DIM}[stopped]{PLAIN}\n")
+                    return True
+                stays = command.run(self, rest)
+        except EdgeSpecError as error:
+            self.complain(error)
+            return True
+        except KeyboardInterrupt:
+            print(f"{DIM}[stopped]{PLAIN}\n", flush=True)
+            return True
+        if stays and command.name != "/retry":
+            self.say("")
+        return stays
 
     def piped(self, first: str | None) -> None:
         """A turn for each line of standard input that is not empty."""
@@ -142,10 +150,16 @@ class ChatScreen:
 
     def say(self, text: str) -> None:
         """A line that is no part of a reply."""
-        print(text, flush=True)
+        if sys.stdout.isatty():
+            show_text(text)
+        else:
+            print(text, flush=True)
 
     def complain(self, error: EdgeSpecError) -> None:
         """Say what went wrong with a turn; the conversation goes on."""
         self.session.progress.clear()
         self.failed = True
-        print(f"edgespec: {printable(str(error))}", file=sys.stderr, flush=True)
+        message = f"edgespec: {printable(str(error))}"
+        if self.keeps and sys.stderr.isatty():
+            message = textwrap.fill(message, max(shutil.get_terminal_size().columns - 1, 20)) + "\n"
+        print(message, file=sys.stderr, flush=True)

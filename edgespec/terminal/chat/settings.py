@@ -34,17 +34,19 @@ def set_option(reply: ReplyOptions, name: str, value: str) -> ReplyOptions:
     known = settable()
     name = name.replace("_", "-")
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
+        near = [one for one in known if one.startswith(name)]
+        near = near or difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]}?" if near else f"the options are {', '.join(known)}"
         raise OptionError(f"there is no option {name!r}; {hint}")
     if not value:
         raise OptionError(f"/set {name} takes a value, or `default`")
     field, _, _ = options_of(ReplyOptions)[name.replace("-", "_")]
     try:
-        made = field.default if value == _DEFAULT else known[name](value)
+        made: Any = field.default if value == _DEFAULT else known[name](value)
     except ValueError as error:
         raise OptionError(f"{name} is not {value!r}: {error}") from None
-    changed = replace(reply, **{field.name: made})
+    change: dict[str, Any] = {field.name: made}
+    changed = replace(reply, **change)
     check_options(changed)
     return changed
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from edgespec.errors import TranscriptError
 
@@ -71,7 +71,9 @@ def read_transcripts(
 
 def _plain(file: BufferedReader) -> IO[bytes]:
     """The lines of a file, which may be compressed by gzip."""
-    return gzip.open(file) if file.peek(2)[:2] == _GZIP else file
+    if file.peek(2)[:2] != _GZIP:
+        return file
+    return cast("IO[bytes]", gzip.open(file))
 
 
 def _transcript(line: bytes, number: int, where: str, tokenizer: Tokenizer) -> Transcript:
