@@ -42,6 +42,13 @@ from edgespec.version import __version__
 class Commands(Group):
     """All commands; what they raise becomes one line on stderr and an exit code."""
 
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return super().make_context(*arguments, **options)
+        except BrokenPipeError:  # of --help and --version
+            _abandon_output()
+            raise typer.Exit(0) from None
+
     def invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)

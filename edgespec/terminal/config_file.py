@@ -26,6 +26,10 @@ _SILENT = ("doctor", "man")
 _NEVER = ("help", "version", "install-completion", "show-completion", "json", "yes")
 
 
+default_models: set[str] = set()
+"""Models that the file of this process names; a model that is typed takes their place."""
+
+
 def config_place() -> Path:
     """Where the file is: EDGESPEC_CONFIG, or in the user's folder of configuration."""
     asked = os.environ.get("EDGESPEC_CONFIG")
@@ -55,6 +59,11 @@ def read_config(place: Path, root: Any, context: Any) -> dict[str, Any]:
     for name in tables:
         if name not in known:
             raise _unknown(place, f"[{name}]", name, known, "commands")
+    default_models.update(
+        table["model"]
+        for table in (general, *tables.values())
+        if isinstance(table.get("model"), str)
+    )
     used: set[str] = set()
     defaults: dict[str, Any] = {}
     for name, command in known.items():

@@ -19,6 +19,7 @@ import typer
 from edgespec.errors import OptionError
 from edgespec.loading.load_options import LoadOptions
 from edgespec.system.option_fields import options_of
+from edgespec.terminal.config_file import default_models
 from edgespec.terminal.help_layout import TUNING
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -122,6 +123,7 @@ Plot = Annotated[
 
 def one_model(argument: str | None, option: str | None) -> str | None:
     """The model of a command that takes it with and without `--model`."""
-    if argument is not None and option is not None and argument != option:
+    both = argument is not None and option is not None and argument != option
+    if both and option not in default_models:
         raise OptionError(f"two models were given, {argument} and {option}; give only one")
     return option if argument is None else argument

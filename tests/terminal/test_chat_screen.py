@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import sys
 import time
 from collections.abc import Iterator
@@ -293,12 +294,12 @@ class Terminal:
         wanted = re.compile(f"{after}.*{pattern}" if after else pattern, re.DOTALL)
         end = time.monotonic() + seconds
         while not wanted.search(self._seen):
-            assert time.monotonic() < end, self._seen
-            self._read()
+            ready, _, _ = select.select([self._place], [], [], max(end - time.monotonic(), 0))
+            assert ready and self._read(), self._seen
 
     def end(self) -> int:
         """The exit code."""
-        while self._read():
+        while select.select([self._place], [], [], 60)[0] and self._read():
             pass
         return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
 

@@ -13,6 +13,7 @@ from edgespec.loading.load_options import LoadOptions
 from edgespec.terminal.chat import chat_files
 from edgespec.terminal.chat.chat_screen import ChatScreen
 from edgespec.terminal.chat.chat_session import ChatSession
+from edgespec.terminal.chat.quiet_keys import quiet_keys
 from edgespec.terminal.text_io import printable
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ def hold_chat(
     saved = last_chat() if resume else None
     if saved is not None and load.model is None and saved.model:
         load = replace(load, model=saved.model)
-    with ChatSession(load, reply, system) as session:
+    with quiet_keys():
+        opened = ChatSession(load, reply, system)
+    with opened as session:
         screen = ChatScreen(session, replace(reply, prefix=None), as_json, markdown)
         if saved is not None:
             session.restore(saved)

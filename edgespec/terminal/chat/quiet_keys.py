@@ -1,4 +1,4 @@
-"""A terminal that shows nothing of what is typed while a reply is written."""
+"""A terminal that shows nothing of what is typed while there is no prompt."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if sys.platform != "win32":
             yield
             return
         now = [*before]
+        now[0] &= ~termios.ICRNL  # Enter stays Enter for the next prompt
         now[3] &= ~termios.ECHO
         termios.tcsetattr(place, termios.TCSADRAIN, now)
         try:
