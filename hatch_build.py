@@ -27,6 +27,7 @@ _NEEDS = [
     "tokenizers>=0.20",
     "jinja2>=3.1.5",
     "rich>=13.7",
+    "prompt_toolkit>=3.0.36",
     "platformdirs>=4",
     "huggingface_hub>=1.0",
 ]

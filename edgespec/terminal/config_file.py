@@ -111,7 +111,7 @@ def _options(command: Any) -> Iterator[tuple[str, Any]]:
 def _checked(place: Path, key: str, value: Any, parameter: Any, context: Any) -> Any:
     """A value as the option takes it."""
     try:
-        parameter.type_cast_value(context, value)
+        parameter.process_value(context, value)
     except typer.BadParameter as error:
         raise OptionError(f"{place}: {key} is {value!r}: {error.message}") from None
     return value

@@ -21,7 +21,7 @@ from edgespec.system.size import format_size
 from edgespec.version import __version__
 
 Status = Literal["ok", "absent", "note", "problem"]
-_PACKAGES = ("numpy", "tokenizers", "jinja2", "psutil", "typer", "rich")
+_PACKAGES = ("numpy", "tokenizers", "jinja2", "psutil", "typer", "rich", "prompt_toolkit")
 _COMPILERS = ("numba", "llvmlite")
 _EXTRAS = {"bench": "matplotlib"}
 

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.markdown import Markdown
+from rich.segment import Segment
 
 from edgespec.terminal.wrapped_text import FENCES
 
 _PER_SECOND = 8
+
+
+class _Block:
+    """One block as Rich draws it, without the empty lines above and below."""
+
+    def __init__(self, text: str) -> None:
+        # Where a link leads to is shown, not hidden behind words that the model chose.
+        self._markdown = Markdown(text, hyperlinks=False)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = console.render_lines(self._markdown, options, pad=False)
+        filled = [
+            number for number, line in enumerate(lines) if any(part.text.strip() for part in line)
+        ]
+        for line in lines[filled[0] : filled[-1] + 1] if filled else ():
+            yield from line
+            yield Segment.line()
 
 
 class MarkdownText:
@@ -58,8 +76,7 @@ class MarkdownText:
                 redirect_stderr=False,
             )
             self._live.start()
-        # Where a link leads to is shown, not hidden behind words that the model chose.
-        self._live.update(Markdown(text, hyperlinks=False))
+        self._live.update(_Block(text))
 
     def _end_block(self) -> None:
         self._draw()

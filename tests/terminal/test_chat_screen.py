@@ -21,6 +21,7 @@ from edgespec.terminal.chat.attached_file import attached_file
 from edgespec.terminal.chat.chat_commands import COMMANDS, find_command
 from edgespec.terminal.chat.chat_screen import ChatScreen
 from edgespec.terminal.chat.chat_session import ChatSession
+from edgespec.terminal.chat.converse import converse
 from edgespec.terminal.chat.hold_chat import last_chat
 from edgespec.terminal.chat.settings import set_option
 from tests.support.command_line import environment
@@ -58,7 +59,7 @@ def talk(screen: ChatScreen, *lines: str | type[BaseException], first: str | Non
             return said
         raise said
 
-    screen.interactive(read, first)
+    converse(screen, read, first)
 
 
 def said(screen: ChatScreen) -> list[str]:

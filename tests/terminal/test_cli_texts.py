@@ -162,7 +162,7 @@ def test_defaults_come_from_a_file(model: Path, tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("memroy = '1GiB'", ("memroy", "did you mean memory?")),
-        ("[rum]\nseed = 1", ("[rum]", "did you mean run?")),
+        ("[serv]\nport = 1", ("[serv]", "did you mean serve?")),
         ("[run]\nport = 1", ("port in [run]",)),
         ("threads = 'many'", ("threads is 'many'",)),
         ("threads = ", ("not TOML",)),
@@ -195,7 +195,7 @@ def test_a_replay_needs_a_tokenizer_alone(vocabulary: Path, tmp_path: Path) -> N
     import gzip
 
     log = tmp_path / "log.jsonl.gz"
-    line = json.dumps({"prompt": "the hat and the hat", "output": " the hat and the hat"})
+    line = json.dumps({"prompt": "hello", "output": " the hat and the hat"})
     log.write_bytes(gzip.compress((line + "\n").encode()))
     texts = tmp_path / "texts"
     texts.mkdir()

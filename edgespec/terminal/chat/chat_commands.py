@@ -13,6 +13,7 @@ from edgespec.engine.saved_chat import SavedChat
 from edgespec.errors import EdgeSpecError, OptionError
 from edgespec.terminal.chat import chat_files
 from edgespec.terminal.chat.attached_file import attached_file
+from edgespec.terminal.chat.quiet_keys import usual_keys
 from edgespec.terminal.chat.settings import set_option, settable
 from edgespec.terminal.text_io import printable, stats_line
 
@@ -73,7 +74,6 @@ def show_last_turn(screen: ChatScreen) -> None:
             from edgespec.terminal.show_pieces import show_text
 
             show_text(turn["content"], markdown=screen.markdown)
-            screen.say("")
 
 
 def _unknown(name: str) -> Run:
@@ -204,7 +204,9 @@ def _model(screen: ChatScreen, rest: str) -> bool:
     if not rest:
         screen.say(f"{session.model_name}  {printable(str(session.engine.file.path))}")
         return True
-    session.switch(with_model(session.with_model(rest), yes=False))
+    with usual_keys():  # it may ask before a download
+        load = with_model(session.with_model(rest), yes=False)
+    session.switch(load)
     screen.say(f"Going on with {session.model_name}.")
     return True
 

@@ -6,8 +6,6 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,8 +14,7 @@ from edgespec.errors import EdgeSpecError
 from edgespec.system.option_fields import changed
 from edgespec.terminal.chat import chat_files
 from edgespec.terminal.chat.chat_session import ChatSession
-from edgespec.terminal.chat.quiet_keys import quiet_keys
-from edgespec.terminal.show_pieces import DIM, PLAIN, show_pieces, show_text
+from edgespec.terminal.show_pieces import show_pieces, show_text
 from edgespec.terminal.text_io import decode, notices, printable, stats_line
 
 if TYPE_CHECKING:
@@ -42,38 +39,6 @@ class ChatScreen:
     """Texts that go before the next message."""
     last_stats: Stats | None = None
     num_retries: int = 0
-
-    def interactive(self, read: Callable[[], str], first: str | None) -> None:
-        """Prompt, reply, and again until /bye, Ctrl-D or Ctrl-C twice."""
-        if first is not None:
-            self.say(f">>> {first}")
-            self._answer(first)
-        with suppress(EOFError):
-            while self._answer(read()):
-                pass
-
-    def _answer(self, text: str) -> bool:
-        """Do what a line says; False when it says to leave."""
-        from edgespec.terminal.chat.chat_commands import find_command
-
-        if not text.strip():
-            return True
-        command, rest = find_command(text)
-        try:
-            with quiet_keys():
-                if command is None:
-                    self.turn(text)
-                    return True
-                stays = command.run(self, rest)
-        except EdgeSpecError as error:
-            self.complain(error)
-            return True
-        except KeyboardInterrupt:
-            print(f"{DIM}[stopped]{PLAIN}\n", flush=True)
-            return True
-        if stays and command.name != "/retry":
-            self.say("")
-        return stays
 
     def piped(self, first: str | None) -> None:
         """A turn for each line of standard input that is not empty."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -34,26 +35,32 @@ def hold_chat(
     saved = last_chat() if resume else None
     if saved is not None and load.model is None and saved.model:
         load = replace(load, model=saved.model)
-    with quiet_keys():
-        opened = ChatSession(load, reply, system)
-    with opened as session:
+    at_terminal = sys.stdin.isatty()
+    quiet = quiet_keys() if at_terminal else nullcontext()
+    with quiet, ChatSession(load, reply, system) as session:
         screen = ChatScreen(session, replace(reply, prefix=None), as_json, markdown)
         if saved is not None:
             session.restore(saved)
             if system is not None:
                 session.chat.system = system
-        if not sys.stdin.isatty():
+        if not at_terminal:
             screen.piped(first)
             return not screen.failed
-        from edgespec.terminal.chat.chat_commands import show_last_turn
+        _talk(screen, first, resumed=saved is not None)
+        return True
 
-        screen.keeps = not as_json
-        prompt = make_prompt()
-        _greet(session)
-        if saved is not None:
-            show_last_turn(screen)
-        screen.interactive(prompt.read, first)
-    return True
+
+def _talk(screen: ChatScreen, first: str | None, *, resumed: bool) -> None:
+    from edgespec.terminal.chat.chat_commands import show_last_turn
+    from edgespec.terminal.chat.converse import converse
+
+    screen.keeps = not screen.as_json
+    prompt = make_prompt()
+    _greet(screen.session)
+    if resumed:
+        show_last_turn(screen)
+        screen.say("")
+    converse(screen, prompt.read, first)
 
 
 def last_chat() -> SavedChat:
