@@ -43,16 +43,16 @@ def config_place() -> Path:
 def defaults_of(context: typer.Context) -> dict[str, Any]:
     """The file's values by command and parameter; raises OptionError for a file that is wrong."""
     try:
-        return read_config(config_place(), context.command, context)
+        return _read_config(config_place(), context.command, context)
     except OptionError:
         if context.invoked_subcommand in _SILENT:
             return {}
         raise
 
 
-def read_config(place: Path, root: Any, context: Any) -> dict[str, Any]:
+def _read_config(place: Path, root: Any, context: Any) -> dict[str, Any]:
     """Defaults for the commands below `root`, {} where there is no file."""
-    values = _read(place)
+    values = read_values(place)
     tables = {name: table for name, table in values.items() if isinstance(table, dict)}
     general = {name: value for name, value in values.items() if name not in tables}
     known = {name: command for name, command in root.commands.items()}
@@ -83,7 +83,8 @@ def read_config(place: Path, root: Any, context: Any) -> dict[str, Any]:
     return defaults
 
 
-def _read(place: Path) -> dict[str, Any]:
+def read_values(place: Path) -> dict[str, Any]:
+    """What is in the file, {} where there is none; raises OptionError for one that is no TOML."""
     try:
         with place.open("rb") as file:
             raw = file.read(_LARGEST_BYTES)

@@ -18,6 +18,7 @@ from edgespec.system import precompiled
 from edgespec.system.disk_cache import cached_kernels, chosen_folder, unusable
 from edgespec.system.hardware import hardware, snapshot
 from edgespec.system.size import format_size
+from edgespec.terminal.config_file import config_place, read_values
 from edgespec.version import __version__
 
 Status = Literal["ok", "absent", "note", "problem"]
@@ -57,6 +58,7 @@ def examine() -> list[Finding]:
         _devices(),
         _workers(),
         _bundled_model(),
+        _configuration(),
         *_environment(),
     ]
 
@@ -275,6 +277,17 @@ def _bundled_model() -> Finding:
     size = path.stat().st_size
     text = f"{path.name}, {format_size(size)}"
     return Finding("bundled model", text, {"path": str(path), "bytes": size})
+
+
+def _configuration() -> Finding:
+    place = config_place()
+    try:
+        values = read_values(place)
+    except EdgeSpecError as error:
+        return Finding("config", str(error), str(place), "problem", "correct the file")
+    if not place.exists():
+        return Finding("config", f"no {place} (optional)", None, "absent")
+    return Finding("config", f"{place}: {', '.join(values) or 'empty'}", str(place))
 
 
 def _environment() -> Iterator[Finding]:

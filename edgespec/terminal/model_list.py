@@ -54,8 +54,7 @@ def print_rows(rows: list[dict[str, Any]]) -> None:
             memory = [] if narrow else [f"{row['memory']} of memory"]
             table.add_row(row["name"], mark, *memory, note)
         else:
-            note = Text(printable(row["note"]))
             blank = [] if narrow else [""]
-            size = format_size(row["size_bytes"])
-            table.add_row(Text(printable(row["name"]), overflow="fold"), size, *blank, note)
+            name, said = (Text(printable(row[key]), overflow="fold") for key in ("name", "note"))
+            table.add_row(name, format_size(row["size_bytes"]), *blank, said)
     console.print(table)

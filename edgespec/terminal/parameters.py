@@ -68,7 +68,18 @@ def parameter(kind: type, name: str, **changes: Any) -> Any:
     panel = TUNING if option.tuning else None
     shown: dict[str, Any] = {"metavar": option.metavar or None, "rich_help_panel": panel}
     shown["help"] = option.off or option.help
+    if name == "model":
+        shown["autocompletion"] = _models
     return typer.Option(*flags, **(shown | changes))
+
+
+def _models(incomplete: str) -> list[str]:
+    """Names of models that begin with what a shell completes."""
+    from edgespec.terminal.model_list import model_rows
+
+    here = [path.name for path in Path().glob("*.gguf")]
+    names = [*(row["name"] for row in model_rows()), *here]
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def _options(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
@@ -27,8 +27,9 @@ def print_plan(plan: Plan, model: str | os.PathLike[str] | None) -> None:
     whole = plan.budget_bytes if plan.planned_bytes * 4 >= plan.budget_bytes else plan.planned_bytes
     of_what = "the budget" if whole == plan.budget_bytes else "the total"
     narrow = is_narrow(console)
-    size, rest = {"justify": "right", "no_wrap": True}, [{"no_wrap": True}, {"style": "dim"}]
-    table = grid({}, size, *([] if narrow else rest))
+    size: dict[str, Any] = {"justify": "right", "no_wrap": True}
+    rest: list[dict[str, Any]] = [] if narrow else [{"no_wrap": True}, {"style": "dim"}]
+    table = grid({}, size, *rest)
     rows = [(item.name, item.size_bytes, item.note) for item in plan.footprint]
     budget = f"of a budget of {format_size(plan.budget_bytes)}"
     total = f"{budget}; bars are shares of {of_what}"

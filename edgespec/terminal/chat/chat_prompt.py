@@ -47,7 +47,7 @@ class ChatPrompt:
         `history` what is typed is remembered until the end.
         """
         kept: History = InMemoryHistory() if history is None else FileHistory(str(history))
-        self._is_hinted = False
+        self._is_hinted = self._is_leaving = False
         self._session: PromptSession[str] = PromptSession(
             FormattedText([("bold", ">>> ")]),
             multiline=True,
@@ -64,10 +64,15 @@ class ChatPrompt:
             output=output,
         )
 
-    def read(self, default: str = "") -> str:
+    def read(self) -> str:
         """The next message; raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C twice."""
         self._is_hinted = False
-        return unquoted(self._session.prompt(default=default))
+        try:
+            return unquoted(self._session.prompt())
+        except KeyboardInterrupt:
+            if self._is_leaving:
+                raise
+            return ""  # it was meant for the reply, which had just ended
 
     @property
     def _hint(self) -> str:
@@ -105,6 +110,7 @@ class ChatPrompt:
             if event.current_buffer.text:
                 event.current_buffer.reset()
             elif self._is_hinted:
+                self._is_leaving = True
                 event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
             else:
                 self._is_hinted = True
