@@ -15,6 +15,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output
 from prompt_toolkit.styles import Style
 
+QUIT = "quit"
 QUOTES = '"""'
 _HINT = "Send a message (/help for help)"
 _LEAVE = "Ctrl-C again, Ctrl-D or /bye to quit"
@@ -47,7 +48,7 @@ class ChatPrompt:
         `history` what is typed is remembered until the end.
         """
         kept: History = InMemoryHistory() if history is None else FileHistory(str(history))
-        self._is_hinted = self._is_leaving = False
+        self._is_hinted = False
         self._session: PromptSession[str] = PromptSession(
             FormattedText([("bold", ">>> ")]),
             multiline=True,
@@ -65,14 +66,9 @@ class ChatPrompt:
         )
 
     def read(self) -> str:
-        """The next message; raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C twice."""
+        """The next message; EOFError is for Ctrl-D, KeyboardInterrupt(QUIT) for Ctrl-C twice."""
         self._is_hinted = False
-        try:
-            return unquoted(self._session.prompt())
-        except KeyboardInterrupt:
-            if self._is_leaving:
-                raise
-            return ""  # it was meant for the reply, which had just ended
+        return unquoted(self._session.prompt())
 
     @property
     def _hint(self) -> str:
@@ -110,8 +106,7 @@ class ChatPrompt:
             if event.current_buffer.text:
                 event.current_buffer.reset()
             elif self._is_hinted:
-                self._is_leaving = True
-                event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
+                event.app.exit(exception=KeyboardInterrupt(QUIT), style="class:aborting")
             else:
                 self._is_hinted = True
 

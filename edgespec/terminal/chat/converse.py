@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 
 from edgespec.errors import EdgeSpecError
 from edgespec.terminal.chat.chat_commands import find_command
@@ -16,9 +15,15 @@ def converse(screen: ChatScreen, read: Callable[[], str], first: str | None) -> 
     if first is not None:
         screen.say(f">>> {first}")
         _answer(screen, first)
-    with suppress(EOFError):
-        while _answer(screen, read()):
-            pass
+    stays = True
+    while stays:
+        try:
+            stays = _answer(screen, read())
+        except EOFError:
+            return
+        except KeyboardInterrupt as stop:
+            if stop.args:  # else it was meant for the reply, which had just ended
+                raise
 
 
 def _answer(screen: ChatScreen, text: str) -> bool:
