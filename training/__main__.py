@@ -147,6 +147,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--eager", action="store_true", help="don't compile: slower steps, no wait before the first"
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--device", default="cpu", help="where PyTorch computes: cpu, cuda")
     parser.add_argument("--smoke", action="store_true", help="a tiny model, 20 steps, 40 records")
     parser.add_argument("--file", type=Path, help="file to write (export, plot)")
     parser.add_argument(
@@ -161,6 +162,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.command == "prepare" and options.data is None:
         parser.error("prepare needs --data, the folder of the corpus files")
     torch.set_num_threads(options.threads)
+    torch.set_default_device(options.device)
     COMMANDS[options.command](options)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from training.device import autocast, place
 from training.model import TinyLlama
 
 WINDOW_TOKENS = 512
@@ -58,10 +59,10 @@ def score(model: TinyLlama, ids_path: Path) -> Score:
     total = Score()
     for first in range(0, num_windows, ROWS):
         starts = [row * window for row in range(first, min(first + ROWS, num_windows))]
-        inputs = torch.from_numpy(np.stack([ids[s : s + window] for s in starts]))
-        targets = torch.from_numpy(np.stack([ids[s + 1 : s + window + 1] for s in starts]))
-        wanted = torch.from_numpy(np.stack([asked[s + 1 : s + window + 1] for s in starts]))
-        with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        inputs = place(np.stack([ids[s : s + window] for s in starts]))
+        targets = place(np.stack([ids[s + 1 : s + window + 1] for s in starts]))
+        wanted = place(np.stack([asked[s + 1 : s + window + 1] for s in starts]))
+        with torch.inference_mode(), autocast():
             *early, last = model.hidden(inputs)[0]
             losses = model.token_losses(last, targets)
             favourites = model.logits(last).argmax(-1)

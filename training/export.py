@@ -112,7 +112,7 @@ def add_model(writer: gguf.GGUFWriter, model: TinyLlama) -> None:
     """Write the tensors of a model."""
     for name, parameter in model.state_dict().items():
         values = to_gguf(name, parameter.float(), model.shape)
-        add_matrix(writer, gguf_name(name), values.numpy())
+        add_matrix(writer, gguf_name(name), values.cpu().numpy())
 
 
 def close_file(writer: gguf.GGUFWriter, path: Path) -> str:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from training.device import autocast
 from training.shape import Shape
 
 CHUNK_TOKENS = 64
@@ -154,7 +155,7 @@ class DeltaNet(nn.Module):  # type: ignore[misc]
         step = F.softplus(self.ssm_alpha(x).float() + self.ssm_dt["bias"])
         decay = (-self.ssm_a_log.exp() * step).transpose(1, 2)
         rate = self.ssm_beta(x).float().sigmoid().transpose(1, 2)
-        with torch.autocast("cpu", enabled=False):
+        with autocast(False):
             read = gated_delta_rule(query, key, value, decay, rate)
         gate = F.silu(self.attn_gate(x).float())
         normed = self.ssm_norm(read.transpose(1, 2)).flatten(2)

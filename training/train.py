@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from training.device import autocast, place
 from training.model import TinyLlama
 from training.shape import Shape
 from training.start import load_weights
@@ -183,8 +184,8 @@ class Trainer:
             self.streams["books" if rng.random() < books else "tasks"].take(tokens)
             for _ in range(settings.batch_tokens // tokens)
         ]
-        ids = torch.from_numpy(np.stack([row[0] for row in rows]))
-        asked = torch.from_numpy(np.stack([row[1] for row in rows]))[:, 1:]
+        ids = place(np.stack([row[0] for row in rows]))
+        asked = place(np.stack([row[1] for row in rows]))[:, 1:]
         weights = torch.where(asked, 1.0, settings.read_weight)
         return ids[:, :-1].contiguous(), ids[:, 1:].contiguous(), weights
 
@@ -197,8 +198,8 @@ class Trainer:
         kept = rng.random((rows, layers)) >= rates
         exits = rng.integers(layers - 1, size=max(1, int(rows * settings.exit_share)))
         return (
-            torch.from_numpy(kept.astype(np.float32)),
-            torch.from_numpy(np.eye(layers, dtype=np.float32)[exits]),
+            place(kept.astype(np.float32)),
+            place(np.eye(layers, dtype=np.float32)[exits]),
         )
 
     def train_step(
@@ -208,7 +209,7 @@ class Trainer:
         settings = self.settings
         ids, targets, weights = self.batch()
         kept, exit_at = self.draw_layers(len(ids))
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings.use_bf16):
+        with autocast(settings.use_bf16):
             loss, exit_loss, penalty = forward(ids, targets, weights, kept, exit_at)
         extra = settings.exit_weight * exit_loss + settings.balance_weight * penalty
         (loss + extra).backward()

@@ -30,7 +30,7 @@ from edgespec.control.prospects import Prospects
 from edgespec.drafting.market.account import NOTHING_COSTLY, CostlyStep
 from edgespec.drafting.tree import DraftTree, StepOutcome
 
-START_PASSES = 6.0
+START_PASSES = 2.0
 """What of its gains a reply may risk that has gained nothing itself, in plain passes."""
 
 

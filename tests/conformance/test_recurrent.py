@@ -207,6 +207,18 @@ def test_any_history(name: str, changes: list[tuple[str, int, int]]) -> None:
         sequence.close()
 
 
+def test_a_text_that_ends_at_a_checkpoint_is_restored() -> None:
+    """Its state is a copy of the checkpoint, at the same position."""
+    target = _shared("granitehybrid")
+    target.own.truncate(0)
+    target.own.prefill(_tokens(CHECKPOINT_EVERY + 1))
+    assert target.own.truncate(CHECKPOINT_EVERY) == CHECKPOINT_EVERY
+    expected, snapshot = _next(target.own), target.own.snapshot()
+    target.own.truncate(0)
+    target.own.restore(snapshot)
+    _same(_next(target.own), expected)
+
+
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_sequences_together(name: str) -> None:
     """Several in a pass, at different lengths, with what was pending of each."""

@@ -5,11 +5,12 @@ import re
 import time
 import tracemalloc
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import pytest
+from jinja2 import Template, nodes
 from jinja2 import TemplateError as JinjaError
-from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -125,6 +126,12 @@ class Generation(Extension):
 
 def plain(source: str, **values: Any) -> str:
     """What Hugging Face's environment renders, without our limits."""
+    rendered: str = _compiled(source).render(bos_token="<s>", eos_token="</s>", **values)
+    return rendered
+
+
+@lru_cache(maxsize=4)
+def _compiled(source: str) -> Template:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
     )
@@ -150,7 +157,7 @@ def plain(source: str, **values: Any) -> str:
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = fail
     environment.globals["strftime_now"] = lambda text: datetime.now().strftime(text)
-    return environment.from_string(source).render(bos_token="<s>", eos_token="</s>", **values)
+    return environment.from_string(source)
 
 
 @pytest.mark.parametrize("add_generation_prompt", [True, False])

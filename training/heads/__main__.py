@@ -148,10 +148,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--eager", action="store_true", help="don't compile")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--device", default="cpu", help="where PyTorch computes: cpu, cuda")
     parser.add_argument("--smoke", action="store_true", help="a tiny head, 20 steps")
     parser.add_argument("--file", type=Path, help="file to write (export)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
+    torch.set_default_device(options.device)
     COMMANDS[options.command](options)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from training.device import autocast, place
 from training.heads.head import Head
 from training.heads.own_text import documents
 from training.heads.unroll import unroll
@@ -68,7 +69,7 @@ def batches(tokens: Path, name: str, most: int) -> Iterator[tuple[Tensor, Tensor
         asked = np.zeros(ids.shape, np.bool_)
         for row, (these, wanted) in enumerate(group):
             ids[row, : len(these)], asked[row, : len(these)] = these, wanted
-        yield torch.from_numpy(ids), torch.from_numpy(asked)
+        yield place(ids), place(asked)
 
 
 def noise_behind(logits: Tensor, drawn: Tensor) -> Tensor:
@@ -95,7 +96,7 @@ def accepted(
     torch.manual_seed(0)
     total = Kept()
     for ids, asked in batches(tokens, name, min(MOST_TOKENS, trunk.shape.context_tokens)):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with autocast():
             states, _ = trunk.hidden(ids)
             if head is None:
                 exit_logits = trunk.logits(states[trunk.shape.exit_layer - 1])[:, 1:]

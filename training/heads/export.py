@@ -44,9 +44,9 @@ def export_eagle(head: EagleHead, trunk: TinyLlama, tokenizer: Path, path: Path)
     writer.add_bool("eagle3.norm_before_residual", False)
     for name, values in head.state_dict().items():
         if name == "d2t":
-            writer.add_tensor(name, values.numpy().astype(np.int64))
+            writer.add_tensor(name, values.cpu().numpy().astype(np.int64))
         else:
-            add_matrix(writer, name, values.float().numpy())
+            add_matrix(writer, name, values.float().cpu().numpy())
     return close_file(writer, path)
 
 
@@ -58,5 +58,6 @@ def export_with_mtp(block: MtpBlock, trunk: TinyLlama, tokenizer: Path, path: Pa
     add_architecture(writer, shape, num_nextn=1)
     add_model(writer, trunk)
     for name, values in block.state_dict().items():
-        add_matrix(writer, gguf_name(f"blk.{shape.num_layers}.{name}"), values.float().numpy())
+        matrix = values.float().cpu().numpy()
+        add_matrix(writer, gguf_name(f"blk.{shape.num_layers}.{name}"), matrix)
     return close_file(writer, path)

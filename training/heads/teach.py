@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from training.device import autocast, place
 from training.heads.eagle import EagleHead
 from training.heads.head import Head, HeadShape
 from training.heads.mtp import MtpBlock
@@ -76,7 +77,7 @@ def load_head(trunk: TinyLlama, checkpoint: Path) -> Any:
 def most_frequent(stream: Stream, count: int) -> Tensor:
     """Return the ids of the `count` tokens that the stream asks for most often, in order of id."""
     counts = np.bincount(stream.ids[stream.asked])
-    return torch.from_numpy(np.sort(np.argsort(-counts, kind="stable")[:count]))
+    return place(np.sort(np.argsort(-counts, kind="stable")[:count]))
 
 
 def lesson_losses(
@@ -163,7 +164,9 @@ class Lessons:
     def load(self) -> None:
         """Go on from the last checkpoint."""
         state = torch.load(self.checkpoint, map_location="cpu", weights_only=True)
-        self.step, self.average = state["step"], state["average"]
+        self.step = state["step"]
+        for name, values in state["average"].items():
+            self.average[name].copy_(values)
         self.head.load_state_dict(state["head"])
         for (optimizer, _), saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
@@ -181,8 +184,8 @@ class Lessons:
             if draw > 1 - settings.own_share and self.own in self.streams:
                 name = self.own
             rows.append(self.streams[name].take(settings.sequence_tokens))
-        ids = torch.from_numpy(np.stack([row[0] for row in rows]))
-        asked = torch.from_numpy(np.stack([row[1] for row in rows]))[:, 1:]
+        ids = place(np.stack([row[0] for row in rows]))
+        asked = place(np.stack([row[1] for row in rows]))[:, 1:]
         return ids[:, :-1].contiguous(), torch.where(asked, 1.0, settings.read_weight)
 
     def teach(self, losses_of: Callable[..., Tensor]) -> list[float]:
@@ -190,7 +193,7 @@ class Lessons:
         settings = self.settings
         ids, weights = self.batch()
         num_steps = settings.num_steps(self.step)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings.use_bf16):
+        with autocast(settings.use_bf16):
             with torch.no_grad():
                 states, _ = self.trunk.hidden(ids)
                 features, embedded = self.head.features(states), self.trunk.token_embd(ids)

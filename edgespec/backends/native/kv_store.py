@@ -158,7 +158,8 @@ class KvStore:
                 0 <= own <= needed and own % BLOCK == 0
                 for own, needed in zip(outline.firsts, firsts, strict=True)
             )
-            and all(one < two for one, two in pairwise(places))
+            and all(one < two for one, two in pairwise(places[:-1]))
+            and places[-2:] == sorted(places[-2:])  # a state may be its last checkpoint's copy
             and parities <= {0, 1}
             and places[-1] == (0 if self._recurrent is None else outline.length)
         )
