@@ -258,6 +258,12 @@ def test_a_whole_chat_at_a_terminal(bundled_model: Path, tmp_path: Path) -> None
     with Terminal(tmp_path, "chat", *arguments, "--resume") as tty:
         tty.wait("A conversation of 2 turns")
         tty.wait("/etc/hosts")
+        tty.type("/stats\r/set max-tokens 4\rhi\r")
+        tty.wait(r"planned\]")
+        found = re.search(r"memory ([\d.]+) MiB of ([\d.]+) MiB planned", tty.text)
+        assert found is not None
+        assert float(found[1]) <= float(found[2])  # what the screen holds was planned for
+        tty.wait("Send a message", after=r"planned\]")
         tty.type("\x03\x03")
         assert tty.end() == 130
     kept = json.loads((tmp_path / "data" / "chats" / "last.json").read_text())
@@ -297,6 +303,11 @@ class Terminal:
         while not wanted.search(self._seen):
             ready, _, _ = select.select([self._place], [], [], max(end - time.monotonic(), 0))
             assert ready and self._read(), self._seen
+
+    @property
+    def text(self) -> str:
+        """What was shown, in one line."""
+        return " ".join(self._seen.split())
 
     def end(self) -> int:
         """The exit code."""

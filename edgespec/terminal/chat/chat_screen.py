@@ -95,9 +95,9 @@ class ChatScreen:
             print(json.dumps(fields, ensure_ascii=False), flush=True)
             return
         for notice in notices(made):
-            print(notice, file=sys.stderr, flush=True)
+            self._remark(notice)
         if self.show_stats:
-            print(stats_line(made.stats), file=sys.stderr, flush=True)
+            self._remark(stats_line(made.stats))
         if self.keeps:
             self.say("")
 
@@ -124,7 +124,12 @@ class ChatScreen:
         """Say what went wrong with a turn; the conversation goes on."""
         self.session.progress.clear()
         self.failed = True
-        message = f"edgespec: {printable(str(error))}"
-        if self.keeps and sys.stderr.isatty():
-            message = textwrap.fill(message, max(shutil.get_terminal_size().columns - 1, 20)) + "\n"
-        print(message, file=sys.stderr, flush=True)
+        self._remark(f"edgespec: {printable(str(error))}")
+        if self.keeps:
+            self.say("")
+
+    def _remark(self, text: str) -> None:
+        """A line on stderr, which is one line where programs read it."""
+        if sys.stderr.isatty():
+            text = textwrap.fill(text, max(shutil.get_terminal_size().columns - 1, 20))
+        print(text, file=sys.stderr, flush=True)

@@ -36,6 +36,10 @@ def hold_chat(
     if saved is not None and load.model is None and saved.model:
         load = replace(load, model=saved.model)
     at_terminal = sys.stdin.isatty()
+    # Planning counts what the process holds, so what the screen needs is loaded before.
+    prompt = make_prompt() if at_terminal else None
+    if markdown:
+        import edgespec.terminal.markdown_text  # noqa: F401
     quiet = quiet_keys() if at_terminal else nullcontext()
     with quiet, ChatSession(load, reply, system) as session:
         screen = ChatScreen(session, replace(reply, prefix=None), as_json, markdown)
@@ -43,19 +47,18 @@ def hold_chat(
             session.restore(saved)
             if system is not None:
                 session.chat.system = system
-        if not at_terminal:
+        if prompt is None:
             screen.piped(first)
             return not screen.failed
-        _talk(screen, first, resumed=saved is not None)
+        _talk(screen, prompt, first, resumed=saved is not None)
         return True
 
 
-def _talk(screen: ChatScreen, first: str | None, *, resumed: bool) -> None:
+def _talk(screen: ChatScreen, prompt: ChatPrompt, first: str | None, *, resumed: bool) -> None:
     from edgespec.terminal.chat.chat_commands import show_last_turn
     from edgespec.terminal.chat.converse import converse
 
     screen.keeps = not screen.as_json
-    prompt = make_prompt()
     _greet(screen.session)
     if resumed:
         show_last_turn(screen)
