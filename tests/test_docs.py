@@ -12,9 +12,11 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import edgespec as edgespec_package
 from edgespec.models.gguf.dequantise import SUPPORTED_TYPES
 from edgespec.version import __version__
 from tests.support.command_line import ROOT, edgespec, environment
@@ -24,6 +26,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted(DOCS.glob("*.md")),
     *sorted(DOCS.glob("decisions/*.md")),
+    *sorted(DOCS.glob("reference/*.md")),
     DOCS / "lab" / "README.md",
     DOCS / "training" / "README.md",
 ]
@@ -33,7 +36,9 @@ RECORDS = sorted(DOCS.glob("lab/2*.md"))
 LARGEST_BYTES = {"README.md": 7_168, "docs/performance.md": 15_360, "docs/cli.md": 22_528}
 PAGE_BYTES = 10_240
 LINE_COLUMNS = 120
-GENERATED = "cli.md"
+GENERATED = [DOCS / "cli.md", *sorted(DOCS.glob("reference/*.md"))]
+WIDE = [*GENERATED, DOCS / "README.md"]
+"""Tables whose rows are longer."""
 
 
 def page_name(page: Path) -> str:
@@ -120,7 +125,11 @@ def test_commands_of_a_page_exist(page: Path) -> None:
             assert f"\n{arguments[0]}:" in makefile, words
         elif program == "python" and arguments[0] == "-m":
             module = ROOT / arguments[1].replace(".", "/")
-            assert arguments[1] == "pytest" or module.is_dir() or module.with_suffix(".py").exists()
+            assert (
+                arguments[1] in ("pytest", "venv")
+                or module.is_dir()
+                or module.with_suffix(".py").exists()
+            )
             if arguments[1].startswith("lab."):
                 usage = module.with_suffix(".py").read_text(encoding="utf-8")
                 part = [word for word in arguments[2:3] if word.islower() and word.isalpha()]
@@ -182,7 +191,7 @@ def anchor(heading: str) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_paths_of_a_page_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    paths = re.findall(r"`((?:edgespec|tests|lab|docs|training)/[\w./-]*)`", text)
+    paths = re.findall(r"`((?:edgespec|examples|tests|lab|docs|training)/[\w./-]*)`", text)
     missing = [path for path in paths if not (ROOT / path).exists()]
     assert missing == []
 
@@ -192,7 +201,7 @@ def test_a_page_is_short(page: Path) -> None:
     assert page.stat().st_size <= LARGEST_BYTES.get(page_name(page), PAGE_BYTES)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p.name != GENERATED], ids=page_name)
+@pytest.mark.parametrize("page", [p for p in PAGES if p not in WIDE], ids=page_name)
 def test_lines_of_a_page_are_short(page: Path) -> None:
     lines = page.read_text(encoding="utf-8").splitlines()
     long = [line for line in lines if len(line) > LINE_COLUMNS]
@@ -204,15 +213,41 @@ def test_every_record_is_listed() -> None:
     assert [record.name for record in RECORDS if f"({record.name})" not in listed] == []
 
 
-def test_the_command_line_page_is_up_to_date() -> None:
-    place = ROOT / "docs" / "generate_cli.py"
-    spec = importlib.util.spec_from_file_location("generate_cli", place)
+def test_every_page_is_listed() -> None:
+    listed = (DOCS / "README.md").read_text(encoding="utf-8")
+    pages = {page.relative_to(DOCS).as_posix() for page in PAGES if DOCS in page.parents}
+    below = {name for name in pages if name.startswith("decisions/")} | {"README.md"}
+    assert [name for name in sorted(pages - below) if f"({name})" not in listed] == []
+
+
+def script_of_docs(name: str) -> Any:
+    """A program in docs/ that writes pages."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_the_command_line_page_is_up_to_date() -> None:
+    module = script_of_docs("generate_cli")
     assert module.PATH.read_text(encoding="utf-8") == module.render(), (
         "run: python docs/generate_cli.py"
     )
+
+
+def test_the_reference_is_up_to_date() -> None:
+    module = script_of_docs("generate_reference")
+    pages = module.render()
+    assert {path.name for path in pages} == {path.name for path in module.FOLDER.glob("*.md")}
+    for path, text in pages.items():
+        assert path.read_text(encoding="utf-8") == text, "run: python docs/generate_reference.py"
+
+
+def test_the_reference_names_all_that_is_exported() -> None:
+    text = "".join(script_of_docs("generate_reference").render().values())
+    names = set(edgespec_package.__all__) - {"__version__"}
+    assert [name for name in sorted(names) if name not in text] == []
 
 
 def test_the_model_card_is_in_the_package(bundled_model: Path) -> None:

@@ -188,10 +188,11 @@ def test_misuse_is_explained(name: str) -> None:
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="is what this test starts")
 def test_the_same_with_the_jit_off() -> None:
-    """Kernels are ordinary Python too, and say the same."""
+    """Kernels are ordinary Python too, and say the same; what many tokens take is left out."""
     folder = Path(__file__).parent
+    short = "not cap and not resident and not bounded and not drawn_as"
     found = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", short, str(folder)],
         capture_output=True,
         text=True,
         cwd=folder.parents[1],

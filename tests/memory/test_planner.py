@@ -178,7 +178,7 @@ WISHES = st.fixed_dictionaries(
 """What a user may ask for; every model here takes a context of 4096."""
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(st.integers(110, 900), st.sampled_from([SMALL, BIG]), WISHES)
 def test_any_budget_is_kept_or_refused(mebibytes: int, which: Any, wishes: dict[str, Any]) -> None:
     try:
@@ -204,7 +204,7 @@ def speed(made: Plan) -> tuple[int, ...]:
     )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(st.integers(100, 900), st.integers(0, 200), st.sampled_from([SMALL, BIG]), WISHES)
 def test_more_memory_lowers_no_setting(
     mebibytes: int, more: int, which: Any, wishes: dict[str, Any]
@@ -313,7 +313,7 @@ def test_texts_at_once_are_counted_each() -> None:
 
 
 @given(mebibytes=st.integers(250, 2500), sequences=st.integers(1, 40), draft=st.booleans())
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_every_text_keeps_a_node(mebibytes: int, sequences: int, draft: bool) -> None:
     """However small the budget, or it is refused."""
     drafters = ("ngram",) if draft else ()

@@ -69,18 +69,25 @@ def serving(
     rules = rules or Rules()
     service = Service(engine, aliases, limits or Limits())
     app = make_app(service, rules, LoadOptions(engine.file.path))
+    headers = {"Authorization": f"Bearer {rules.api_key}"} if rules.api_key else {}
+    with running(app, lifespan="off", ws="none") as port:
+        yield Served(service, port, headers)
+
+
+@contextmanager
+def running(app: Any, **options: Any) -> Iterator[int]:
+    """Run an application on a port of this machine until the block ends; gives the port."""
     config = uvicorn.Config(
-        app, port=0, log_level="warning", lifespan="off", ws="none", timeout_graceful_shutdown=2
+        app, port=0, log_level="warning", timeout_graceful_shutdown=2, **options
     )
     socket = config.bind_socket()
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([socket],))
     thread.start()
     try:
-        while not server.started:
+        while thread.is_alive() and not server.started:
             time.sleep(0.005)
-        headers = {"Authorization": f"Bearer {rules.api_key}"} if rules.api_key else {}
-        yield Served(service, socket.getsockname()[1], headers)
+        yield socket.getsockname()[1]
     finally:
         server.should_exit = True
         thread.join()

@@ -1,0 +1,172 @@
+"""Which published JSON schemas bind a reply, and what that costs.
+
+    python -m lab.schemas coverage FOLDER [--count 300] [--tokens 256] [--model MODEL]
+    python -m lab.schemas speed FOLDER [--count 30] [--tokens 128] [--rounds 3]
+
+FOLDER is `data` of JSONSchemaBench (github.com/guidance-ai/jsonschemabench): a folder for each set,
+a schema in each file. As many are taken from each set, by `--seed`. Needs `edgespec[schema]` and
+the package jsonschema, which judges the replies; it does not judge `format`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jsonschema.exceptions import SchemaError, ValidationError
+from jsonschema.validators import validator_for
+from referencing import Registry
+
+import edgespec
+from edgespec.engine.engine import Engine
+from edgespec.engine.reply import Reply
+from lab.harness import (
+    Asked,
+    Rows,
+    Script,
+    Spread,
+    alternate,
+    option,
+    ratios,
+    rounds,
+    start_anew,
+    tokens,
+)
+
+PROMPT = "Write an example of this as JSON."
+MOST_REASONS = 5
+script = Script(__doc__)
+FOLDER = option("folder", type=Path)
+MODEL = option("--model", help="a GGUF file or a model's name; the bundled one if left out")
+SEED = option("--seed", type=int, default=0, help="of the choice of schemas, and of the replies")
+
+
+def chosen(folder: Path, count: int, seed: int) -> Iterator[tuple[str, Any]]:
+    """(set, schema) of so many files, as many of each set as there are."""
+    sets = sorted(path for path in folder.iterdir() if path.is_dir())
+    for place, one in enumerate(sets):
+        files = sorted(one.glob("*.json"))
+        share = (place + 1) * count // len(sets) - place * count // len(sets)
+        for path in random.Random(seed).sample(files, min(share, len(files))):
+            yield one.name, json.loads(path.read_text("utf-8"))
+
+
+@script.command(FOLDER, option("--count", type=int, default=300), tokens(256), MODEL, SEED)
+def coverage(asked: Asked) -> Rows:
+    """Shares of schemas that are accepted, whose replies end, and whose replies are valid.
+
+    "valid" and "invalid" are of those that ended, by jsonschema; "unchecked" are those that it
+    cannot judge, because of references to elsewhere or regular expressions that Python lacks.
+    """
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    reasons, seconds = Counter[str](), list[float]()
+    with edgespec.load(asked.model, context=1024) as engine:
+        for name, schema in chosen(asked.folder, asked.count, asked.seed):
+            found[name]["schemas"] += 1
+            begin = time.perf_counter()
+            try:
+                request = engine.request(
+                    PROMPT, schema=schema, max_tokens=asked.tokens, seed=asked.seed
+                )
+            except edgespec.EdgeSpecError as error:
+                reasons[str(error)[:100]] += 1
+                continue
+            seconds.append(time.perf_counter() - begin)
+            found[name].update(_outcome(engine.generate(request), schema))
+    for reason, count in reasons.most_common(MOST_REASONS):
+        script.note(f"refused {count}: {reason}")
+    low, high = np.percentile(seconds, (50, 95))
+    script.note(f"a request took {low * 1e3:.2f} ms in the median, 95 % at most {high * 1e3:.2f}")
+    for name, counts in (*found.items(), ("all", sum(found.values(), Counter()))):
+        names = ("schemas", "accepted", "ended", "valid", "invalid", "unchecked")
+        yield {"set": name, **{one: counts[one] for one in names}}
+
+
+def _outcome(reply: Reply, schema: Any) -> Iterator[str]:
+    """What can be said of a reply that this schema bound."""
+    yield "accepted"
+    if reply.finish_reason != "stop":
+        return
+    yield "ended"
+    try:
+        _validate(json.loads(reply.text), schema)
+    except (ValidationError, json.JSONDecodeError) as error:
+        script.note(f"invalid: {str(error).splitlines()[0][:150]}")
+        yield "invalid"
+    except Exception:  # noqa: BLE001  # jsonschema raises what the schema makes Python's re raise
+        yield "unchecked"
+    else:
+        yield "valid"
+
+
+def _validate(value: Any, schema: Any) -> None:
+    """Raise ValidationError unless a value follows a schema; nothing is fetched."""
+    kind = validator_for(schema)
+    try:
+        kind.check_schema(schema)
+    except SchemaError as error:
+        raise ValueError("the schema follows no known draft") from error
+    kind(schema, registry=Registry()).validate(value)
+
+
+@script.command(
+    FOLDER, option("--count", type=int, default=30), tokens(128), rounds(3), MODEL, SEED
+)
+def speed(asked: Asked) -> Rows:
+    """Tokens per second of decoding, bound by schemas and free, of as many tokens each."""
+    with edgespec.load(asked.model, context=1024) as engine:
+        schemas = []
+        for _, schema in chosen(asked.folder, 3 * asked.count, asked.seed):
+            try:
+                request = engine.request(
+                    PROMPT, schema=schema, seed=asked.seed, max_tokens=asked.tokens
+                )
+            except edgespec.EdgeSpecError:
+                continue
+            length = len(engine.generate(request).token_ids)
+            if length >= asked.tokens // 4:  # shorter ones time the first step alone
+                schemas.append((schema, length))
+        schemas = schemas[: asked.count]
+        members = {
+            f"{kind}{how}": partial(_rate, engine, schemas, bound, speculation, asked.seed)
+            for kind, bound in (("bound", True), ("free", False))
+            for how, speculation in (("", True), (", plain", False))
+        }
+        found = alternate(members, asked.rounds)
+    yield {
+        "schemas": len(schemas),
+        **{f"{name}, tokens/s": Spread.of(values) for name, values in found.items()},
+        "bound / plain": ratios(found["bound"], found["bound, plain"]),
+        "bound / free": ratios(found["bound"], found["free"]),
+    }
+
+
+def _rate(
+    engine: Engine, schemas: list[tuple[Any, int]], bound: bool, speculation: bool, seed: int
+) -> float:
+    """Tokens per second over all schemas, or over free texts of the same lengths."""
+    num_tokens, seconds = 0, 0.0
+    for schema, length in schemas:
+        start_anew(engine)  # no drafter knows the text from the last round
+        stats = engine.generate(
+            PROMPT,
+            schema=schema if bound else None,
+            ignore_eos=not bound,
+            max_tokens=length,
+            seed=seed,
+            speculation=speculation,
+        ).stats
+        num_tokens += stats.output_tokens
+        seconds += stats.output_tokens / stats.tokens_per_second
+    return num_tokens / seconds
+
+
+if __name__ == "__main__":
+    script.run()
