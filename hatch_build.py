@@ -27,6 +27,7 @@ _NEEDS = [
     "regex>=2024.5.10",
     "jinja2>=3.1.5",
     "rich>=13.7",
+    "prompt_toolkit>=3.0.36",
     "platformdirs>=4",
 ]
 _COMPILER = "numba>=0.61"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from edgespec.cli import app
 from edgespec.engine.reply_options import ReplyOptions
 from edgespec.loading.load_options import LoadOptions
 from edgespec.system.option_fields import options_of
+from edgespec.terminal.man_page import all_commands
 
 PATH = Path(__file__).parent / "cli.md"
 HEAD = """\
@@ -26,9 +26,8 @@ Results go to stdout, everything else to stderr. Exit codes: 0 success, 1 failur
 stderr says why), 2 wrong usage, 130 interrupted. `python -m edgespec` is the same as `edgespec`,
 and `edgespec COMMAND --help` shows what is below in the terminal.
 
-In a chat, `/help` lists what can be typed besides messages: `/clear`, `/set NAME VALUE`, `/stats`,
-`/bye`, and three double quotes around a message of several lines. Ctrl-C stops a reply and keeps
-the conversation; at the prompt it quits.
+What can be typed in a chat is in [Chat](chat.md); `config.toml`, environment variables, shell
+completion and the manual page are in [Configuration](configuration.md).
 """
 TABLE = "| option | default | meaning |\n|---|---|---|\n"
 SHARED = {
@@ -40,7 +39,7 @@ SHARED = {
 
 def render() -> str:
     """The whole page."""
-    commands = dict(_commands("edgespec", typer.main.get_command(app)))
+    commands = dict(all_commands("edgespec", typer.main.get_command(app)))
     parts, shared = [HEAD], {}
     for title, (kind, users) in SHARED.items():
         names = {option.long(name) for name, (_, _, option) in options_of(kind).items()}
@@ -55,25 +54,20 @@ def _section(name: str, command: Any, shared: dict[str, list[str]]) -> str:
     """One command: its help, the shared tables it takes, and a table of its own options."""
     text = "\n\n".join(" ".join(part.split()) for part in command.help.split("\n\n"))
     rows, also = list(map(_row, command.params)), []
+    hidden = {_row(one): one.opts[0] for one in command.params if getattr(one, "hidden", False)}
     for title, taken in shared.items():
         if set(taken) <= set(rows):
-            also.append(f"[{title.lower()}](#{title.lower().replace(' ', '-')})")
+            less = [f"`{name}`" for row, name in hidden.items() if row in taken]
+            but = f" but {', '.join(less)}" if less else ""
+            also.append(f"[{title.lower()}](#{title.lower().replace(' ', '-')}){but}")
             rows = [row for row in rows if row not in taken]
+    rows = [row for row in rows if row not in hidden]
     lines = [f"## {name}\n\n{text}\n"]
     if also:
         lines.append(f"\nTakes the {' and the '.join(also)}.\n")
     if rows:
         lines.append(f"\n{TABLE}{''.join(rows)}")
     return "".join(lines)
-
-
-def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """The commands of a group by their whole names, those of groups inside it too."""
-    if not hasattr(command, "commands"):
-        yield name, command
-        return
-    for part, inner in command.commands.items():
-        yield from _commands(f"{name} {part}", inner)
 
 
 def _row(option: Any) -> str:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Annotated, Any, cast
 
 import typer
-from typer.core import TyperGroup
 
 from edgespec.engine.reply_options import ReplyOptions
 from edgespec.errors import EdgeSpecError, OptionError
@@ -23,7 +22,10 @@ from edgespec.terminal.commands import (
     model_files,
     prefixes,
     serving,
+    texts,
 )
+from edgespec.terminal.config_file import defaults_of
+from edgespec.terminal.help_layout import App, Group
 from edgespec.terminal.parameters import (
     Json,
     Memory,
@@ -37,8 +39,15 @@ from edgespec.terminal.text_io import print_json, printable, read_prompt, tolera
 from edgespec.version import __version__
 
 
-class Commands(TyperGroup):
+class Commands(Group):
     """All commands; what they raise becomes one line on stderr and an exit code."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return super().make_context(*arguments, **options)
+        except BrokenPipeError:  # of --help and --version
+            _abandon_output()
+            raise typer.Exit(0) from None
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -57,12 +66,11 @@ class Commands(TyperGroup):
             raise typer.Exit(0) from None
 
 
-app = typer.Typer(
+app = App(
     cls=Commands,
     help="Run language models fast on your own machine, within a memory budget.",
     epilog="Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -127,8 +135,13 @@ System = Annotated[
 ]
 
 
+_TEXTS, _FILES, _MACHINE = "Texts", "Model files", "This machine"
+"""Panels of commands below those of every day."""
+
+
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -137,6 +150,7 @@ def _root(
     ] = False,
 ) -> None:
     del version
+    context.default_map = defaults_of(context)
 
 
 @app.command()
@@ -157,36 +171,51 @@ def run(
     ] = None,
     yes: hub_models.Yes = False,
     as_json: Json = False,
+    json_stream: Annotated[
+        bool,
+        typer.Option(
+            "--json-stream", help="Print each piece as a line of JSON, and last what --json prints."
+        ),
+    ] = False,
 ) -> None:
     """Generate one reply.
 
     The prompt is PROMPT, standard input, or both, separated by a blank line.
     """
     from edgespec.terminal.pulling import with_model
-    from edgespec.terminal.write_reply import write_reply
+    from edgespec.terminal.write_reply import Form, write_reply
 
     _check_system(system, reply)
     load = with_model(load, yes=yes)
     text = read_prompt(prompt, sys.stdin.buffer, stdin_is_terminal=sys.stdin.isatty())
-    write_reply(text, load, reply, system=system, stats=stats, as_json=as_json)
+    form: Form = "json-stream" if json_stream else "json" if as_json else "text"
+    write_reply(text, load, reply, system=system, stats=stats, form=form)
 
 
 @app.command()
-@expand("sequences")
+@expand("sequences", hidden=("raw",))
 def chat(
     *,
     prompt: Prompt = None,
     load: LoadOptions,
     reply: ReplyOptions,
     system: System = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the last conversation.")
+    ] = False,
+    markdown: Annotated[
+        bool,
+        typer.Option("--markdown/--no-markdown", help="Lay out replies as Markdown."),
+    ] = False,
     yes: hub_models.Yes = False,
     as_json: Json = False,
 ) -> None:
     """Chat with a model.
 
-    If standard input is a pipe, each of its lines is a message.
+    /help in the chat lists its commands. If standard input is a pipe, each of its lines is a
+    message.
     """
-    from edgespec.terminal.chat_screen import hold_chat
+    from edgespec.terminal.chat.hold_chat import hold_chat
     from edgespec.terminal.pulling import with_model
 
     if reply.raw:
@@ -195,7 +224,10 @@ def chat(
         )
     _check_system(system, reply)
     load = with_model(load, yes=yes)
-    if not hold_chat(prompt, load, reply, system=system, as_json=as_json):
+    done = hold_chat(
+        prompt, load, reply, system=system, resume=resume, markdown=markdown, as_json=as_json
+    )
+    if not done:
         raise typer.Exit(1)
 
 
@@ -207,6 +239,51 @@ def _check_system(system: str | None, reply: ReplyOptions) -> None:
 
 
 @app.command()
+@expand()
+def plan(
+    *,
+    model_argument: ModelArgument = None,
+    load: LoadOptions,
+    no_speculation: Annotated[bool, parameter(ReplyOptions, "speculation")] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Show where every byte goes, and every reason."),
+    ] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="NAME",
+            help="Plan for another machine, such as pixel-8, iphone-15 or pi-5.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show whether a model fits, how it would run, and how fast.
+
+    Nothing is loaded. The plan is the one that `run` and `chat` use with the same options. With -v
+    it is itemised, with the reason for each choice, and below it what changing one setting would
+    give. Of a model on a hub that is not here yet, only the header is downloaded.
+    """
+    from edgespec.terminal.pulling import plan_here_or_there
+
+    load = replace(load, model=one_model(model_argument, cast("str | None", load.model)))
+    made = plan_here_or_there(load.without_drafts() if no_speculation else load, device)
+    if as_json:
+        print_json(made.as_dict())
+        return
+    from edgespec.terminal.plan_table import print_plan, print_summary
+
+    (print_plan if verbose else print_summary)(made, load.model)
+
+
+app.command()(hub_models.pull)
+app.command(name="list")(hub_models.list_models)
+app.command()(hub_models.rm)
+app.command()(serving.serve)
+
+
+@app.command(rich_help_panel=_TEXTS)
 @expand(sequences=8)
 def batch(
     *,
@@ -243,47 +320,19 @@ def batch(
         raise typer.Exit(1)
 
 
-@app.command()
-@expand()
-def plan(
-    *,
-    model_argument: ModelArgument = None,
-    load: LoadOptions,
-    no_speculation: Annotated[bool, parameter(ReplyOptions, "speculation")] = False,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            "--device",
-            metavar="NAME",
-            help="Plan for another machine, such as pixel-8, iphone-15 or pi-5.",
-        ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Show how a model would run, and where every byte would go.
-
-    Nothing is loaded. The plan is the one that `run` and `chat` use with the same options. Below it
-    is what changing one setting would give. Of a model on a hub that is not here yet, only the
-    header is downloaded.
-    """
-    from edgespec.terminal.pulling import plan_here_or_there
-
-    load = replace(load, model=one_model(model_argument, cast("str | None", load.model)))
-    made = plan_here_or_there(load.without_drafts() if no_speculation else load, device)
-    if as_json:
-        print_json(made.as_dict())
-        return
-    from edgespec.terminal.plan_table import print_plan
-
-    print_plan(made, load.model)
+_of_texts, _of_files = (app.command(rich_help_panel=panel) for panel in (_TEXTS, _FILES))
+_of_texts(texts.embed)
+_of_texts(texts.tokenize)
+_of_texts(texts.score)
+_of_files(model_files.show)
+_of_files(model_files.export)
+_of_files(model_files.prepare)
+_of_files(model_files.adapt)
+app.add_typer(datastores.app, name="store", rich_help_panel=_FILES)
+app.add_typer(prefixes.app, name="prefix", rich_help_panel=_FILES)
 
 
-app.command()(serving.serve)
-for command in (model_files.show, model_files.export, model_files.prepare, model_files.adapt):
-    app.command()(command)
-
-
-@app.command()
+@app.command(rich_help_panel=_MACHINE)
 def worker(
     host: Annotated[
         str, typer.Option("--host", metavar="HOST", help="Address to listen on.")
@@ -320,7 +369,7 @@ def worker(
     run_worker(host, port, memory, threads, key_file)
 
 
-@app.command()
+@app.command(rich_help_panel=_MACHINE)
 def doctor(as_json: Json = False) -> None:
     """Check this machine and installation, and give advice.
 
@@ -341,11 +390,17 @@ def doctor(as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-app.command()(hub_models.pull)
-app.command()(hub_models.rm)
-app.command(name="list")(hub_models.list_models)
-app.command()(measure.replay)
-app.add_typer(measure.bench, name="bench")
-app.add_typer(datastores.app, name="store")
-app.command()(datastores.forget)
-app.add_typer(prefixes.app, name="prefix")
+app.command(rich_help_panel=_FILES)(datastores.forget)
+app.add_typer(measure.bench, name="bench", rich_help_panel=_MACHINE)
+app.command(rich_help_panel=_MACHINE)(measure.replay)
+
+
+@app.command(rich_help_panel=_MACHINE)
+def man() -> None:
+    """Print the manual page.
+
+    `edgespec man > edgespec.1` makes a file of it, and `man ./edgespec.1` shows that.
+    """
+    from edgespec.terminal.man_page import man_page
+
+    print(man_page(typer.main.get_command(app)), end="")

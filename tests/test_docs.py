@@ -33,7 +33,7 @@ PAGES = [
 """What is said about the code as it is."""
 RECORDS = sorted(DOCS.glob("lab/2*.md"))
 """What was measured on a day; the code that they name may be gone."""
-LARGEST_BYTES = {"README.md": 7_168, "docs/performance.md": 15_360, "docs/cli.md": 18_432}
+LARGEST_BYTES = {"README.md": 7_168, "docs/performance.md": 15_360, "docs/cli.md": 22_528}
 PAGE_BYTES = 10_240
 LINE_COLUMNS = 120
 GENERATED = [DOCS / "cli.md", *sorted(DOCS.glob("reference/*.md"))]

@@ -25,7 +25,8 @@ MEASURED_LEAD = 1.05
 ESTIMATED_LEAD = 1.25
 LEAST_CONTEXT = 0.5
 """A plan with less than this part of another's context is no plan for the same job."""
-Basis = Literal["measured", "estimated"]
+Basis = Literal["measured", "measured under load", "estimated"]
+"""Under load, other programs took a part of the time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,13 @@ from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.streaming import Streaming
 from edgespec.system.disk_cache import cache_folder, code_key, keep_json, kept_json
 from edgespec.system.hardware import hardware
+from edgespec.system.processor_load import is_busy
 
 _CHECK_S = 0.1
 _MOST_NODES = 1 << 16
 _STREAMED_NODES = 8
+_UNDER_LOAD = "under_load"
+"""A key beside the sizes: other programs were busy meanwhile."""
 _OUTLIER = 1.25
 """A size that is remembered this much costlier than it proves, against a plain pass, is put right.
 """
@@ -41,8 +44,9 @@ def measured_curve(
             if checked != known:
                 _write(place, curve | checked)
             return checked
+    under_load = is_busy(plan.threads)
     curve = pass_times(target, progress)
-    _write(place, curve)
+    _write(place, curve, under_load=under_load)
     return curve
 
 
@@ -70,9 +74,17 @@ def remembered_curve(path: Path, plan: Plan) -> dict[int, float] | None:
     return _read(_place(path, plan))
 
 
-def remember_curve(path: Path, plan: Plan, curve: dict[int, float]) -> None:
+def was_under_load(path: Path, plan: Plan) -> bool:
+    """Whether other programs were busy while the remembered curve was measured."""
+    kept = kept_json(_place(path, plan))
+    return isinstance(kept, dict) and kept.get(_UNDER_LOAD) is True
+
+
+def remember_curve(
+    path: Path, plan: Plan, curve: dict[int, float], *, under_load: bool = False
+) -> None:
     """Keep a curve that was measured for this plan elsewhere."""
-    _write(_place(path, plan), curve)
+    _write(_place(path, plan), curve, under_load=under_load)
 
 
 def _checked(target: Target, known: dict[int, float]) -> dict[int, float] | None:
@@ -112,7 +124,7 @@ def _read(place: Path) -> dict[int, float] | None:
     """The curve in a file; None when there is none or it is not a curve."""
     pairs = kept_json(place)
     try:
-        curve = {int(size): float(seconds) for size, seconds in pairs.items()}
+        curve = {int(n): float(seconds) for n, seconds in pairs.items() if n != _UNDER_LOAD}
     except (ValueError, AttributeError, TypeError, OverflowError):
         return None
     possible = all(1 <= size <= _MOST_NODES for size in curve)
@@ -120,6 +132,6 @@ def _read(place: Path) -> dict[int, float] | None:
     return curve if curve and possible else None
 
 
-def _write(place: Path, curve: dict[int, float]) -> None:
+def _write(place: Path, curve: dict[int, float], *, under_load: bool = False) -> None:
     """Remember a curve."""
-    keep_json(place, curve)
+    keep_json(place, curve | {_UNDER_LOAD: True} if under_load else curve)

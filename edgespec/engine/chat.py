@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Self, Unpack
 
 from edgespec.engine import prompts
@@ -16,6 +14,7 @@ from edgespec.engine.generation import Generation
 from edgespec.engine.reply import Reply
 from edgespec.engine.reply_options import ReplyKeywords, ReplyOptions
 from edgespec.engine.reply_stream import Stream, Then
+from edgespec.engine.saved_chat import SavedChat
 from edgespec.errors import EdgeSpecError, OptionError, TemplateError
 from edgespec.models.file import ModelFile
 from edgespec.system.option_fields import made, spells
@@ -43,13 +42,11 @@ class Chat:
         """Made by `Engine.chat`: `write` and `forget` are the engine's, `prefix` names the saved
         prefix that holds the system message, `tools` are functions that the model may call.
         """
+        file.check_chat_template()
         template = file.chat_template
-        if template is None:
-            raise TemplateError(
-                f"{file.path.name} has no chat template, so it cannot hold a conversation; "
-                "use `edgespec run --raw` or engine.generate(..., raw=True) to continue a text"
-            )
+        assert template is not None
         self._tokenizer = file.tokenizer
+        self._model = str(file.path)
         self._write, self._forget = write, forget
         self._template = template
         self.messages: list[dict[str, str]] = []
@@ -61,6 +58,10 @@ class Chat:
             self.messages.append({"role": "system", "content": system})
         self._text = ""
         self._ids: list[int] = []
+        self._marks: list[tuple[int, int, int]] = []
+        """Messages, characters and tokens up to the end of each turn that can be gone back to with
+        the tokens it had.
+        """
         self._prefix = prefix
         self._last: weakref.ref[Stream] | None = None
         self._owner = object()
@@ -88,14 +89,7 @@ class Chat:
     def _stream(self, text: str, options: ReplyOptions) -> Stream:
         if not isinstance(text, str):
             raise OptionError(f"a message is a text, and {text!r} is none")
-        last = None if self._last is None else self._last()
-        if last is not None and last.started and last.generation.stats is None:
-            raise EdgeSpecError(
-                "the last reply of this conversation is still being written; finish or close that "
-                "stream"
-            )
-        if last is not None:
-            last.close()  # so that it is remembered, though it was not read to its end
+        self._settle()
         turns = [*self.messages, {"role": "user", "content": text}]
         thinking = options.thinking
         rendered = Rendered(turns, self.render(turns, thinking=thinking), thinking)
@@ -110,6 +104,49 @@ class Chat:
         stream = self._write(ids, overflow, self._owner, options, then)
         self._last = weakref.ref(stream)
         return stream
+
+    def _settle(self) -> None:
+        """Remember the last reply though it may not have been read to its end."""
+        last = None if self._last is None else self._last()
+        if last is not None and last.started and last.generation.stats is None:
+            raise EdgeSpecError(
+                "the last reply of this conversation is still being written; finish or close that "
+                "stream"
+            )
+        if last is not None:
+            last.close()
+
+    def undo(self) -> str | None:
+        """Take the last turn back, with what answered it; returns what the user had said, None
+        where there is no turn.
+
+        Keys and values of what is left stay, so that a next turn computes only itself.
+        """
+        self._settle()
+        users = [place for place, turn in enumerate(self.messages) if turn["role"] == "user"]
+        if not users:
+            return None
+        said = self.messages[users[-1]]["content"]
+        self.messages = self.messages[: users[-1]]
+        self._marks = [mark for mark in self._marks if mark[0] <= users[-1]]
+        _, characters, tokens = self._marks[-1] if self._marks else (0, 0, 0)
+        self._text, self._ids = self._text[:characters], self._ids[:tokens]
+        return said
+
+    @property
+    def system(self) -> str | None:
+        """The system message."""
+        first = self.messages[0] if self.messages else {}
+        return first.get("content") if first.get("role") == "system" else None
+
+    @system.setter
+    def system(self, text: str | None) -> None:
+        self._settle()
+        if self._prefix is not None:
+            raise OptionError("the system message of this conversation is a saved prefix's")
+        rest = self.messages[self.system is not None :]
+        self.messages = rest if text is None else [{"role": "system", "content": text}, *rest]
+        self._forget_tokens()
 
     def render(
         self,
@@ -164,38 +201,49 @@ class Chat:
         if reply.reasoning:
             turn["reasoning_content"] = reply.reasoning
         self.messages = [*rendered.turns, turn]
+        before, known = self._text, self._ids
+        if not (before and rendered.text.startswith(before)):
+            self._marks.clear()
         self._text, self._ids = "", []
         if generation.untouched:
             self._text = rendered.text + self._tokenizer.shield(reply.text)
             self._ids = list(generation.seen_ids)
+            if self._ids[: len(known)] != known:  # a full context dropped some
+                self._marks.clear()
+            self._marks.append((len(self.messages), len(self._text), len(self._ids)))
+        else:
+            self._marks.clear()
+
+    def _forget_tokens(self) -> None:
+        """All is to be encoded anew."""
+        self._text, self._ids = "", []
+        self._marks.clear()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the conversation to a JSON file, which `Engine.load_chat` goes on with; raises
-        OSError.
+        """Write the conversation to a JSON file that only its owner reads, whole or not at all;
+        `Engine.load_chat` goes on with it. Raises OSError.
         """
-        kept = {
-            "edgespec_chat": 1,
-            "messages": self.messages,
-            "tools": self._tools,
-            "tokenizer": self._tokenizer.fingerprint.hex(),
-            "text": self._text,
-            "ids": self._ids,
-        }
-        text = json.dumps(kept, ensure_ascii=False, indent=1)
-        unfinished = Path(f"{os.fspath(path)}.part")
-        unfinished.write_text(text, encoding="utf-8", errors="surrogatepass")
-        unfinished.replace(path)
+        vocabulary = self._tokenizer.fingerprint.hex()
+        kept = SavedChat(self.messages, self._tools, self._model, vocabulary, self._text, self._ids)
+        kept.write(path)
 
     def restore(self, saved: SavedChat) -> None:
-        """Go on where a saved conversation stood: with the tokens it had, if they mean the same."""
-        self.messages = saved.messages
-        if saved.tokenizer == self._tokenizer.fingerprint.hex():
-            self._text, self._ids = saved.text, saved.ids
+        """Go on where a saved conversation stood: with the tokens it had, if they say the same to
+        this model.
+        """
+        self._settle()
+        self.messages, self._tools = saved.messages, saved.tools
+        self._forget_tokens()
+        if saved.tokenizer == self._tokenizer.fingerprint.hex() and self._tokenizer.spells(
+            saved.ids, saved.text
+        ):
+            self._text, self._ids = saved.text, [*saved.ids]
+            self._marks.append((len(self.messages), len(self._text), len(self._ids)))
 
     def reset(self) -> None:
         """Forget all turns but the system message."""
         self.messages = [turn for turn in self.messages if turn["role"] == "system"]
-        self._text, self._ids = "", []
+        self._forget_tokens()
 
     def close(self) -> None:
         """End the conversation and give its memory back; the engine stays open."""
@@ -256,35 +304,3 @@ def _without_oldest(turns: list[dict[str, str]]) -> list[dict[str, str]] | None:
     """The turns without the oldest user's and what answered it; None when it is the last."""
     users = [place for place, turn in enumerate(turns) if turn["role"] == "user"]
     return [*turns[: users[0]], *turns[users[1] :]] if len(users) > 1 else None
-
-
-@dataclass(frozen=True, slots=True)
-class SavedChat:
-    """What `Chat.save` wrote."""
-
-    messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]] | None
-    tokenizer: str
-    text: str
-    ids: list[int]
-
-    @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Self:
-        """Raises OptionError for another file."""
-        try:
-            text = Path(path).read_text("utf-8", errors="surrogatepass")
-            kept = json.loads(text)
-            found = cls(*(kept[field.name] for field in fields(cls)))
-            turns = isinstance(found.messages, list) and all(
-                isinstance(one["role"], str) for one in found.messages
-            )
-            ids = isinstance(found.ids, list) and all(isinstance(one, int) for one in found.ids)
-            if kept["edgespec_chat"] != 1 or not (turns and ids and isinstance(found.text, str)):
-                raise ValueError
-        except OSError as error:
-            raise OptionError(f"cannot go on with {os.fspath(path)}: {error}") from None
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise OptionError(
-                f"cannot go on with {os.fspath(path)}: it is no saved conversation"
-            ) from None
-        return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
@@ -15,21 +14,23 @@ from edgespec.control.curve_cache import measured_curve
 from edgespec.drafting.market.market import Market
 from edgespec.engine import prompts
 from edgespec.engine.batch import BatchStream, check_most, requests
-from edgespec.engine.chat import Chat, SavedChat
+from edgespec.engine.chat import Chat
 from edgespec.engine.context import Overflow, policy
 from edgespec.engine.embedding import Pooling, check_pooling, embedding
 from edgespec.engine.ensemble import Ensemble
 from edgespec.engine.generation import Generation, check_prompt
-from edgespec.engine.idle_sequences import NO_PREFIXES
 from edgespec.engine.line import Line
+from edgespec.engine.prefix_saving import save_prefix
 from edgespec.engine.prompts import Message
-from edgespec.engine.reply import Reply
+from edgespec.engine.reply import Reply, TokenLogprob
 from edgespec.engine.reply_options import ReplyKeywords, ReplyOptions
 from edgespec.engine.reply_stream import Stream, Then
 from edgespec.engine.repository import Repository
 from edgespec.engine.request import Request
+from edgespec.engine.saved_chat import SavedChat
 from edgespec.engine.scheduler import Progress, Scheduler
-from edgespec.errors import BackendError, OptionError
+from edgespec.engine.scoring import log_likelihoods
+from edgespec.errors import OptionError
 from edgespec.memory.kv import prompt_cache
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
@@ -278,6 +279,19 @@ class Engine(Ensemble):
             num_files += 1
         return num_files
 
+    def score(self, text: Prompt, *, top: int = 0) -> list[TokenLogprob]:
+        """How likely the model finds each token of a text after those before it, from the second
+        on, and the `top` likeliest there; a text's first token counts where the model begins texts
+        with a token of its own.
+
+        Raises OptionError and ContextOverflowError as `generate` does.
+        """
+        ids = self._request(text, ReplyOptions(raw=True, logprobs=top)).prompt_ids
+        check_prompt(len(ids), self.plan, self.file.spec.context_length)
+        with self.line.free_slot() as slot:
+            self.scheduler.idle.switch(slot, None, ids)
+            return log_likelihoods(slot, ids, top, self.scheduler.target.max_nodes)
+
     def encode(
         self,
         prompt: str,
@@ -341,25 +355,7 @@ class Engine(Ensemble):
         not hold the text, BackendError for a backend that keeps keys and values to itself,
         KvFileError when the file cannot be written.
         """
-        prompt_cache.check_name(name)
-        scheduler = self.scheduler
-        store, raw = scheduler.target.store, raw or self.file.chat_template is None
-        if store is None:
-            raise BackendError(f"a prefix cannot be saved: {NO_PREFIXES}; load with backend native")
-        ids = prompts.prefix_ids(self.file, text, raw=raw)
-        prompt = [*ids, *ids[-1:]]  # the last token of a prompt is left to be computed
-        check_prompt(len(prompt), self.plan, self.file.spec.context_length)
-        with self.line.free_slot() as slot:
-            scheduler.idle.switch(slot, None, prompt)
-            slot.begin(prompt, scheduler.cached_besides(slot), scheduler.prefilled)
-            scheduler.idle.drop_saved(name)
-            store.settle(slot.sequence)
-            outline, contents = store.outline(slot.sequence), store.contents(slot.sequence)
-            header, model = scheduler.idle.header(ids, contents), self.file.spec.name
-            prefix = prompt_cache.Prefix(name, text, raw, model or self.file.path.name, header, 0)
-            if store.only is None:
-                prefix = replace(prefix, outline=outline)
-            return replace(prefix, size_bytes=prompt_cache.save(prefix, contents))
+        return save_prefix(self.line, self.scheduler, name, text, raw=raw)
 
     def close(self) -> None:
         """End what is being written, wait for that, and give back the model's memory and file;

@@ -23,23 +23,27 @@ class ReplyOptions:
         ),
     ] = 0.8
     top_k: Annotated[
-        int, Option("Sample from the K most likely tokens; 0 turns this off.", metavar="K")
+        int,
+        Option("Sample from the K most likely tokens; 0 turns this off.", metavar="K", tuning=True),
     ] = 40
     top_p: Annotated[
         float,
         Option(
             "Sample from the most likely tokens whose probabilities add up to P; 1 turns this off.",
             metavar="P",
+            tuning=True,
         ),
     ] = 0.95
     min_p: Annotated[
         float,
         Option(
-            "Drop tokens less than P times as likely as the best; 0 turns this off.", metavar="P"
+            "Drop tokens less than P times as likely as the best; 0 turns this off.",
+            metavar="P",
+            tuning=True,
         ),
     ] = 0.05
     repetition_penalty: Annotated[
-        float, Option("Values above 1 discourage repetition.", metavar="R")
+        float, Option("Values above 1 discourage repetition.", metavar="R", tuning=True)
     ] = 1.0
     repetition_window: Annotated[
         int, Option("Tokens that repetition, frequency and presence look back on.", shell=False)
@@ -110,18 +114,22 @@ class ReplyOptions:
         Option(
             "Draft tokens ahead and verify several in one pass; the text is the same without.",
             off="Generate one token at a time; the text is the same, only slower.",
+            tuning=True,
         ),
     ] = True
     max_nodes: Annotated[
         int | None, Option("Maximum tokens verified in one pass of this reply.", shell=False)
     ] = None
-    ignore_eos: Annotated[bool, Option("Keep going when the model would end its reply.")] = False
+    ignore_eos: Annotated[
+        bool, Option("Keep going when the model would end its reply.", tuning=True)
+    ] = False
     accept: Annotated[
         str,
         Option(
             "Which drafts are kept: exact keeps what the model alone would write; typical also "
             "keeps likely ones, which changes the text.",
             metavar="exact|typical",
+            tuning=True,
         ),
     ] = "exact"
     on_overflow: Annotated[
@@ -129,6 +137,7 @@ class ReplyOptions:
         Option(
             "When the context is full: stop, drop the oldest turns, or keep a sliding window.",
             metavar="stop|drop-turns|sliding",
+            tuning=True,
         ),
     ] = "stop"
     raw: Annotated[bool, Option("Send the prompt as is, without the chat template.")] = False
@@ -138,7 +147,11 @@ class ReplyOptions:
     ] = None
     prefix: Annotated[
         str | None,
-        Option("Start with the system message saved by `edgespec prefix save`.", metavar="NAME"),
+        Option(
+            "Start with the system message saved by `edgespec prefix save`.",
+            metavar="NAME",
+            tuning=True,
+        ),
     ] = None
 
     def without_thoughts(self) -> Self:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from edgespec.backends import registry as backends
 from edgespec.backends.measure_passes import pass_seconds
 from edgespec.control.backend_speeds import (
+    Basis,
     Choice,
     Contender,
     as_candidate,
@@ -15,7 +16,7 @@ from edgespec.control.backend_speeds import (
     remembered_choice,
     select,
 )
-from edgespec.control.curve_cache import remember_curve, remembered_curve
+from edgespec.control.curve_cache import remember_curve, remembered_curve, was_under_load
 from edgespec.control.estimated_curve import estimated_curve, read_bytes
 from edgespec.control.expected_speed import RepeatingShare
 from edgespec.errors import BudgetError, EdgeSpecError
@@ -23,6 +24,7 @@ from edgespec.memory.plan.plan import Candidate, Plan
 from edgespec.models.file import ModelFile
 from edgespec.system.child_process import can_have_children
 from edgespec.system.hardware import snapshot
+from edgespec.system.processor_load import is_busy
 from edgespec.system.size import MIB
 
 SMALLEST_BYTES = 8 * MIB
@@ -96,7 +98,7 @@ class Selection:
             chosen = select(found, before.backend)
         if not any(isinstance(error, BudgetError) for error in failed.values()):
             # What a small budget leaves over would be no choice.
-            known = all(one.basis == "measured" or not self._is_cheap() for one in found)
+            known = all(one.basis != "estimated" or not self._is_cheap() for one in found)
             settled = known and chosen.name in (before.backend, names[0])
             among = (*names, *self.devices)
             remember_choice(self.file.fingerprint, among, Choice(chosen.name, settled))
@@ -111,15 +113,21 @@ class Selection:
 
     def _contender(self, plan: Plan, *, measure: bool) -> Contender:
         share = RepeatingShare.of(self.file.fingerprint).share
-        whole = plan.streaming is None
-        curve = remembered_curve(self.file.path, plan) if whole else None
-        if curve is None and measure and self._can_measure(plan):
-            curve = pass_seconds(self.file.path, plan)
-            if curve is not None:
-                remember_curve(self.file.path, plan, curve)
+        path = self.file.path
+        whole = plan.streaming is None  # what is remembered is of weights in memory
+        curve = remembered_curve(path, plan) if whole else None
+        under_load = whole and was_under_load(path, plan)
+        wanted = measure if curve is None else under_load  # that figure is taken again
+        if wanted and self._can_measure(plan):
+            under_load = is_busy(plan.threads)
+            found = pass_seconds(path, plan)
+            if found is not None:
+                curve = _least(found, curve or {}) if under_load else found
+                remember_curve(path, plan, curve, under_load=under_load)
         if curve is not None and 1 in curve:
             fitting = {size: s for size, s in curve.items() if size <= plan.max_nodes}
-            return Contender(plan, fitting, "measured", share)
+            basis: Basis = "measured under load" if under_load else "measured"
+            return Contender(plan, fitting, basis, share)
         size = read_bytes(self.file.spec, self.file.tensors.values())
         far = sum(part.weights_bytes for part in plan.devices if part.kind == "gpu")
         size -= round(min(far, size) * (1.0 - 1.0 / GPU_LEAD))
@@ -130,13 +138,14 @@ class Selection:
 
     def _again(self, one: Contender) -> Contender:
         """Measured once more; other programs only add to a pass, so the lesser counts."""
-        if one.basis != "measured" or not self._can_measure(one.plan):
+        if one.basis == "estimated" or not self._can_measure(one.plan):
             return one
         curve = pass_seconds(self.file.path, one.plan)
         if curve is None or not set(one.curve) <= set(curve):
             return one
-        least = {size: min(seconds, curve[size]) for size, seconds in one.curve.items()}
-        remember_curve(self.file.path, one.plan, least)
+        least = _least(one.curve, curve)
+        under_load = one.basis == "measured under load"
+        remember_curve(self.file.path, one.plan, least, under_load=under_load)
         return replace(one, curve=least)
 
     def _is_cheap(self) -> bool:
@@ -151,6 +160,11 @@ class Selection:
 
     def _refused(self) -> tuple[Candidate, ...]:
         return tuple(Candidate(name, why) for name, why in self.offer.refused.items())
+
+
+def _least(curve: Mapping[int, float], other: Mapping[int, float]) -> dict[int, float]:
+    """The lesser of two measurements of each size."""
+    return {size: min(seconds, other.get(size, seconds)) for size, seconds in curve.items()}
 
 
 def _reason(chosen: Contender, found: list[Contender]) -> str:

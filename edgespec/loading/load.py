@@ -67,8 +67,11 @@ def open_engine(options: LoadOptions) -> Engine:
     """`load`, for options in one object."""
     check_types(options)
     with _refusals(resolve(options.model)), ExitStack() as opened:
+        report = options.progress or _nobody
+        report("plan", 0, 1)
         with _planning(options, opened) as planning:
             chosen = planning.plan()
+            report("plan", 1, 1)
             names = planning.drafters_on(chosen.backend, chosen.streaming)
             draft_model = planning.draft_model
             head = planning.head if HEAD_ITEM in chosen.footprint.names else None
@@ -81,6 +84,10 @@ def open_engine(options: LoadOptions) -> Engine:
         _log.info("opened %s: %s", resolve(options.model), chosen.footprint.summary())
         opened.pop_all()  # the files are the engine's from here on
         return engine
+
+
+def _nobody(stage: str, done: int, total: int) -> None:
+    """Takes note of no progress."""
 
 
 @contextmanager
@@ -132,11 +139,7 @@ def _load(
     from edgespec.loading.warm_up import warm_up
 
     file, options, adapter = planning.file, planning.options, planning.adapter
-
-    def report(stage: str, done: int, total: int) -> None:
-        if options.progress is not None:
-            options.progress(stage, done, total)
-
+    report = options.progress or _nobody
     report("kernels", 0, 1)
     if precompiled.chosen().source != "library":
         release_free_memory()  # so that a first start's children do not come on top of it

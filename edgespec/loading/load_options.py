@@ -10,7 +10,7 @@ from typing import Annotated, Self
 from edgespec.system.option_fields import Option
 
 Progress = Callable[[str, int, int], None]
-"""Called with (stage, done, total): stages are "kernels", "load", "measure" and "prefill"."""
+"""Called with (stage, done, total): stages are "plan", "kernels", "load", "measure", "prefill"."""
 SIZES = "2GiB, 512MiB, 50% or auto"
 
 
@@ -36,10 +36,12 @@ class LoadOptions:
         Option(
             "Backend that runs the model; auto picks the fastest on this machine.",
             metavar="auto|native|llamacpp|onnx|reference",
+            tuning=True,
         ),
     ] = "auto"
     threads: Annotated[
-        int | None, Option("Number of threads; by default one per physical core.", metavar="N")
+        int | None,
+        Option("Number of threads; by default one per physical core.", metavar="N", tuning=True),
     ] = None
     power: Annotated[
         str,
@@ -58,6 +60,7 @@ class LoadOptions:
             "KV cache type. int8 halves f16's memory; q4 quarters it and changes the text; auto "
             "uses f16, or int8 if f16 leaves too little context.",
             metavar="auto|f16|int8|q4",
+            tuning=True,
         ),
     ] = "auto"
     sequences: Annotated[
@@ -66,6 +69,7 @@ class LoadOptions:
             "Maximum number of replies written at once, each with its own context.",
             metavar="N",
             flag="--max-batch",
+            tuning=True,
         ),
     ] = 1
     max_nodes: Annotated[
@@ -84,11 +88,12 @@ class LoadOptions:
         Option(
             "Drafters to use: auto, none or a list such as suffix-automaton,mtp.",
             metavar="auto|none|LIST",
+            tuning=True,
         ),
     ] = "auto"
     store: Annotated[
         str | os.PathLike[str] | None,
-        Option("Datastore for the hierarchy drafter.", metavar="FILE"),
+        Option("Datastore for the hierarchy drafter.", metavar="FILE", tuning=True),
     ] = None
     learn: Annotated[
         bool,
@@ -103,6 +108,7 @@ class LoadOptions:
             "Smaller model with the same vocabulary that drafts for this one, or an EAGLE-3 head "
             "trained for it.",
             metavar="FILE",
+            tuning=True,
         ),
     ] = None
     draft_backend: Annotated[
@@ -110,6 +116,7 @@ class LoadOptions:
         Option(
             "Backend of the draft model; auto prefers native.",
             metavar="auto|native|llamacpp|onnx",
+            tuning=True,
         ),
     ] = "auto"
     overlap: Annotated[
@@ -118,6 +125,7 @@ class LoadOptions:
             "Whether the draft model drafts while the model verifies; auto does so if measured to "
             "be faster.",
             metavar="auto|on|off",
+            tuning=True,
         ),
     ] = "auto"
     vram: Annotated[
@@ -125,6 +133,7 @@ class LoadOptions:
         Option(
             "Maximum memory used on GPUs and workers; auto leaves a reserve on GPUs, 0 uses none.",
             metavar="SIZE",
+            tuning=True,
         ),
     ] = "auto"
     workers: Annotated[
@@ -132,6 +141,7 @@ class LoadOptions:
         Option(
             "Machines running `edgespec worker` that hold layers of the model.",
             metavar="HOST:PORT,...",
+            tuning=True,
         ),
     ] = None
     key_file: Annotated[

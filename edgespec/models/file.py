@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.errors import ModelFileError, UnsupportedModelError
+from edgespec.errors import ModelFileError, TemplateError, UnsupportedModelError
 from edgespec.models.gguf.dequantise import dequantise
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import GgufHeader, MetadataValue
@@ -122,6 +122,15 @@ class ModelFile:
     def adopt_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Use another reader of the same vocabulary, where this one does not know its kind."""
         self._tokenizer = tokenizer
+
+    def check_chat_template(self) -> None:
+        """Raise TemplateError for a model that no conversation can be held with; reads nothing."""
+        source = self.metadata.get("tokenizer.chat_template")
+        if not isinstance(source, str) or not source:
+            raise TemplateError(
+                f"{self.path.name} has no chat template, so it cannot hold a conversation; "
+                "use `edgespec run --raw` or engine.generate(..., raw=True) to continue a text"
+            )
 
     @property
     def chat_template(self) -> ChatTemplate | None:

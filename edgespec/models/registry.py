@@ -6,7 +6,8 @@ import difflib
 import os
 from pathlib import Path
 
-from edgespec.errors import ModelFileError
+from edgespec.errors import EdgeSpecError, ModelFileError
+from edgespec.models.gguf.parts import open_gguf
 from edgespec.models.hub.kept import find_kept
 from edgespec.models.hub.names import own_names, recommended, reference_of
 from edgespec.models.hub.reference import HubReference
@@ -64,10 +65,20 @@ def _downloaded(name: str) -> Path:
     return found
 
 
+def _is_sound(path: Path) -> bool:
+    """Whether a file is worth suggesting."""
+    try:
+        open_gguf(path)[0].close()
+    except EdgeSpecError:
+        return False
+    return True
+
+
 def _unknown(name: str) -> str:
     here = sorted(path.name for path in Path().glob("*.gguf"))
     known = [*BUNDLED, *here, *own_names(), *(one.name for one in recommended())]
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, known, n=8, cutoff=0.5)
+    near = [one for one in near if one not in here or _is_sound(Path(one))][:3]
     if near:
         hint = f"did you mean {' or '.join(near)}?"
     else:

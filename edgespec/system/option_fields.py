@@ -41,6 +41,8 @@ class Option:
     """For a field that is True by default: what leaving it out means, the help of "--no-NAME"."""
     shell: bool = True
     """Whether commands take it too; the rest is for Python alone."""
+    tuning: bool = False
+    """Whether it works well as it is: listed after what people need every day."""
 
     def long(self, field: str) -> str:
         """The name on a command line."""

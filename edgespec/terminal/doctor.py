@@ -18,17 +18,20 @@ from edgespec.system import precompiled
 from edgespec.system.disk_cache import cached_kernels, chosen_folder, unusable
 from edgespec.system.hardware import hardware, snapshot
 from edgespec.system.size import format_size
+from edgespec.terminal.config_file import config_place, read_values
 from edgespec.version import __version__
 
-Status = Literal["ok", "note", "problem"]
-_PACKAGES = ("numpy", "regex", "jinja2", "psutil", "typer", "rich")
+Status = Literal["ok", "absent", "note", "problem"]
+_PACKAGES = ("numpy", "regex", "jinja2", "psutil", "typer", "rich", "prompt_toolkit")
 _COMPILERS = ("numba", "llvmlite")
 _EXTRAS = {"hub": ("huggingface_hub", "downloads"), "bench": ("matplotlib", "`edgespec bench`")}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at; a problem keeps EdgeSpec from working, a note could be better."""
+    """One thing looked at: a problem keeps EdgeSpec from working, a note could be better, and what
+    is absent is for uses of its own.
+    """
 
     name: str
     text: str
@@ -55,6 +58,7 @@ def examine() -> list[Finding]:
         _devices(),
         _workers(),
         _bundled_model(),
+        _configuration(),
         *_environment(),
     ]
 
@@ -191,7 +195,8 @@ def _llamacpp() -> Finding:
         "version": None if why else library.version(),
     }
     if why:
-        return Finding(name, f"{why} (optional, runs what the native backend cannot)", value)
+        text = f"{why} (optional, runs what the native backend cannot)"
+        return Finding(name, text, value, "absent")
     found = probe.probed()
     value |= asdict(found)
     text = f"{library.PACKAGE} {library.version()}"
@@ -215,7 +220,7 @@ def _onnx() -> Finding:
         "writer": writer,
     }
     if why:
-        return Finding(name, f"{why} (optional, for ONNX models)", value)
+        return Finding(name, f"{why} (optional, for ONNX models)", value, "absent")
     writes = f"onnx {writer} exports models" if writer else "onnx, to export, is not installed"
     return Finding(name, f"{runtime_library.PACKAGE} {runtime_library.version()}; {writes}", value)
 
@@ -231,7 +236,8 @@ def _devices() -> Finding:
         value["onnx_providers"] = list(onnx.library().get_available_providers())
     providers = ", ".join(value["onnx_providers"]) or "none"
     if library.missing():
-        return Finding("devices", f"llama.cpp: not installed; ONNX Runtime: {providers}", value)
+        text = f"llama.cpp: not installed; ONNX Runtime: {providers}"
+        return Finding("devices", text, value, "ok" if value["onnx_providers"] else "absent")
     try:
         found = devices.local_devices()
     except EdgeSpecError as error:
@@ -251,14 +257,15 @@ def _workers() -> Finding:
 
     why = library.missing() or library.missing_rpc()
     text = why or "available: run `edgespec worker` there, and use --workers here"
-    return Finding("workers", text, not why)
+    return Finding("workers", text, not why, "absent" if why else "ok")
 
 
 def _extras() -> Iterator[Finding]:
     for extra, (package, use) in _EXTRAS.items():
         version = _version(package)
         text = f"{package} {version}" if version else f"{package} is not installed (optional)"
-        yield Finding(f"extra {extra}", f"{text} (used by {use} only)", version)
+        status: Status = "ok" if version else "absent"
+        yield Finding(f"extra {extra}", f"{text} (used by {use} only)", version, status)
 
 
 def _bundled_model() -> Finding:
@@ -270,6 +277,17 @@ def _bundled_model() -> Finding:
     size = path.stat().st_size
     text = f"{path.name}, {format_size(size)}"
     return Finding("bundled model", text, {"path": str(path), "bytes": size})
+
+
+def _configuration() -> Finding:
+    place = config_place()
+    try:
+        values = read_values(place)
+    except EdgeSpecError as error:
+        return Finding("config", str(error), str(place), "problem", "correct the file")
+    if not place.exists():
+        return Finding("config", f"no {place} (optional)", None, "absent")
+    return Finding("config", f"{place}: {', '.join(values) or 'empty'}", str(place))
 
 
 def _environment() -> Iterator[Finding]:

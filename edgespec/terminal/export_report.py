@@ -19,10 +19,14 @@ def export_model(
     exit_layer: int | None,
     context: int | None,
     *,
+    overwrite: bool = False,
     quiet: bool,
 ) -> dict[str, Any]:
     """Write a model and, unless `quiet`, say so; returns the facts for JSON."""
-    made = export(model, out, format=format, bits=bits, exit_layer=exit_layer, context=context)
+    made = export(
+        model, out, format=format, bits=bits, exit_layer=exit_layer, context=context,
+        overwrite=overwrite,
+    )  # fmt: skip
     if quiet:
         return made.as_dict()
     layers = f"{made.num_layers} layer{'' if made.num_layers == 1 else 's'}"

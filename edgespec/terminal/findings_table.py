@@ -13,8 +13,8 @@ from edgespec.terminal.text_io import printable
 if TYPE_CHECKING:
     from edgespec.terminal.doctor import Finding
 
-_MARKS = {"ok": "✓", "note": "!", "problem": "✗"}
-_STYLES = {"ok": "green", "note": "yellow", "problem": "red"}
+_MARKS = {"ok": "✓", "absent": "–", "note": "!", "problem": "✗"}
+_STYLES = {"ok": "green", "absent": "dim", "note": "yellow", "problem": "red"}
 
 
 def print_findings(findings: Sequence[Finding]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from typing import Any
 
@@ -9,12 +11,24 @@ from rich.console import Console
 from rich.table import Table
 
 _BAR = 20
+_NARROW = 72
 _EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """The reader has what it wanted: an end, and no failure as Rich takes it for."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def wide_console() -> Console:
     """A terminal's own width; a pipe gets lines long enough to search in."""
-    return Console(width=None if sys.stdout.isatty() else 160, highlight=False, emoji=False)
+    return _Console(width=None if sys.stdout.isatty() else 160, highlight=False, emoji=False)
+
+
+def is_narrow(console: Console) -> bool:
+    """Whether only the first columns of a table have room."""
+    return console.width < _NARROW
 
 
 def grid(*columns: dict[str, Any]) -> Table:

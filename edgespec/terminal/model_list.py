@@ -11,7 +11,7 @@ from edgespec.models.hub.names import own_names, recommended
 from edgespec.models.hub.reference import parse_reference
 from edgespec.models.registry import BUNDLED, DEFAULT, resolve
 from edgespec.system.size import format_size
-from edgespec.terminal.grid import grid, wide_console
+from edgespec.terminal.grid import grid, is_narrow, wide_console
 from edgespec.terminal.text_io import printable
 
 
@@ -44,13 +44,17 @@ def recommended_rows() -> list[dict[str, Any]]:
 def print_rows(rows: list[dict[str, Any]]) -> None:
     """Either list, a line a model."""
     right = {"justify": "right", "no_wrap": True}
-    table = grid({"no_wrap": True}, right, right, {"style": "dim"})
+    console = wide_console()
+    narrow = is_narrow(console)
+    table = grid({"no_wrap": not narrow}, right, *([] if narrow else [right]), {"style": "dim"})
     for row in rows:
         if "download" in row:
             mark = "downloaded" if row["here"] else row["download"]
             note = f"{row['why']} ({row['licence']})"
-            table.add_row(row["name"], mark, f"{row['memory']} of memory", note)
+            memory = [] if narrow else [f"{row['memory']} of memory"]
+            table.add_row(row["name"], mark, *memory, note)
         else:
-            size = format_size(row["size_bytes"])
-            table.add_row(Text(printable(row["name"])), size, "", Text(printable(row["note"])))
-    wide_console().print(table)
+            blank = [] if narrow else [""]
+            name, said = (Text(printable(row[key]), overflow="fold") for key in ("name", "note"))
+            table.add_row(name, format_size(row["size_bytes"]), *blank, said)
+    console.print(table)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgespec.system.size import format_size
-from edgespec.terminal.grid import grid, wide_console
+from edgespec.terminal.grid import grid, is_narrow, wide_console
 from edgespec.terminal.text_io import printable
 
 
@@ -43,7 +43,11 @@ def print_model(facts: Mapping[str, Any]) -> None:
     console.print(Text("\nmetadata", style="bold"))
     listing = grid({"no_wrap": True}, {"overflow": "fold"})
     for key, value in facts["metadata"].items():
-        listing.add_row(Text(printable(key)), Text(printable(_shortened(str(value)))))
+        shown = printable(key), printable(_shortened(str(value)))
+        if is_narrow(console):
+            console.print(Text(" = ".join(shown)))
+        else:
+            listing.add_row(*map(Text, shown))
     console.print(listing)
     if "tensors" in facts:
         console.print(Text("\ntensors", style="bold"))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from edgespec.engine.reply_options import ReplyOptions
 from edgespec.engine.request import check_options
 from edgespec.loading.load_options import LoadOptions
+from edgespec.models.open_model import open_model
+from edgespec.models.registry import resolve
 from edgespec.terminal.progress import ProgressLine
 
 if TYPE_CHECKING:  # it brings Numba, and planning measures what the process holds without it
@@ -25,3 +27,9 @@ def opened_engine(load: LoadOptions, reply: ReplyOptions) -> Iterator[tuple[Engi
     load = load if reply.speculation else load.without_drafts()
     with ProgressLine() as progress, open_engine(replace(load, progress=progress)) as engine:
         yield engine, progress
+
+
+def check_chat_template(load: LoadOptions) -> None:
+    """Raise TemplateError for a model that no conversation can be held with."""
+    with open_model(resolve(load.model), any_engine=True) as file:
+        file.check_chat_template()

@@ -19,15 +19,19 @@ import typer
 from edgespec.errors import OptionError
 from edgespec.loading.load_options import LoadOptions
 from edgespec.system.option_fields import options_of
+from edgespec.terminal.config_file import default_models
+from edgespec.terminal.help_layout import TUNING
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
-def expand(*leave_out: str, **defaults: Any) -> Callable[[CommandT], CommandT]:
+def expand(
+    *leave_out: str, hidden: tuple[str, ...] = (), **defaults: Any
+) -> Callable[[CommandT], CommandT]:
     """A decorator: each parameter of an options dataclass becomes that dataclass's options.
 
-    `leave_out` names fields that make no sense for the command, `defaults` gives others another
-    default.
+    `leave_out` names fields that make no sense for the command, `hidden` those that it takes only
+    to say why not, `defaults` gives others another default.
     """
 
     def decorate(function: CommandT) -> CommandT:
@@ -39,7 +43,8 @@ def expand(*leave_out: str, **defaults: Any) -> Callable[[CommandT], CommandT]:
         }
         parameters: list[inspect.Parameter] = []
         for name, found in own.parameters.items():
-            parameters += _options(kinds[name], leave_out, defaults) if name in kinds else [found]
+            made = _options(kinds[name], leave_out, hidden, defaults) if name in kinds else [found]
+            parameters += made
 
         @functools.wraps(function)
         def command(**values: Any) -> Any:
@@ -60,12 +65,25 @@ def parameter(kind: type, name: str, **changes: Any) -> Any:
     if NoneType in get_args(type_) and bool in get_args(type_):  # yes, no, or as it comes
         long += f"/--no-{long.removeprefix('--')}"
     flags = [long, *([option.short] if option.short else [])]
-    shown = {"metavar": option.metavar or None, "help": option.off or option.help}
+    panel = TUNING if option.tuning else None
+    shown: dict[str, Any] = {"metavar": option.metavar or None, "rich_help_panel": panel}
+    shown["help"] = option.off or option.help
+    if name == "model":
+        shown["autocompletion"] = _models
     return typer.Option(*flags, **(shown | changes))
 
 
+def _models(incomplete: str) -> list[str]:
+    """Names of models that begin with what a shell completes."""
+    from edgespec.terminal.model_list import model_rows
+
+    here = [path.name for path in Path().glob("*.gguf")]
+    names = [*(row["name"] for row in model_rows()), *here]
+    return [name for name in names if name.startswith(incomplete)]
+
+
 def _options(
-    kind: Any, leave_out: tuple[str, ...], defaults: dict[str, Any]
+    kind: Any, leave_out: tuple[str, ...], hidden: tuple[str, ...], defaults: dict[str, Any]
 ) -> Iterator[inspect.Parameter]:
     """The parameters of a command for a dataclass, in its order."""
     for name, (field, type_, option) in options_of(kind).items():
@@ -74,7 +92,7 @@ def _options(
                 f"no_{name}" if option.off else name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=False if option.off else defaults.get(name, field.default),
-                annotation=Annotated[_typed(type_), parameter(kind, name)],
+                annotation=Annotated[_typed(type_), parameter(kind, name, hidden=name in hidden)],
             )
 
 
@@ -116,6 +134,7 @@ Plot = Annotated[
 
 def one_model(argument: str | None, option: str | None) -> str | None:
     """The model of a command that takes it with and without `--model`."""
-    if argument is not None and option is not None and argument != option:
+    both = argument is not None and option is not None and argument != option
+    if both and option not in default_models:
         raise OptionError(f"two models were given, {argument} and {option}; give only one")
     return option if argument is None else argument

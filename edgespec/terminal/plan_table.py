@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
 from edgespec.models.registry import NotPulledError, resolve
 from edgespec.system.size import format_size
-from edgespec.terminal.grid import bar, grid, wide_console
+from edgespec.terminal.grid import bar, grid, is_narrow, wide_console
 from edgespec.terminal.text_io import printable
 
 if TYPE_CHECKING:
@@ -26,15 +26,19 @@ def print_plan(plan: Plan, model: str | os.PathLike[str] | None) -> None:
     console.print()
     whole = plan.budget_bytes if plan.planned_bytes * 4 >= plan.budget_bytes else plan.planned_bytes
     of_what = "the budget" if whole == plan.budget_bytes else "the total"
-    table = grid({}, {"justify": "right", "no_wrap": True}, {"no_wrap": True}, {"style": "dim"})
-    for item in plan.footprint:
-        share = bar(item.size_bytes, whole)
-        table.add_row(item.name, format_size(item.size_bytes), Text(share, "cyan"), item.note)
-    table.add_section()
-    total = f"of a budget of {format_size(plan.budget_bytes)}; bars are shares of {of_what}"
-    share = bar(plan.planned_bytes, whole)
-    table.add_row("total", format_size(plan.planned_bytes), Text(share, "cyan"), total)
+    narrow = is_narrow(console)
+    size: dict[str, Any] = {"justify": "right", "no_wrap": True}
+    rest: list[dict[str, Any]] = [] if narrow else [{"no_wrap": True}, {"style": "dim"}]
+    table = grid({}, size, *rest)
+    rows = [(item.name, item.size_bytes, item.note) for item in plan.footprint]
+    budget = f"of a budget of {format_size(plan.budget_bytes)}"
+    total = f"{budget}; bars are shares of {of_what}"
+    for name, size_bytes, note in (*rows, ("total", plan.planned_bytes, total)):
+        share = (Text(bar(size_bytes, whole), "cyan"), note)
+        table.add_row(name, format_size(size_bytes), *(() if narrow else share))
     console.print(table)
+    if narrow:
+        console.print(Text(budget, "dim"))
     console.print()
     for part in plan.devices:
         console.print(Text(f"· {printable(part.describe())}"))
@@ -43,11 +47,36 @@ def print_plan(plan: Plan, model: str | os.PathLike[str] | None) -> None:
     if plan.candidates:
         console.print()
         console.print(Text("Expected speed of each backend:"))
-        console.print(_candidates(plan))
+        console.print(_candidates(plan, narrow))
     if plan.alternatives:
         console.print()
         console.print(Text("What changing one setting would give:"))
-        console.print(_alternatives(plan))
+        console.print(_alternatives(plan, narrow))
+
+
+def print_summary(plan: Plan, model: str | os.PathLike[str] | None) -> None:
+    """The plan in three lines: whether it fits, how it runs, how fast."""
+    console = wide_console()
+    planned, budget = format_size(plan.planned_bytes), format_size(plan.budget_bytes)
+    threads = f"{plan.threads} thread{'' if plan.threads == 1 else 's'}"
+    console.print(Text(printable(_name(model)), "bold"), f"fits: {planned} of {budget}")
+    console.print(
+        f"{plan.quantisation}, context {plan.context_length:,} tokens ({plan.kv_type} KV), "
+        f"backend {plan.backend}, {threads}"
+    )
+    console.print(_speed(plan))
+
+
+def _speed(plan: Plan) -> str:
+    chosen = next((one for one in plan.candidates if one.backend == plan.backend), None)
+    if chosen is None or not chosen.tokens_per_second:
+        return "The first reply measures how fast it is here. -v shows the whole plan."
+    slow, fast = sorted((chosen.plain_tokens_per_second, chosen.tokens_per_second))
+    rates = [f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}" for rate in (slow, fast)]
+    basis = chosen.basis
+    if basis == "measured under load":
+        basis = "measured while other programs were busy; plan again when they are not"
+    return f"About {rates[0]} to {rates[1]} tokens/s ({basis}). -v shows the whole plan."
 
 
 def _name(model: str | os.PathLike[str] | None) -> str:
@@ -57,7 +86,13 @@ def _name(model: str | os.PathLike[str] | None) -> str:
         return f"{missing.reference} (not downloaded)"
 
 
-def _candidates(plan: Plan) -> Table:
+def _candidates(plan: Plan, narrow: bool) -> Table:
+    if narrow:
+        table = grid({"no_wrap": True}, {})
+        for one in plan.candidates:
+            said = f"{one.tokens_per_second:.4g} tokens/s ({one.basis})" if one.basis else ""
+            table.add_row(one.backend, Text(said or printable(one.verdict)))
+        return table
     right = {"justify": "right", "no_wrap": True}
     table = grid({"no_wrap": True}, *[right] * 5, {"no_wrap": True}, {"overflow": "fold"})
     head = ("", "tokens/s", "plain", "1 node, ms", "8 nodes, ms", "memory")
@@ -79,12 +114,17 @@ def _candidates(plan: Plan) -> Table:
     return table
 
 
-def _alternatives(plan: Plan) -> Table:
-    table = grid({}, {}, {"justify": "right"}, {"justify": "right"}, {"style": "dim"})
-    table.add_row("", "", Text("memory", "dim"), Text("change", "dim"), "")
+def _alternatives(plan: Plan, narrow: bool) -> Table:
+    right = {"justify": "right", "no_wrap": True}
+    table = grid({}, right) if narrow else grid({}, {}, right, right, {"style": "dim"})
+    if not narrow:
+        table.add_row("", "", Text("memory", "dim"), Text("change", "dim"), "")
     for one in plan.alternatives:
         sign = "+" if one.change_bytes > 0 else ""
         change = f"{sign}{format_size(one.change_bytes)}" if one.change_bytes else "no change"
         fits = "" if one.total_bytes <= plan.budget_bytes else "exceeds the budget"
+        if narrow:
+            table.add_row(one.option or one.name, change)
+            continue
         table.add_row(one.name, one.option, format_size(one.total_bytes), change, fits)
     return table

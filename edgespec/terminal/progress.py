@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import threading
 import time
@@ -10,8 +12,12 @@ from typing import Self, TextIO
 
 _PATIENCE_S = 0.3
 _TICK_S = 0.1
+_SLOW_S = 3.0
+"""A start that takes longer is told of where there is no terminal too."""
+_STARTS = {"plan", "kernels", "load", "measure", "peers", "cluster"}
 _WIDTH = 24
 _STAGES = {
+    "plan": "planning how to run the model",
     "kernels": "compiling for this processor (first start only)",
     "load": "loading the model",
     "measure": "measuring this machine",
@@ -26,15 +32,19 @@ _STAGES = {
 
 
 class ProgressLine:
-    """A progress callback, (stage, done, total), that draws on a terminal and nowhere else.
+    """A progress callback, (stage, done, total), that draws on a terminal.
 
     A stage is shown once it has lasted 0.3 s. A thread of its own keeps the seconds running while
-    the work says nothing, as a compiler does.
+    the work says nothing, as a compiler does. Elsewhere a slow start gets a line for each of its
+    stages, unless EDGESPEC_PROGRESS is 0.
     """
 
     def __init__(self, stream: TextIO | None = None, *, enabled: bool | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self._enabled = self._stream.isatty() if enabled is None else enabled
+        self._draws = self._stream.isatty()
+        quiet = not self._draws and os.environ.get("EDGESPEC_PROGRESS", "") in ("0", "off", "no")
+        self._enabled = not quiet if enabled is None else enabled
+        self._said: set[str] = set()
         self._lock = threading.Lock()
         self._stage: tuple[str, int, int] | None = None
         self._since = 0.0
@@ -80,11 +90,18 @@ class ProgressLine:
     def _draw_until_stopped(self) -> None:
         while not self._stop.wait(_TICK_S):
             with self._lock:
-                passed = time.monotonic() - self._since
-                if self._stage is not None and passed >= _PATIENCE_S:
-                    self._stream.write("\r\x1b[K" + describe(*self._stage, passed))
-                    self._stream.flush()
-                    self._shown = True
+                if self._stage is not None:
+                    self._show(self._stage, time.monotonic() - self._since)
+
+    def _show(self, stage: tuple[str, int, int], passed: float) -> None:
+        if self._draws and passed >= _PATIENCE_S:
+            line = describe(*stage, passed)[: shutil.get_terminal_size().columns - 1]
+            self._stream.write("\r\x1b[K" + line)
+            self._stream.flush()
+            self._shown = True
+        elif not self._draws and passed >= _SLOW_S and stage[0] in _STARTS - self._said:
+            self._said.add(stage[0])
+            print(f"edgespec: {_STAGES[stage[0]]} …", file=self._stream, flush=True)
 
     def _erase(self) -> None:
         if self._shown:

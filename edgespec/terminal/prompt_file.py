@@ -15,7 +15,7 @@ from typing import IO
 
 from edgespec.engine.reply_options import ReplyOptions
 from edgespec.engine.request import check_options
-from edgespec.errors import OptionError
+from edgespec.errors import EdgeSpecError, OptionError
 from edgespec.loading.load_options import LoadOptions
 from edgespec.system.option_fields import changed, options_of
 from edgespec.terminal.opened_engine import opened_engine
@@ -106,7 +106,7 @@ def read_lines(path: str) -> list[Line]:
     try:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
-        raise OptionError(f"cannot read {path}: {error.strerror}") from None
+        raise EdgeSpecError(f"cannot read {path}: {error.strerror}") from None
     return [_line(number, text) for number, text in enumerate(data.splitlines(), 1)]
 
 

@@ -5,19 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from edgespec.errors import EdgeSpecError, OptionError
 
 if TYPE_CHECKING:
     from edgespec.engine.reply import Reply, Stats
-    from edgespec.models.reasoning import Piece
 
 _CONTROL = {code: "�" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-
-
-_DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 def printable(text: str) -> str:
@@ -36,7 +31,9 @@ def decode(raw: bytes, what: str) -> str:
         ) from None
 
 
-def read_prompt(argument: str | None, stdin: BinaryIO, *, stdin_is_terminal: bool) -> str:
+def read_prompt(
+    argument: str | None, stdin: BinaryIO, *, stdin_is_terminal: bool, of: str = "run"
+) -> str:
     """The prompt given, followed by what is piped in, a blank line between them.
 
     One line end at the end of the pipe is left out. Raises OptionError when there is neither.
@@ -46,7 +43,7 @@ def read_prompt(argument: str | None, stdin: BinaryIO, *, stdin_is_terminal: boo
     parts = [part for part in (argument, piped) if part]
     if not parts:
         raise OptionError(
-            'no prompt: give one, as in `edgespec run "Tell me a story"`, or pipe it in'
+            f'no text: give one, as in `edgespec {of} "Tell me a story"`, or pipe it in'
         )
     return "\n\n".join(parts)
 
@@ -92,33 +89,6 @@ def _overflow_line(reply: Reply) -> str | None:
             "without the oldest text"
         )
     return f"[context full: {'; '.join(said)}]" if said else None
-
-
-def write_pieces(pieces: Iterator[Piece]) -> None:
-    """Print a reply as it comes and end it with a line end, also when it is cut short.
-
-    Reasoning is shown dim at a terminal, a blank line above the answer, and left out of a pipe.
-    """
-    terminal = sys.stdout.isatty()
-    clean = printable if terminal else str
-    last, dim = "", False
-    try:
-        for piece in pieces:
-            if piece.reasoning and not terminal:
-                continue
-            if piece.reasoning != dim:
-                dim = piece.reasoning
-                sys.stdout.write(_DIM if dim else _PLAIN + "\n\n")
-            last = piece  # before it is written, where Ctrl-C may come
-            sys.stdout.write(clean(piece))
-            sys.stdout.flush()
-    finally:
-        if dim:
-            sys.stdout.write(_PLAIN)
-        if last and not last.endswith("\n"):
-            sys.stdout.write("\n")
-        if last:
-            sys.stdout.flush()
 
 
 def tolerate_any_encoding() -> None:

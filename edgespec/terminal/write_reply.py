@@ -7,17 +7,21 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from edgespec.engine.reply_options import ReplyOptions
 from edgespec.loading.load_options import LoadOptions
 from edgespec.system.option_fields import changed
-from edgespec.terminal.opened_engine import opened_engine
-from edgespec.terminal.text_io import notices, stats_line, write_pieces
+from edgespec.terminal.opened_engine import check_chat_template, opened_engine
+from edgespec.terminal.show_pieces import show_pieces
+from edgespec.terminal.text_io import notices, stats_line
 
 if TYPE_CHECKING:  # they bring Numba, and planning measures what the process holds without it
     from edgespec.engine.engine import Engine
     from edgespec.engine.reply_stream import Stream
+
+Form = Literal["text", "json", "json-stream"]
+"""What is written: the text, one object at the end, or a line for each piece and that object."""
 
 
 def write_reply(
@@ -27,18 +31,23 @@ def write_reply(
     *,
     system: str | None,
     stats: bool | None,
-    as_json: bool,
+    form: Form = "text",
 ) -> None:
     """Write one reply to stdout, and its numbers to stderr: None if that is a terminal."""
+    if system is not None:
+        check_chat_template(load)
     with opened_engine(load, reply) as (engine, progress):
         with _stream(engine, prompt, reply, system) as stream:
-            if as_json:
+            if form == "json-stream":
+                for piece in stream:
+                    _print({"reasoning" if piece.reasoning else "text": piece})
+            elif form == "json":
                 for _ in stream:
                     pass
             else:
-                write_pieces(stream)
+                show_pieces(stream)
         made = stream.reply
-        if as_json:
+        if form != "text":
             fields = {
                 "text": made.text,
                 "reasoning": made.reasoning,
@@ -47,12 +56,16 @@ def write_reply(
                 "plan": engine.plan.as_dict(),
                 "stats": made.stats.as_dict(),
             }
-            print(json.dumps(fields, ensure_ascii=False))
+            _print(fields)
             return
         wanted = sys.stderr.isatty() if stats is None else stats
         for line in (*notices(made), *([stats_line(made.stats)] if wanted else [])):
             progress.clear()
             print(line, file=sys.stderr)
+
+
+def _print(fields: dict[str, Any]) -> None:
+    print(json.dumps(fields, ensure_ascii=False), flush=True)
 
 
 @contextlib.contextmanager

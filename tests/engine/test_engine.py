@@ -247,7 +247,12 @@ def test_progress_names_its_stages(model: Path) -> None:
     with edgespec.load(model, threads=1, progress=lambda *step: seen.append(step)) as engine:
         write(engine, "word " * 60)
     stages = list(dict.fromkeys(stage for stage, _, _ in seen))
-    assert [stage for stage in stages if stage != "measure"] == ["kernels", "load", "prefill"]
+    assert [stage for stage in stages if stage != "measure"] == [
+        "plan",
+        "kernels",
+        "load",
+        "prefill",
+    ]
     for stage in stages:
         steps = [(done, total) for name, done, total in seen if name == stage]
         assert steps[-1][0] == steps[-1][1]

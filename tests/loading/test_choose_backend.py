@@ -10,7 +10,7 @@ import pytest
 import edgespec
 from edgespec.backends.llamacpp import library
 from edgespec.control.backend_speeds import remembered_choice
-from edgespec.control.curve_cache import remember_curve
+from edgespec.control.curve_cache import remember_curve, was_under_load
 from edgespec.loading import choose_backend
 from edgespec.models.open_model import open_model
 from tests.support.gguf_models import write_gguf
@@ -108,3 +108,23 @@ def test_small_models_are_not_compared(tmp_path: Path) -> None:
     assert made.backend == "native"
     assert "too small to compare" in made.reasons[0]
     assert [one.backend for one in made.candidates] == ["native"]
+
+
+def test_a_figure_taken_under_load_is_taken_again(model: Path) -> None:
+    """One that is far too slow is put right by the next plan, whatever else runs meanwhile."""
+    with edgespec.load(model, backend="native", **SETTINGS):
+        pass  # compiles what measuring needs
+    made = edgespec.plan(model, backend="native", **SETTINGS)
+    slow = {size: 10.0 * size for size in range(1, 17)}
+    remember_curve(model, made, slow, under_load=True)
+    assert was_under_load(model, made)
+    (found,) = [
+        one
+        for one in edgespec.plan(model, backend="native", **SETTINGS).candidates
+        if one.backend == "native"
+    ]
+    assert dict(found.pass_ms)[1] < 1000.0
+    assert found.basis in ("measured", "measured under load")
+    assert was_under_load(model, made) == (found.basis == "measured under load")
+    remember_curve(model, made, slow)
+    assert not was_under_load(model, made)

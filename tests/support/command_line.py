@@ -49,4 +49,7 @@ def environment() -> dict[str, str]:
     """This process's variables and the checkout, without what changes EdgeSpec's words."""
     dropped = ("EDGESPEC_DEBUG", "EDGESPEC_ISA", "COLUMNS", "FORCE_COLOR")
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    return kept | {"PYTHONPATH": str(ROOT)}
+    nowhere = str(ROOT / "no-config.toml")
+    return kept | {
+        "PYTHONPATH": str(ROOT), "EDGESPEC_PROGRESS": "0", "EDGESPEC_CONFIG": nowhere,
+    }  # fmt: skip

@@ -61,6 +61,7 @@ def test_help_imports_nothing_heavy(command: str) -> None:
         "try: main()\n"
         "except SystemExit: pass\n"
         "heavy = {'numpy', 'numba', 'llvmlite', 'jinja2', 'tokenizers', 'rich', 'psutil'}\n"
+        "heavy |= {'prompt_toolkit', 'platformdirs'}\n"
         "print(heavy & set(sys.modules), file=sys.stderr)"
     )
     found = subprocess.run(
@@ -194,10 +195,13 @@ def test_a_piped_chat_takes_a_turn_for_each_line_and_survives_a_bad_one(model: P
 
 
 def test_plan_explains_and_its_json_adds_up(model: Path) -> None:
-    found = edgespec("plan", model, "--memory", "1GiB")
+    found = edgespec("plan", model, "--memory", "1GiB", "-v")
     assert found.code == 0, found.err
     for word in ("weights", "KV cache", "total", "budget 1.00 GiB", "context 512", "threads"):
         assert word in found.out or word[:-1] in found.out
+    short = edgespec("plan", model, "--memory", "1GiB").out.splitlines()
+    assert len(short) == 3
+    assert short[0].startswith("tiny.gguf fits: ")
     plan = run_json("plan", "--model", model, "--memory", "1GiB")
     assert plan["budget_bytes"] == 1024**3
     assert sum(plan["footprint"].values()) == plan["planned_bytes"] <= plan["budget_bytes"]

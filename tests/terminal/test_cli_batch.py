@@ -110,7 +110,7 @@ def test_a_bad_line_is_named(
 
 def test_files_that_are_not_there_or_not_ours(model: Path, tmp_path: Path) -> None:
     prompts = write(tmp_path / "prompts.jsonl", PROMPTS)
-    batch(model, tmp_path / "none.jsonl").assert_refused(2, "none.jsonl")
+    batch(model, tmp_path / "none.jsonl").assert_refused(1, "none.jsonl")
     batch(model, prompts, "--out", tmp_path).assert_refused(2, "cannot write")
     precious = write(tmp_path / "precious.jsonl", [{"line": 2, "id": "cat"}])
     before = precious.read_bytes()

@@ -3,111 +3,22 @@
 from __future__ import annotations
 
 import io
+import re
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
+from rich.console import Console
 
-import edgespec
 from edgespec.engine.engine import Engine
 from edgespec.engine.reply_options import ReplyOptions
 from edgespec.errors import EdgeSpecError, OptionError
-from edgespec.terminal.chat_screen import ChatScreen
+from edgespec.models.reasoning import Piece
 from edgespec.terminal.grid import bar
+from edgespec.terminal.markdown_text import MarkdownText
 from edgespec.terminal.progress import ProgressLine, describe
-from edgespec.terminal.text_io import decode, printable, read_prompt, write_pieces
-from tests.support.gguf_models import CHATML, write_gguf
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    path = write_gguf(tmp_path_factory.mktemp("talk") / "tiny.gguf", template=CHATML)
-    with edgespec.load(path, threads=1) as opened:
-        yield opened
-
-
-@pytest.fixture
-def talk(engine: Engine) -> ChatScreen:
-    options = ReplyOptions(max_tokens=4, seed=1, ignore_eos=True)
-    return ChatScreen(engine.chat(), options, ProgressLine(enabled=False))
-
-
-def typing(monkeypatch: pytest.MonkeyPatch, *answers: str | type[BaseException]) -> None:
-    """Let `input` give these lines, then the end of input."""
-    waiting = iter(answers)
-
-    def answer(prompt: str = "") -> str:
-        said: Any = next(waiting, EOFError)
-        if isinstance(said, str):
-            return said
-        raise said
-
-    monkeypatch.setattr("builtins.input", answer)
-
-
-def test_turns_go_on_until_the_user_leaves(
-    talk: ChatScreen, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    typing(monkeypatch, "hello", "  ", '"""two', 'lines"""', "/bye", "never asked")
-    talk.interactive("first")
-    said = [turn["content"] for turn in talk.chat.messages if turn["role"] == "user"]
-    assert said == ["first", "hello", "two\nlines"]
-    assert capsys.readouterr().err == ""
-
-
-def test_commands(
-    talk: ChatScreen, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    typing(
-        monkeypatch, "hello", "/stats", "again", "/clear", "/set temperature 0", "/set seed x",
-        "/set top-p 7", "/set", "/set x", "/help", "/nonsense",
-    )  # fmt: skip
-    talk.interactive(None)
-    out, err = capsys.readouterr()
-    assert talk.chat.messages == []
-    assert talk.reply.temperature == 0.0
-    assert talk.reply.top_p == 0.95
-    assert err.count("tokens/s") == 1
-    for words in (
-        "new conversation",
-        "x is not a number",
-        "top_p",
-        "/set takes",
-        "/bye",
-        "/nonsense",
-    ):
-        assert words in out
-
-
-def test_an_error_in_a_turn_leaves_the_conversation(
-    talk: ChatScreen, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    typing(monkeypatch, "hello", "too long " * 400, "still there?")
-    talk.interactive(None)
-    said = [turn["content"] for turn in talk.chat.messages if turn["role"] == "user"]
-    assert said == ["hello", "still there?"]
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_ctrl_c_stops_the_reply_and_a_second_one_leaves(
-    talk: ChatScreen, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    typing(monkeypatch, "hello", "go on", KeyboardInterrupt)
-    written: list[str] = []
-
-    def interrupt_the_first(pieces: Iterator[str]) -> None:
-        written.append(next(pieces))
-        if len(written) == 1:
-            raise KeyboardInterrupt
-        write_pieces(pieces)
-
-    monkeypatch.setattr("edgespec.terminal.chat_screen.write_pieces", interrupt_the_first)
-    with pytest.raises(KeyboardInterrupt):
-        talk.interactive(None)
-    roles = [turn["role"] for turn in talk.chat.messages]
-    assert roles == ["user", "assistant", "user", "assistant"]
-    assert talk.chat.messages[1]["content"].startswith(written[0])
+from edgespec.terminal.show_pieces import show_pieces
+from edgespec.terminal.text_io import decode, printable, read_prompt
+from edgespec.terminal.wrapped_text import WrappedText
 
 
 class Screen(io.StringIO):
@@ -128,12 +39,69 @@ def test_progress_is_drawn_after_a_while_and_cleared() -> None:
         assert screen.getvalue().endswith("\r\x1b[K")
 
 
-def test_progress_is_silent_where_nobody_looks() -> None:
-    pipe = io.StringIO()
+def test_a_slow_start_is_told_of_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a line for each stage, unless nobody wants to know."""
+    monkeypatch.setattr("edgespec.terminal.progress._SLOW_S", 0.3)
+    monkeypatch.delenv("EDGESPEC_PROGRESS", raising=False)
+    pipe, quiet = io.StringIO(), io.StringIO()
     with ProgressLine(pipe) as progress:
-        progress("load", 1, 4)
-        time.sleep(0.5)
-    assert pipe.getvalue() == ""
+        for stage in ("load", "prefill", "kernels"):
+            progress(stage, 1, 4)
+            time.sleep(0.7)
+        monkeypatch.setenv("EDGESPEC_PROGRESS", "0")
+        with ProgressLine(quiet) as silent:
+            silent("load", 1, 4)
+            time.sleep(0.7)
+    lines = pipe.getvalue().splitlines()
+    assert [line.startswith("edgespec: ") for line in lines] == [True, True]
+    assert "loading the model" in lines[0]
+    assert "compiling" in lines[1]
+    assert quiet.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a bc def ghij", "a bc\ndef\nghij"),
+        ("  a bcde\n\n- f", "  a\nbcde\n\n- f"),
+        ("abcdefgh ij", "abcdefgh\nij"),
+        ("日本語の文", "日本\n語の\n文"),
+        ("```\na bc def\n```\na bc def", "```\na bc def\n```\na bc\ndef"),
+        ("a ", "a"),
+        ("", ""),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 99])
+def test_lines_break_between_words_however_the_text_comes(text: str, shown: str, size: int) -> None:
+    out: list[str] = []
+    wrapped = WrappedText(out.append, lambda: 5)
+    for start in range(0, len(text), size):
+        wrapped.write(text[start : start + size])
+    wrapped.flush()
+    assert "".join(out) == shown
+
+
+def test_a_reply_at_a_terminal_shows_thoughts_dim(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr("sys.stdout", screen)
+    show_pieces(
+        iter([Piece("hm ", reasoning=True), Piece("so", reasoning=True), Piece("it\x1b[2Jis")])
+    )
+    assert screen.getvalue() == "\x1b[2mhm so\x1b[0m\n\nit�[2Jis\n"
+
+
+def test_markdown_is_laid_out_block_by_block() -> None:
+    screen = Screen()
+    view = MarkdownText(Console(file=screen, force_terminal=True, width=30, color_system=None))
+    text = "# Title\n\nsome *text* [here](http://x.org)\n\n```\ncode\n\nmore\n```\n1. one\n2. two"
+    for start in range(0, len(text), 7):
+        view.write(text[start : start + 7])
+    view.flush()
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    for words in ("Title", "some text", "http://x.org", "code", "more", "2 two"):
+        assert words in shown
+    assert "*" not in shown.replace("**", "")
+    assert "\x1b]8" not in screen.getvalue()
 
 
 def test_progress_without_a_measure_counts_seconds() -> None:
@@ -156,7 +124,7 @@ def test_control_characters_become_visible() -> None:
 def test_prompts_are_read_strictly() -> None:
     with pytest.raises(EdgeSpecError, match="position 1"):
         decode(b"a\xff", "it")
-    with pytest.raises(OptionError, match="no prompt"):
+    with pytest.raises(OptionError, match="no text"):
         read_prompt(None, io.BytesIO(b"\n"), stdin_is_terminal=False)
     assert read_prompt("a", io.BytesIO(b"never read"), stdin_is_terminal=True) == "a"
     assert read_prompt(None, io.BytesIO(b" x \r\n"), stdin_is_terminal=False) == " x "

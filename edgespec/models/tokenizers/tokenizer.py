@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache
 
 from edgespec.errors import OptionError
@@ -110,6 +110,19 @@ class Tokenizer(abc.ABC):
         SentencePiece text keeps the space its encoding starts with.
         """
         return b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace")
+
+    def spells(self, ids: Sequence[int], text: str) -> bool:
+        """Whether ids, of any source, are a division of this text, in which control tokens are
+        spelled out; spaces and a first beginning-of-text token may be the encoding's own.
+        """
+        if not all(0 <= one < self.vocab_size for one in ids):
+            return False
+        parts = (self.token_bytes(one) or self.token_text(one).encode() for one in ids)
+        found = b"".join(parts).decode("utf-8", "replace")
+        first = "" if self.bos_id is None else self.token_text(self.bos_id)
+        plain = _SURROGATES.sub("\ufffd", text.replace(_SHIELD, ""))
+        one, other = ("".join(said.removeprefix(first).split()) for said in (found, plain))
+        return one == other
 
     def stream(self) -> StreamDecoder:
         """A decoder for ids that arrive one at a time."""

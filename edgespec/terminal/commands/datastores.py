@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
+from edgespec.terminal.help_layout import App, Group
 from edgespec.terminal.parameters import Json
 from edgespec.terminal.text_io import print_json, printable
 
-app = typer.Typer(
+app = App(
+    cls=Group,
     help="Build datastores of text or code to look up drafts in.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -53,13 +55,13 @@ def build(
     Hidden files, links and files that are not UTF-8 text are skipped.
     """
     from edgespec.drafting.text.store_builder import build_store
-    from edgespec.models.open_model import open_model
     from edgespec.models.registry import resolve
+    from edgespec.models.vocabulary_file import open_vocabulary
     from edgespec.system.size import format_size, parse_size
     from edgespec.terminal.progress import ProgressLine
 
     size = parse_size(max_bytes)
-    with open_model(resolve(vocab)) as model, ProgressLine(sys.stderr) as line:
+    with open_vocabulary(resolve(vocab)) as model, ProgressLine(sys.stderr) as line:
         report = build_store(
             folder, model.tokenizer, out, size, lambda done, whole: line("store", done, whole)
         )

@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
+from edgespec.terminal.help_layout import App, Group
 from edgespec.terminal.parameters import Json, Model, ModelArgument, Plot, Threads, one_model
 from edgespec.terminal.text_io import print_json, printable
 
-bench = typer.Typer(
+bench = App(
+    cls=Group,
     help="Measure this machine and how EdgeSpec runs on it.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -79,7 +81,9 @@ def replay(
         str,
         typer.Argument(
             metavar="FILE",
-            help='Lines of {"prompt": ..., "output": ...}, as text or lists of token ids.',
+            help='Lines of {"prompt": ..., "output": ...}, '
+            "as text or lists of token ids; "
+            "may be gzipped.",
         ),
     ],
     vocab: Annotated[
@@ -93,6 +97,10 @@ def replay(
     max_nodes: Annotated[
         int, typer.Option("--max-nodes", metavar="N", help="Maximum tokens drafted per step.")
     ] = 8,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", metavar="FILE", help="Datastore for the hierarchy drafter."),
+    ] = None,
     drafters: Annotated[
         str,
         typer.Option(
@@ -118,17 +126,17 @@ def replay(
     Each drafter, all of them together, and prompt lookup as in other engines guess along with what
     a model, any model, has written. No model runs, and nothing is stored.
     """
-    from edgespec.models.open_model import open_model
     from edgespec.models.registry import resolve
+    from edgespec.models.vocabulary_file import open_vocabulary
     from edgespec.terminal.progress import ProgressLine
     from edgespec.terminal.replay_plot import ReplayPlotter
     from edgespec.tools.replay.replay import ReplayOptions
     from edgespec.tools.replay.replay import replay as run
     from edgespec.tools.replay.report_text import lines
 
-    options = ReplayOptions.parse(file, vocab, max_nodes, drafters, cost_curve)
+    options = ReplayOptions.parse(file, vocab, max_nodes, drafters, cost_curve, store)
     plotter = None if plot is None else ReplayPlotter(plot)
-    with open_model(resolve(vocab)) as model, ProgressLine() as progress:
+    with open_vocabulary(resolve(vocab)) as model, ProgressLine() as progress:
         report = run(options, model, progress)
     if plotter is not None:
         plotter.draw(report)

@@ -61,6 +61,9 @@ def export(
             "--context", metavar="N", help="Maximum context length; by default at most 32768."
         ),
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a model that is in OUT.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Export a model to another format.
@@ -70,7 +73,9 @@ def export(
     """
     from edgespec.terminal.export_report import export_model
 
-    facts = export_model(source, out, format, bits, exit_layer, context, quiet=as_json)
+    facts = export_model(
+        source, out, format, bits, exit_layer, context, overwrite=overwrite, quiet=as_json
+    )
     if as_json:
         print_json(facts)
 

@@ -9,10 +9,12 @@ import typer
 
 from edgespec.engine.reply_options import ReplyOptions
 from edgespec.loading.load_options import LoadOptions
+from edgespec.terminal.help_layout import App, Group
 from edgespec.terminal.parameters import Json, Memory, Model, parameter
 from edgespec.terminal.text_io import print_json, printable, read_prompt
 
-app = typer.Typer(
+app = App(
+    cls=Group,
     help="Save system messages so that they need not be computed again.",
     no_args_is_help=True,
     rich_markup_mode=None,

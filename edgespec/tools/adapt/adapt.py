@@ -43,6 +43,8 @@ _WINDOW = 512
 _NODES = 16
 """Rows that the head computes at a time when agreement is counted."""
 _LEAST_TOKENS = 2_000
+_LEAST_KEPT = 64
+"""Rows of each part that is kept; fewer say nothing."""
 _TOKENS, _TOKENS_PER_COLUMN = 100_000, 40
 """Tokens that are read at most, whichever is more: in all, and for each column of a matrix."""
 _HELD_BYTES = 24 * MIB
@@ -125,6 +127,12 @@ def adapt(
                 raise AdaptError(
                     f"{data} has {tokens} tokens, and fitting takes at least {_LEAST_TOKENS}; "
                     "give more text, of the kind that the model is to write"
+                )
+            if fitting.num_kept < _LEAST_KEPT:
+                raise AdaptError(
+                    f"{data} has {tokens} tokens, which leave {fitting.num_kept} to judge by, and "
+                    f"it takes {_LEAST_KEPT}: of ten pieces of up to {chosen.context_length} "
+                    "tokens, two are kept for that; give more text"
                 )
             for layer in part:
                 fit, matrix = fitting.finish(layer)

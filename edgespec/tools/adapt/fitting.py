@@ -64,6 +64,11 @@ class Fitting:
         return normalised(streams, self._target.spec.norm_epsilon)
 
     @property
+    def num_kept(self) -> int:
+        """Rows of the smaller part of those that are kept."""
+        return min(self._filled.values())
+
+    @property
     def num_judged(self) -> int:
         """Rows that agreement is counted on."""
         return self._filled[_JUDGING]

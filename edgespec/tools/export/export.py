@@ -52,13 +52,15 @@ def export(
     exit_layer: int | None = None,
     context: int | None = None,
     check: bool = True,
+    overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Exported:
     """Write a model to the folder `out`, matrix by matrix, and compare its logits with the file's.
 
     `bits` are those of each weight (4, 8, 16, 32), None the nearest to what the file has;
     `exit_layer` keeps that many layers from the first on, for drafting; `context` is how many
-    positions the model will take. Raises OptionError, ExportError, ModelFileError.
+    positions the model will take; with `overwrite` a model that is in `out` is replaced. Raises
+    OptionError, ExportError, ModelFileError.
     """
     if format not in FORMATS:
         raise OptionError(f"no format is called {format!r}; choose {', '.join(FORMATS)}")
@@ -73,7 +75,7 @@ def export(
     with open_model(resolve(model)) as file:
         _cut(file, exit_layer)
         length = _context(file, context)
-        folder = _folder(Path(out))
+        folder = _folder(Path(out), overwrite)
         try:
             _write(file, folder, bits, length, progress)
         except OSError as error:
@@ -113,7 +115,7 @@ def _context(file: ModelFile, asked: int | None) -> int:
     return asked or min(most, MOST_CONTEXT)
 
 
-def _folder(out: Path) -> Path:
+def _folder(out: Path, overwrite: bool) -> Path:
     """A folder of its own for the model, made if it is not there."""
     if out.suffix == ".onnx":
         raise OptionError(
@@ -127,6 +129,10 @@ def _folder(out: Path) -> Path:
         raise ExportError(
             f"cannot write to {out}: {error.strerror or error}; give another folder"
         ) from None
+    if (out / GRAPH).exists() and not overwrite:
+        raise ExportError(
+            f"{out} holds a model already; give another folder, or --overwrite to replace it"
+        )
     if taken and not (out / GRAPH).exists():
         raise ExportError(f"{out} holds other files ({taken[0]}); give an empty or a new folder")
     return out

@@ -13,6 +13,7 @@ from edgespec.drafting.market.market import Market
 from edgespec.drafting.registry import DRAFTERS, drafter_names, make_drafter
 from edgespec.drafting.text.history import History
 from edgespec.drafting.text.past import Past, past_bytes
+from edgespec.drafting.text.store import Store
 from edgespec.errors import OptionError
 from edgespec.memory.plan.settings import LARGEST_DRAFTER_BYTES
 from edgespec.memory.plan.sizing import MARKET_BYTES, MODEL_DRAFTERS, store_shares
@@ -37,13 +38,15 @@ class Lane(Protocol):
         """What has been found so far."""
 
 
-def choose_drafters(names: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def choose_drafters(
+    names: str, store: str | None = None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The drafters that can be replayed of those asked for, and those that cannot: they learn from
     the model's logits, which no log holds. "all" asks for every one.
 
     Raises OptionError for unknown names, or when nothing is left.
     """
-    asked = tuple(DRAFTERS) if names == "all" else drafter_names(names)
+    asked = tuple(DRAFTERS) if names == "all" else drafter_names(names, store)
     if not asked:
         raise OptionError(f"--drafters {names} names nobody to replay; try auto or all")
     wants_logits = {
@@ -60,12 +63,19 @@ def choose_drafters(names: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return chosen, tuple(name for name in asked if name in wants_logits)
 
 
-def make_lanes(names: Sequence[str], spec: ModelSpec, max_nodes: int, prices: Prices) -> list[Lane]:
+def make_lanes(
+    names: Sequence[str],
+    spec: ModelSpec,
+    max_nodes: int,
+    prices: Prices,
+    corpus: Store | None = None,
+) -> list[Lane]:
     """A lane for each drafter, one for their market, one for prompt lookup."""
     lanes: list[Lane] = [
-        DraftersLane(name, (name,), spec, max_nodes, prices) for name in dict.fromkeys(names)
+        DraftersLane(name, (name,), spec, max_nodes, prices, corpus)
+        for name in dict.fromkeys(names)
     ]
-    market = DraftersLane("market", tuple(names), spec, max_nodes, prices)
+    market = DraftersLane("market", tuple(names), spec, max_nodes, prices, corpus)
     return [market, *lanes, PromptLookupLane(prices)]
 
 
@@ -73,15 +83,23 @@ class DraftersLane:
     """One drafter, or a market of several: with all nodes verified, and as the engine would."""
 
     def __init__(
-        self, name: str, members: Sequence[str], spec: ModelSpec, max_nodes: int, prices: Prices
+        self,
+        name: str,
+        members: Sequence[str],
+        spec: ModelSpec,
+        max_nodes: int,
+        prices: Prices,
+        corpus: Store | None = None,
     ) -> None:
         self._name = name
         self._max_nodes = max_nodes
         is_market = name == Market.name
-        self._market = make_market(members) if is_market else None
-        self._drafter: Drafter = self._market or make(members[0])
+        self._market = make_market(members, corpus=corpus) if is_market else None
+        self._drafter: Drafter = self._market or make(members[0], corpus=corpus)
         self._tally = Tally()
-        self._priced = PricedReplay(make_market(members), prices.curve, max_nodes, spec)
+        self._priced = PricedReplay(
+            make_market(members, corpus=corpus), prices.curve, max_nodes, spec
+        )
 
     def replay(self, transcript: Transcript) -> None:
         replay_steps(self._drafter, transcript, self._max_nodes, self._tally)
@@ -116,21 +134,25 @@ class PromptLookupLane:
         return SourceReport(self._drafter.name, self._tally, fixed_speedup(self._tally, curve))
 
 
-def make_market(names: Sequence[str], max_bytes: int = LARGEST_DRAFTER_BYTES) -> Market:
+def make_market(
+    names: Sequence[str],
+    max_bytes: int = LARGEST_DRAFTER_BYTES,
+    corpus: Store | None = None,
+) -> Market:
     """These drafters in as many bytes as the engine gives them at most, or fewer; until it is told
     what a token is worth, it asks everyone.
     """
     shares = store_shares(names, max_bytes - MARKET_BYTES)
-    market = Market([make(name, shares[name]) for name in names])
+    market = Market([make(name, shares[name], corpus) for name in names])
     market.token_s = math.inf
     return market
 
 
-def make(name: str, max_bytes: int = LARGEST_DRAFTER_BYTES) -> Drafter:
+def make(name: str, max_bytes: int = LARGEST_DRAFTER_BYTES, corpus: Store | None = None) -> Drafter:
     """A drafter that remembers earlier replies, of this file and no others."""
     shared: dict[str, Any] = {}
     if name == "hierarchy":
-        shared = {"history": History()}
+        shared = {"history": History(), "corpus": corpus}
     elif name == "suffix-automaton":
         shared = {"past": Past(past_bytes(max_bytes))}
     return make_drafter(name, max_bytes, **shared)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.control.curve_cache import remembered_curve
-from edgespec.errors import BudgetError, OptionError
+from edgespec.errors import EdgeSpecError, OptionError
 
 TYPICAL = {1: 0.0132, 2: 0.0139, 4: 0.0162, 8: 0.0197, 16: 0.0266}
 """Of a 336M model in Q8_0 on two cores with AVX-512: docs/lab/2026-11-21-peers.md."""
@@ -72,7 +72,7 @@ def own_prices(model: str | os.PathLike[str] | None) -> Prices:
 
     try:
         curve = remembered_curve(resolve(model), plan(model))
-    except BudgetError:  # too large for this machine: the log comes from another
+    except EdgeSpecError:  # too large for this machine, or no model: the log comes from another
         curve = None
     if curve is not None:
         return Prices(curve, "this model, measured on this machine")

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
+from edgespec.drafting.text.store import Store
 from edgespec.errors import OptionError, TranscriptError
 from edgespec.memory.plan.settings import MOST_NODES
-from edgespec.models.file import ModelFile
+from edgespec.models.vocabulary_file import VocabularyFile
 from edgespec.tools.replay.lanes import choose_drafters, make_lanes
 from edgespec.tools.replay.prices import Prices, own_prices, read_prices
 from edgespec.tools.replay.report import ReplayReport
@@ -28,28 +29,37 @@ class ReplayOptions:
     drafters: tuple[str, ...]
     left_out: tuple[str, ...]
     prices: Prices
+    store: str | None = None
+    """A datastore for the drafter hierarchy."""
 
     @classmethod
     def parse(
-        cls, path: str, vocabulary: str | None, max_nodes: int, drafters: str, curve: str | None
+        cls,
+        path: str,
+        vocabulary: str | None,
+        max_nodes: int,
+        drafters: str,
+        curve: str | None,
+        store: str | None = None,
     ) -> Self:
         """From the words of a command line; raises OptionError."""
         if not 1 <= max_nodes < MOST_NODES:
             raise OptionError(f"--max-nodes takes 1 to {MOST_NODES - 1}, and got {max_nodes}")
-        chosen, left_out = choose_drafters(drafters)
+        chosen, left_out = choose_drafters(drafters, store)
         prices = own_prices(vocabulary) if curve is None else read_prices(curve)
-        return cls(path, vocabulary, max_nodes, chosen, left_out, prices)
+        return cls(path, vocabulary, max_nodes, chosen, left_out, prices, store)
 
 
-def replay(options: ReplayOptions, model: ModelFile, progress: Progress) -> ReplayReport:
+def replay(options: ReplayOptions, model: VocabularyFile, progress: Progress) -> ReplayReport:
     """Replay a file of replies; of the model only the tokenizer is read.
 
     Raises TranscriptError for a file that cannot be read or holds no reply.
     """
     progress("kernels", 0, 1)
-    _warm_up(options, model)
+    corpus = None if options.store is None else Store(options.store, model.tokenizer.fingerprint)
+    _warm_up(options, model, corpus)
     progress("kernels", 1, 1)
-    lanes = make_lanes(options.drafters, model.spec, options.max_nodes, options.prices)
+    lanes = make_lanes(options.drafters, model.spec, options.max_nodes, options.prices, corpus)
     replies = prompt_tokens = output_tokens = 0
     for transcript in read_transcripts(
         options.path, model.tokenizer, lambda done, whole: progress("replay", done, whole)
@@ -78,9 +88,9 @@ def replay(options: ReplayOptions, model: ModelFile, progress: Progress) -> Repl
     )
 
 
-def _warm_up(options: ReplayOptions, model: ModelFile) -> None:
+def _warm_up(options: ReplayOptions, model: VocabularyFile, corpus: Store | None) -> None:
     """Have everything compiled before anything is timed."""
     text = [1, 2, 1, 2, 1, 2, 3, 1, 2]
-    lanes = make_lanes(options.drafters, model.spec, options.max_nodes, options.prices)
+    lanes = make_lanes(options.drafters, model.spec, options.max_nodes, options.prices, corpus)
     for lane in lanes:
         lane.replay(Transcript(text, text))

@@ -6,12 +6,15 @@ alone. A file is hostile until read: every fault ends in one sentence that names
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from edgespec.errors import TranscriptError
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 _LONGEST_LINE_BYTES = 64 * 2**20
 _KEYS = ("prompt", "output")
+_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +45,13 @@ def read_transcripts(
     read or a line that is no transcript.
     """
     place = Path(path)
-    done = 0
     try:
-        with place.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
+        with place.open("rb") as raw, _plain(raw) as file:
+            size = os.fstat(raw.fileno()).st_size
             number = 0
             while line := file.readline(_LONGEST_LINE_BYTES + 1):
                 number += 1
-                done += len(line)
+                done = raw.tell()
                 where = f"{place}, line {number}"
                 if len(line) > _LONGEST_LINE_BYTES:
                     raise TranscriptError(
@@ -59,11 +62,18 @@ def read_transcripts(
                     yield _transcript(line, number, where, tokenizer)
                 if progress is not None:
                     progress(done, max(size, done))
-    except OSError as error:
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or "it is damaged"
         raise TranscriptError(
-            f"cannot read {place} ({error.strerror}); name a file of lines "
-            '{"prompt": ..., "output": ...}'
+            f'cannot read {place} ({why}); name a file of lines {{"prompt": ..., "output": ...}}'
         ) from None
+
+
+def _plain(file: BufferedReader) -> IO[bytes]:
+    """The lines of a file, which may be compressed by gzip."""
+    if file.peek(2)[:2] != _GZIP:
+        return file
+    return cast("IO[bytes]", gzip.open(file))
 
 
 def _transcript(line: bytes, number: int, where: str, tokenizer: Tokenizer) -> Transcript:

@@ -198,6 +198,7 @@ def test_an_adapter_is_no_model(tmp_path: Path) -> None:
         ("a.jsonl", b"\xff\xfe", "not UTF-8"),
         ("a.txt", b"\xff\xfe", "not UTF-8"),
         ("a.txt", b"the cat", "tokens, and fitting takes at least"),
+        ("a.txt", b"the cat and the hat " * 999, "tokens, which leave 0 to judge by"),
     ],
 )
 def test_texts_that_cannot_be_used(

@@ -104,7 +104,9 @@ def test_matrices_pass_through_memory_a_part_at_a_time(tmp_path: Path) -> None:
 def test_writing_twice_replaces_the_first(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", layers=1)
     export(path, tmp_path / "out", bits=8)
-    assert export(path, tmp_path / "out").agreement.worst > 0.99999
+    with pytest.raises(ExportError, match="--overwrite"):
+        export(path, tmp_path / "out")
+    assert export(path, tmp_path / "out", overwrite=True).agreement.worst > 0.99999
 
 
 VOCABULARIES: dict[str, Callable[[], dict[str, Any]]] = {

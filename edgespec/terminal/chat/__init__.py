@@ -1,0 +1,1 @@
+"""The chat at a terminal: what is typed, what is shown, what is kept."""
