@@ -28,9 +28,7 @@ from edgespec.terminal.config_file import defaults_of
 from edgespec.terminal.help_layout import App, Group
 from edgespec.terminal.parameters import (
     Json,
-    Memory,
     ModelArgument,
-    Threads,
     expand,
     one_model,
     parameter,
@@ -332,41 +330,7 @@ app.add_typer(datastores.app, name="store", rich_help_panel=_FILES)
 app.add_typer(prefixes.app, name="prefix", rich_help_panel=_FILES)
 
 
-@app.command(rich_help_panel=_MACHINE)
-def worker(
-    host: Annotated[
-        str, typer.Option("--host", metavar="HOST", help="Address to listen on.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", metavar="N", help="TCP port; 0 picks a free one.")
-    ] = 50052,
-    memory: Memory = "auto",
-    threads: Threads = None,
-    key_file: Annotated[
-        str | None,
-        typer.Option(
-            "--key-file",
-            metavar="FILE",
-            help="Key that clients need; addresses beyond this machine require one.",
-        ),
-    ] = None,
-    new_key: Annotated[
-        str | None,
-        typer.Option("--new-key", metavar="FILE", help="Write a new key file and exit."),
-    ] = None,
-) -> None:
-    """Hold and compute layers of a model that runs on another machine.
-
-    Other machines use it with `--workers HOST:PORT --key-file FILE`, through llama.cpp's RPC
-    backend. The same key file on both machines lets clients in and encrypts what is sent. Without
-    one, only this machine can reach the worker.
-    """
-    from edgespec.terminal.serve_worker import make_key, run_worker
-
-    if new_key is not None:
-        make_key(new_key)
-        return
-    run_worker(host, port, memory, threads, key_file)
+app.command(rich_help_panel=_MACHINE)(serving.worker)
 
 
 @app.command(rich_help_panel=_MACHINE)

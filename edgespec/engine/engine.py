@@ -18,10 +18,10 @@ from edgespec.engine.chat import Chat
 from edgespec.engine.context import Overflow, policy
 from edgespec.engine.embedding import Pooling, check_pooling, embedding
 from edgespec.engine.ensemble import Ensemble
-from edgespec.engine.generation import Generation, check_prompt
+from edgespec.engine.generation import Generation
 from edgespec.engine.line import Line
 from edgespec.engine.prefix_saving import save_prefix
-from edgespec.engine.prompts import Message
+from edgespec.engine.prompts import Message, check_prompt
 from edgespec.engine.reply import Reply, TokenLogprob
 from edgespec.engine.reply_options import ReplyKeywords, ReplyOptions
 from edgespec.engine.reply_stream import Stream, Then

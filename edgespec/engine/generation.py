@@ -15,12 +15,13 @@ from edgespec.control.statistics import ReplyStats
 from edgespec.drafting.tree import DraftTree, StepOutcome
 from edgespec.engine.context import Overflow, Stop
 from edgespec.engine.idle_sequences import KvTraffic
+from edgespec.engine.prompts import check_prompt
 from edgespec.engine.reply import FinishReason, Reply, Stats, TokenLogprob
 from edgespec.engine.request import Request
 from edgespec.engine.slot import CachedSequence, Slot
 from edgespec.engine.stop_texts import StopTexts
 from edgespec.engine.verifiers import verifier_for
-from edgespec.errors import ContextOverflowError, EdgeSpecError, OptionError
+from edgespec.errors import EdgeSpecError
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.reasoning import Parser, Piece, joined
@@ -377,20 +378,6 @@ class Generation:
         origins = self.origins if self.request.origins else None
         told = (self.text, self.token_ids, self.finish_reason, self.stats, self.reasoning)
         return Reply(*told, logprobs, origins)
-
-
-def check_prompt(num_tokens: int, plan: Plan, most: int) -> None:
-    """Raise OptionError for an empty prompt, ContextOverflowError for one that does not fit; the
-    model takes `most` tokens.
-    """
-    if not num_tokens:
-        raise OptionError("the prompt is empty; type at least one character")
-    if num_tokens > plan.context_length - 1:
-        raise ContextOverflowError(
-            f"the prompt has {num_tokens} tokens and the context holds {plan.context_length}, one "
-            "of which the reply needs; shorten the prompt, load with a larger --context (this "
-            f"model takes up to {most}), or drop what is oldest with --on-overflow"
-        )
 
 
 def _until_end(tokens: list[int], end_ids: frozenset[int]) -> list[int]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgespec.engine import prompts
-from edgespec.engine.generation import check_prompt
 from edgespec.engine.idle_sequences import NO_PREFIXES
 from edgespec.engine.line import Line
+from edgespec.engine.prompts import check_prompt
 from edgespec.engine.scheduler import Scheduler
 from edgespec.errors import BackendError
 from edgespec.memory.kv import prompt_cache

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgespec.engine.slot import num_common
-from edgespec.errors import OptionError, TemplateError
+from edgespec.errors import ContextOverflowError, OptionError, TemplateError
 from edgespec.memory.kv import prompt_cache
+from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
 
 Message = Mapping[str, Any]
@@ -101,3 +102,17 @@ def _encode_turns(
     messages = [{"role": role, "content": shield(said)} for role, said in turns]
     text = template.render(messages, thinking=thinking)
     return file.tokenizer.encode(text, parse_special=True)
+
+
+def check_prompt(num_tokens: int, plan: Plan, most: int) -> None:
+    """Raise OptionError for an empty prompt, ContextOverflowError for one that does not fit; the
+    model takes `most` tokens.
+    """
+    if not num_tokens:
+        raise OptionError("the prompt is empty; type at least one character")
+    if num_tokens > plan.context_length - 1:
+        raise ContextOverflowError(
+            f"the prompt has {num_tokens} tokens and the context holds {plan.context_length}, one "
+            "of which the reply needs; shorten the prompt, load with a larger --context (this "
+            f"model takes up to {most}), or drop what is oldest with --on-overflow"
+        )

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse
 
 from edgespec.engine.embedding import Pooling
 from edgespec.engine.engine import Engine
-from edgespec.engine.generation import check_prompt
+from edgespec.engine.prompts import check_prompt
 from edgespec.engine.reply_stream import Stream
 from edgespec.engine.request import Request
 from edgespec.errors import (

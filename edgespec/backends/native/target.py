@@ -61,9 +61,7 @@ _NOTHING = (0, 0)  # as a range of stages
 
 
 class NativeTarget(HeadHost):
-    """One open model; see `backends/native/kernels/matmul/tile.py` for how its weights lie in
-    memory.
-    """
+    """One open model; `kernels/matmul/tile.py` tells how its weights lie in memory."""
 
     capabilities = Capabilities(
         name="native",

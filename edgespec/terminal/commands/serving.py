@@ -1,4 +1,4 @@
-"""`edgespec serve`: what can be said about a server on the command line."""
+"""`edgespec serve` and `edgespec worker`: what can be said about them on the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, cast
 import typer
 
 from edgespec.loading.load_options import LoadOptions
-from edgespec.terminal.parameters import ModelArgument, expand, one_model
+from edgespec.terminal.parameters import Memory, ModelArgument, Threads, expand, one_model
 
 
 @expand(sequences=4)
@@ -80,3 +80,39 @@ def serve(
     )
     model = one_model(model_argument, cast("str | None", load.model))
     run_server(replace(load, model=model), options)
+
+
+def worker(
+    host: Annotated[
+        str, typer.Option("--host", metavar="HOST", help="Address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", help="TCP port; 0 picks a free one.")
+    ] = 50052,
+    memory: Memory = "auto",
+    threads: Threads = None,
+    key_file: Annotated[
+        str | None,
+        typer.Option(
+            "--key-file",
+            metavar="FILE",
+            help="Key that clients need; addresses beyond this machine require one.",
+        ),
+    ] = None,
+    new_key: Annotated[
+        str | None,
+        typer.Option("--new-key", metavar="FILE", help="Write a new key file and exit."),
+    ] = None,
+) -> None:
+    """Hold and compute layers of a model that runs on another machine.
+
+    Other machines use it with `--workers HOST:PORT --key-file FILE`, through llama.cpp's RPC
+    backend. The same key file on both machines lets clients in and encrypts what is sent. Without
+    one, only this machine can reach the worker.
+    """
+    from edgespec.terminal.serve_worker import make_key, run_worker
+
+    if new_key is not None:
+        make_key(new_key)
+        return
+    run_worker(host, port, memory, threads, key_file)

@@ -97,9 +97,8 @@ class DraftersLane:
         self._market = make_market(members, corpus=corpus) if is_market else None
         self._drafter: Drafter = self._market or make(members[0], corpus=corpus)
         self._tally = Tally()
-        self._priced = PricedReplay(
-            make_market(members, corpus=corpus), prices.curve, max_nodes, spec
-        )
+        market = make_market(members, corpus=corpus)
+        self._priced = PricedReplay(market, prices.curve, max_nodes, spec)
 
     def replay(self, transcript: Transcript) -> None:
         replay_steps(self._drafter, transcript, self._max_nodes, self._tally)
