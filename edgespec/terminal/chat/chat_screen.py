@@ -14,6 +14,7 @@ from edgespec.errors import EdgeSpecError
 from edgespec.system.option_fields import changed
 from edgespec.terminal.chat import chat_files
 from edgespec.terminal.chat.chat_session import ChatSession
+from edgespec.terminal.chat.stopping import stopping
 from edgespec.terminal.show_pieces import show_pieces, show_text
 from edgespec.terminal.text_io import decode, notices, printable, stats_line
 
@@ -65,11 +66,12 @@ class ChatScreen:
         try:
             stream = self.session.chat.stream(message, **changed(options))
             try:
-                if self.as_json:
-                    for _ in stream:
-                        pass
-                else:
-                    show_pieces(stream, markdown=self.markdown)
+                with stopping(stream):
+                    if self.as_json:
+                        for _ in stream:
+                            pass
+                    else:
+                        show_pieces(stream, markdown=self.markdown)
             finally:
                 self.session.progress.clear()
                 stream.close()
