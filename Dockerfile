@@ -11,7 +11,7 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:3.13-slim
 COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[server,schema]" && rm -r /wheels \
+RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[hub,server,schema]" && rm -r /wheels \
     && useradd --create-home --uid 1000 edgespec \
     && mkdir /data && chown edgespec /data
 USER edgespec

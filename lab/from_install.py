@@ -61,7 +61,7 @@ def _steps(root: Path, wheel: str, hub: dict[str, str]) -> Iterator[tuple[str, f
     pull: Command = [programs / "edgespec", "pull", "--yes", NAME]
     run: Command = [programs / "edgespec", "run", "-m", NAME, "--seed", "1", "-n", "32", PROMPT]
     yield "python -m venv", _seconds([sys.executable, "-m", "venv", place], environment)
-    install: Command = [programs / "python", "-m", "pip", "install", "--quiet", wheel]
+    install: Command = [programs / "python", "-m", "pip", "install", "--quiet", f"{wheel}[hub]"]
     yield "pip install", _seconds(install, environment)
     yield "edgespec pull", _seconds(pull, environment)
     for time_of in ("first", "second"):
