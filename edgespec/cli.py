@@ -24,7 +24,7 @@ from edgespec.terminal.commands import (
     serving,
     texts,
 )
-from edgespec.terminal.config_file import defaults_of
+from edgespec.terminal.config_file import config_place, defaults_of
 from edgespec.terminal.help_layout import App, Group
 from edgespec.terminal.parameters import (
     Json,
@@ -96,13 +96,15 @@ def main() -> None:
 
 
 def _keep_command(typed: list[str]) -> None:
-    """Leave out commands that are not asked for: making them all takes as long as `--help`."""
+    """Leave out commands that are not asked for, as making them all takes as long as `--help`;
+    `config.toml` is checked against all of them.
+    """
     asked = [
         one
         for one in app.registered_commands
         if [one.name or (one.callback and one.callback.__name__)] == typed
     ]
-    if asked:
+    if asked and not config_place().exists():
         app.registered_commands, app.registered_groups = asked, []
 
 

@@ -20,7 +20,7 @@ A message is one sentence: what was asked, what was found, what to type next.
 
 from __future__ import annotations
 
-_MOST_CHARACTERS = 1600
+_MOST_CHARACTERS = 980
 
 
 class EdgeSpecError(Exception):

@@ -168,7 +168,7 @@ def test_an_option_that_means_nothing_exits_with_2(mistake: str, model: Path) ->
 
 
 def test_no_prompt_exits_with_2(model: Path) -> None:
-    edgespec("run", "-m", model).assert_refused(2, "prompt")
+    edgespec("run", "-m", model).assert_refused(2, "no text", "edgespec run")
 
 
 def test_two_models_exit_with_2(model: Path) -> None:

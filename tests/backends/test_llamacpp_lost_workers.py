@@ -27,6 +27,7 @@ from edgespec.backends.llamacpp.remote.protocol import (
 )
 from edgespec.backends.llamacpp.remote.wire import Wire
 from edgespec.errors import BackendError
+from edgespec.memory.plan.placement import Device
 from edgespec.system.size import MIB
 from tests.support.llamacpp_workers import (
     Worker,
@@ -225,7 +226,7 @@ def test_who_computes_is_waited_for_and_who_hangs_is_not(
     monkeypatch.setattr(pulse, "PATIENCE_S", 0.4)
     monkeypatch.setattr(link, "SILENCE_S", 0.4)
     worker = SlowWorker(reply_s, idle_s, has_pulse=has_pulse)
-    with link.Links([worker.address]) as links:
+    with link.Links([Device(str(worker.address), "worker", 0)]) as links:
         host, port = links.all[0].endpoint.split(":")
         wire = Wire(socket.create_connection((host, int(port)), 10))
         wire.send(request(Command.HELLO, CAPABILITIES))

@@ -256,7 +256,7 @@ def test_tiles_stay_inside_the_logits(kind: str) -> None:
         with open_target("native", f"llama-{kind}", max_nodes=max_nodes, context_length=64) as made:
             room = made._scratch.logits.shape[0]  # type: ignore[attr-defined]
             for count in range(1, max_nodes + 1):
-                sizes = made._tiles_for(count)[table.NUM_TYPES :]  # type: ignore[attr-defined]
+                sizes = made._tiles.for_nodes(count)[table.NUM_TYPES :]  # type: ignore[attr-defined]
                 largest = int(sizes.max())
                 loops = largest == tile.INTEGER_SIZES[-1]  # and writes no more than it is told
                 written = count if loops else -(-count // largest) * largest

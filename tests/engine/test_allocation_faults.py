@@ -91,7 +91,7 @@ def test_while_replies_are_written(model: Path, monkeypatch: pytest.MonkeyPatch)
         def talk() -> list[list[int]]:
             engine.scheduler.idle.close()
             engine.scheduler.slots[0].sequence.truncate(0)
-            engine.scheduler.target._tiles.clear()  # type: ignore[attr-defined]
+            engine.scheduler.target._tiles.forget()  # type: ignore[attr-defined]
             engine.scheduler.target._tiles_entered = 0  # type: ignore[attr-defined]
             chats = [engine.chat(f"{text} " * 20) for text in said]
             turns = [*zip(chats, said, strict=True), (chats[0], "and?")]

@@ -69,7 +69,8 @@ def exported(path: Path, growing: bool = False) -> Path:
     from tests.support.growing_onnx import write_growing
 
     folder = Path(_FOLDER.name) / f"{path.stem}-{path.parent.name}{'-growing' * growing}"
-    export(path, folder, check=False)
+    # Where a test cannot use it after all, it is asked for again.
+    export(path, folder, check=False, overwrite=True)
     if growing:
         with open_model(path) as file:
             write_growing(file, folder)
