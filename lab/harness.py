@@ -309,9 +309,9 @@ def forget(engine: Engine) -> None:
         session.market.feed_all()  # what a drafter that was not asked would read later
         for source in session.market._sources:
             drafter = source.drafter
-            pool, history = getattr(drafter, "pool", None), getattr(drafter, "_history", None)
-            for owner in (drafter, pool, history):
-                for name in ("_rows", "_trials", "rows"):
+            shared = (getattr(drafter, name, None) for name in ("pool", "_history", "past"))
+            for owner in (drafter, *shared):
+                for name in ("_rows", "_trials", "rows", "_shorts", "_longs"):
                     table = getattr(owner, name, None)
                     if isinstance(table, np.ndarray):
                         table.fill(0)

@@ -10,6 +10,7 @@ import pytest
 from numba import config
 
 import edgespec
+from edgespec.drafting.text.suffix_automaton import SuffixAutomatonDrafter
 from edgespec.engine import burst as bursts
 from edgespec.engine.burst import Burst, Written
 from edgespec.engine.compiled_steps import nothing
@@ -61,6 +62,9 @@ def anew(engine: Engine) -> None:
     scheduler.target.own.truncate(0)
     market = scheduler._make_market(1.0)
     market.statistics.table[:] = 0.0
+    drafter = market._sources[0].drafter
+    assert isinstance(drafter, SuffixAutomatonDrafter) and drafter.past is not None
+    drafter.past._allocate(drafter.past.capacity)  # one for all markets: it outlives them
     slot = scheduler.slots[0]
     market.attach(slot.sequence, scheduler.controller.curve.table)
     slot.market, slot.clock = market, lambda: 0.0

@@ -7,6 +7,7 @@ import pytest
 from edgespec.errors import ModelFileError
 from edgespec.models import registry
 from edgespec.models.registry import resolve
+from tests.support.gguf_models import write_gguf
 
 
 @pytest.fixture
@@ -41,10 +42,12 @@ def test_an_existing_path_wins(bundled: Path) -> None:
     ],
 )
 def test_did_you_mean(bundled: Path, asked: str, hint: str) -> None:
-    Path("smollm-135m.gguf").touch()
+    write_gguf(Path("smollm-135m.gguf"))
+    Path("smolm-135.gguf").touch()  # no model, so not suggested however near its name is
     with pytest.raises(ModelFileError, match=f"cannot find the model '{asked}'.*") as caught:
         resolve(asked)
     assert hint in str(caught.value)
+    assert "smolm-135.gguf" not in str(caught.value)
 
 
 def test_a_bundled_model_that_is_not_installed(bundled: Path) -> None:
