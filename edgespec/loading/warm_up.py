@@ -112,6 +112,7 @@ def warm_up_drafter(name: str) -> None:
     from edgespec.drafting.market.market import Market
     from edgespec.drafting.registry import make_drafter
     from edgespec.drafting.tables.followers import SET_ROWS
+    from edgespec.drafting.text.past import Past
     from edgespec.drafting.text.store import COLUMNS
     from edgespec.drafting.text.store import first_bad_row as check_rows
     from edgespec.drafting.tree import StepOutcome, TopTokens
@@ -134,6 +135,8 @@ def warm_up_drafter(name: str) -> None:
         drafters[0].propose(3)  # as it is asked for what follows a model's chain
     if name == "hierarchy":
         check_rows(np.zeros((SET_ROWS, COLUMNS), np.int32), 1)  # what was kept is checked
+    if name == "suffix-automaton":  # the end of a reply is called for by itself
+        Past(_DRAFTER_BYTES).add(np.array(text, np.int32))
     controller, prospects = Controller(CostCurve({1: 1.0, 2: 1.1, 4: 1.2}), 4), [Prospects()]
     sampling = SamplingParams(seed=0)
     market.begin(sampling)
