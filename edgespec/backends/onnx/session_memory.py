@@ -25,6 +25,10 @@ from edgespec.system.size import KIB, MIB
 
 LIBRARY_BYTES = 16 * MIB
 """onnxruntime 1.31: 8 MiB are kept of importing it, the rest are pages that come back in use."""
+TOKENIZER_LIBRARY_BYTES = 3 * MIB
+"""`tokenizers`, which planning does not bring: importing it among the weights takes 5.5 MiB, 2.8 of
+which would come back in use anyway.
+"""
 BLOCK_BYTES = 8
 """Repacked quantised matrices have a scale and a sum for each block, as 32-bit floats."""
 PARSED_KEPT = 0.1
@@ -85,7 +89,7 @@ def ask_onnx(file: ModelFile) -> Ask:
         return EngineBytes(
             name="ONNX Runtime",
             library=LIBRARY_BYTES + len(file.graph.nodes) * GRAPH_BYTES_PER_NODE,
-            vocabulary=spec.vocab_size * TOKENIZER_BYTES_PER_TOKEN,
+            vocabulary=TOKENIZER_LIBRARY_BYTES + spec.vocab_size * TOKENIZER_BYTES_PER_TOKEN,
             cache=positions if layout.shared else 2 * positions,
             compute=_pass_bytes(spec, layout, settings, has_spans=has_spans),
             kv_type="f16" if kv_item == 2 else "f32",
