@@ -137,8 +137,6 @@ def warm_up_drafter(name: str) -> None:
         Past(_DRAFTER_BYTES).add(np.array(text, np.int32))  # as each reply is when it ends
     if name == "hierarchy":
         check_rows(np.zeros((SET_ROWS, COLUMNS), np.int32), 1)  # what was kept is checked
-    if name == "suffix-automaton":  # the end of a reply is called for by itself
-        Past(_DRAFTER_BYTES).add(np.array(text, np.int32))
     controller, prospects = Controller(CostCurve({1: 1.0, 2: 1.1, 4: 1.2}), 4), [Prospects()]
     sampling = SamplingParams(seed=0)
     market.begin(sampling)
