@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -86,7 +87,8 @@ class Slot:
 
     def settle(self) -> None:
         """Drop what an interrupted step committed beyond the ids; nobody drafts any more."""
-        self.market.pause()
+        with suppress(MemoryError):  # a reply ends, whether or not it is remembered
+            self.market.pause()
         wanted = min(self.sequence.length, max(len(self.ids) - 1, 0))
         kept = self.sequence.truncate(wanted)
         if kept < wanted:
