@@ -9,6 +9,7 @@ import pytest
 
 import edgespec
 from edgespec.backends.llamacpp import library
+from edgespec.control import curve_cache
 from edgespec.control.backend_speeds import remembered_choice
 from edgespec.control.curve_cache import remember_curve, was_under_load
 from edgespec.loading import choose_backend
@@ -24,8 +25,10 @@ SETTINGS = {"threads": 1, "context": 256}
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A tiny model that counts as worth comparing."""
+    """A tiny model that counts as worth comparing, on a machine where nothing else runs."""
     monkeypatch.setattr(choose_backend, "SMALLEST_BYTES", 0)
+    for module in (choose_backend, curve_cache):
+        monkeypatch.setattr(module, "is_busy", lambda threads: False)
     seed = int.from_bytes(os.urandom(4), "little")  # nothing was chosen for it before
     return write_gguf(tmp_path / "m.gguf", seed=seed)
 
