@@ -25,6 +25,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 unexport PYTHONPATH
 unexport PYTHONHOME
 
+# Files of tests shared out among processes.
+SHARED_OUT := --numprocesses auto --maxprocesses 4 --dist loadfile
+
 # What tests compile stays in the checkout.
 TEST_CACHE := EDGESPEC_CACHE="$(CURDIR)/build/cache"
 
@@ -47,8 +50,7 @@ demo: $(VENV)/installed
 	@$(BIN)/edgespec run --seed 1 --stats "Tell me a short story about a dog." </dev/null
 
 test: lint
-	$(TEST_CACHE) $(BIN)/python -m pytest -m "not slow" --numprocesses auto --maxprocesses 4 \
-		--dist loadfile --ignore tests/backends/test_arm.py
+	$(TEST_CACHE) $(BIN)/python -m pytest -m "not slow" $(SHARED_OUT) --ignore tests/backends/test_arm.py
 
 test-slow: $(VENV)/dev
 	$(TEST_CACHE) $(BIN)/python -m pytest -rs -m slow --ignore tests/parity
@@ -82,8 +84,8 @@ fuzz: $(VENV)/fuzz
 	$(TEST_CACHE) $(BIN)/python -m lab.fuzz $(TARGET) --minutes $(MINUTES)
 
 parity: $(VENV)/llama
-	$(TEST_CACHE) $(BIN)/python -m pytest -rs tests/parity
-	$(TEST_CACHE) $(BIN)/python -m pytest -rs -k llamacpp tests/conformance tests/backends
+	$(TEST_CACHE) $(BIN)/python -m pytest -rs $(SHARED_OUT) tests/parity
+	$(TEST_CACHE) $(BIN)/python -m pytest -rs $(SHARED_OUT) -k llamacpp tests/conformance tests/backends
 
 real-models: $(VENV)/llama $(QUESTIONS)
 	$(TEST_CACHE) $(BIN)/python -m lab.real_models run --questions "$(QUESTIONS)" $(RUN)
