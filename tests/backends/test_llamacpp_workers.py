@@ -294,7 +294,7 @@ def test_the_command_line_runs_and_explains(model: Path, pair: list[Worker]) -> 
     assert values["stats"]["peak_memory_bytes"] <= budget == values["plan"]["budget_bytes"]
     assert [part["name"] for part in values["plan"]["devices"]] == [w.address for w in pair]
     assert values["stats"]["backend"] == "llamacpp"
-    told = run_cli("plan", "-m", model, "--workers", addresses(pair), "--context", 256)
+    told = run_cli("plan", "-v", "-m", model, "--workers", addresses(pair), "--context", 256)
     assert f"worker {pair[0].address}: layers" in told.out.replace("\n", " ")
 
 
