@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import random
+import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +42,13 @@ def own_data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         del os.environ["EDGESPEC_DATA"]
     else:
         os.environ["EDGESPEC_DATA"] = before
+
+
+@pytest.fixture(autouse=True)
+def seeds_of_the_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reply whose seed a test does not name draws the same in every run of that test."""
+    drawn = random.Random(request.node.nodeid)
+    monkeypatch.setattr(secrets, "randbits", drawn.getrandbits)
 
 
 @pytest.fixture(scope="session")

