@@ -13,9 +13,12 @@ def main() -> None:
     """Run the command line of this process."""
     gc.set_threshold(*_COLLECTIONS)
     try:
-        from edgespec.cli import main as run  # brings more modules than came before it
+        from edgespec.terminal.plain_run import plain_run  # brings more than came before it
 
-        run()
+        if not plain_run(sys.argv[1:]):
+            from edgespec.cli import main as run
+
+            run()
     except KeyboardInterrupt:  # before there is a command that could end in its own way
         sys.exit(130)
 
