@@ -8,7 +8,6 @@ with edgespec.load(memory="1GiB") as engine:
 
 from __future__ import annotations
 
-import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -99,8 +98,6 @@ __all__ = [
     "plan",
     "pull",
 ]
-
-logging.getLogger("edgespec").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
