@@ -32,7 +32,7 @@ HEAVY = (
         "logging",
         "socket",
     ),
-    *("importlib.metadata", "ssl", "subprocess", "tempfile", "tomllib", "uuid"),
+    *("importlib.metadata", "ssl", "subprocess", "tomllib", "uuid"),
     *("edgespec.cli", "edgespec.models.hub", "edgespec.models.jinja", "edgespec.server"),
     *("edgespec.tools", "edgespec.backends.llamacpp.remote", "edgespec.models.architectures.qwen"),
 )
