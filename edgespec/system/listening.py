@@ -12,4 +12,5 @@ if TYPE_CHECKING:
 def listener(name: str) -> Logger | None:
     """The logger of this name, None where this process has not imported `logging`."""
     logging = sys.modules.get("logging")
-    return None if logging is None else logging.getLogger(name)
+    found: Logger | None = None if logging is None else logging.getLogger(name)
+    return found
