@@ -57,7 +57,7 @@ test: lint
 		--ignore-glob 'tests/backends/test_arm*.py'
 
 test-slow: $(VENV)/dev
-	$(TEST_CACHE) $(BIN)/python -m pytest -rs -m slow --ignore tests/parity
+	$(TEST_CACHE) $(BIN)/python -m pytest -rs -m slow $(SHARED_OUT) --ignore tests/parity
 
 lint: $(VENV)/dev
 	$(BIN)/python -m ruff check .
