@@ -6,7 +6,9 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import re
 from dataclasses import KW_ONLY, asdict, field, fields, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -129,3 +131,10 @@ def test_nothing_is_compiled_before_the_first_object(monkeypatch: pytest.MonkeyP
     assert made == []
     assert repr(point(1)) != repr(point(2))
     assert made == [point]
+
+
+def test_the_package_uses_these() -> None:
+    package = Path(records.__file__).parents[1]
+    others = [path for path in package.rglob("*.py") if path.name != "records.py"]
+    pattern = re.compile(r"^from dataclasses import .*\bdataclass\b", re.MULTILINE)
+    assert [path.name for path in others if pattern.search(path.read_text("utf-8"))] == []
