@@ -27,6 +27,7 @@ from edgespec.errors import (
     TranscriptError,
     UnsupportedModelError,
 )
+from edgespec.system.few_collections import few_collections
 from edgespec.version import __version__
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ def __getattr__(name: str) -> Any:
     """Import the heavy parts on first use: `edgespec --help` needs none of them."""
     if name not in _LAZY:
         raise AttributeError(f"module 'edgespec' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+    with few_collections():
+        return getattr(import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import sys
 
-_COLLECTIONS = (100_000, 20, 100)
-"""When Python looks for garbage: modules are none, and a tenth of a start was looking at them."""
+from edgespec.system.few_collections import THRESHOLDS
 
 
 def main() -> None:
     """Run the command line of this process."""
-    gc.set_threshold(*_COLLECTIONS)
+    gc.set_threshold(*THRESHOLDS)
     try:
         from edgespec.terminal.plain_run import plain_run  # brings more than came before it
 

@@ -24,6 +24,7 @@ from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.system import precompiled
 from edgespec.system.device import device_named
+from edgespec.system.few_collections import few_collections
 from edgespec.system.listening import listener
 from edgespec.system.option_fields import check_types, takes
 from edgespec.system.power import check_power
@@ -63,7 +64,7 @@ def plan_for(options: LoadOptions, device: str | None = None) -> Plan:
 def open_engine(options: LoadOptions) -> Engine:
     """`load`, for options in one object."""
     check_types(options)
-    with _refusals(resolve(options.model)), ExitStack() as opened:
+    with few_collections(), _refusals(resolve(options.model)), ExitStack() as opened:
         report = options.progress or _nobody
         report("plan", 0, 1)
         with _planning(options, opened) as planning:
