@@ -22,7 +22,7 @@ def plain_run(words: list[str]) -> bool:
     if words[:1] != ["run"]:
         return False
     read = plain_words(words[1:], (LoadOptions, ReplyOptions, RunOptions), LEFT_OUT)
-    if read is None or len(read[0]) > 1 or config_place().exists():
+    if read is None or len(read[0]) > 1 or _has_config():
         return False
     prompts, (load, reply, options) = read
     with faults_told():
@@ -30,3 +30,11 @@ def plain_run(words: list[str]) -> bool:
     if code:
         sys.exit(code)
     return True
+
+
+def _has_config() -> bool:
+    """Whether there is a `config.toml`, or what may be one."""
+    try:
+        return config_place().exists()
+    except OSError:
+        return True

@@ -28,6 +28,7 @@ def arm(*arguments: object, stdin: str = "") -> Finished:
         input=stdin,
         capture_output=True,
         text=True,
+        cwd=arm_python.PLACE / "site",
         env=arm_python.environment() | {"EDGESPEC_PROGRESS": "0"},
         timeout=600,
     )
