@@ -177,6 +177,16 @@ def run(
             "--json-stream", help="Print each piece as a line of JSON, and last what --json prints."
         ),
     ] = False,
+    record: Annotated[
+        str | None,
+        typer.Option("--record", metavar="FILE", help="Add prompt and reply to a log for replay."),
+    ] = None,
+    record_top: Annotated[
+        int,
+        typer.Option(
+            "--record-top", metavar="N", help="Likeliest tokens recorded for each of the reply."
+        ),
+    ] = 8,
 ) -> None:
     """Generate one reply.
 
@@ -189,7 +199,9 @@ def run(
     load = with_model(load, yes=yes)
     text = read_prompt(prompt, sys.stdin.buffer, stdin_is_terminal=sys.stdin.isatty())
     form: Form = "json-stream" if json_stream else "json" if as_json else "text"
-    write_reply(text, load, reply, system=system, stats=stats, form=form)
+    if record is not None:
+        reply = replace(reply, logprobs=record_top)
+    write_reply(text, load, reply, system=system, stats=stats, form=form, record=record)
 
 
 @app.command()
