@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import edgespec.errors
 
 TARGETS = (
     "gguf", "onnx", "template", "tokenizer_json", "prefix", "curve", "lines", "transcript", "rpc",
-    "code", "door", "split", "requests", "hub",
+    "code", "door", "split", "requests", "hub", "store",
 )  # fmt: skip
 MAX_BYTES = 1 << 14
 LIMIT_S, LIMIT_MB = 10, 1024
@@ -312,6 +313,29 @@ def _hub() -> Reader:
     return read
 
 
+def _store() -> Reader:
+    """A datastore as it is, and one whose numbers these are, well signed, which is drafted from."""
+    from edgespec.drafting.text.hierarchy import HierarchyDrafter
+    from edgespec.drafting.text.store import HEADER_BYTES, Store, StoreHeader, digest_of
+    from edgespec.errors import StoreError
+
+    path = Path(tempfile.mkdtemp(prefix="edgespec-fuzz-")) / "fuzz.store"
+
+    def read(data: bytes) -> None:
+        with suppress(StoreError):
+            path.write_bytes(data.ljust(HEADER_BYTES, b"\0"))
+            Store(path)
+        body = data[: len(data) // 8 * 8]
+        header = StoreHeader(len(body) // 8, 1, 0, 300, bytes(16), bytes(16))
+        path.write_bytes(header.pack(digest_of(body)) + body)
+        drafter = HierarchyDrafter(corpus=Store(path))
+        drafter.reset([1, 2, 3, 1, 2])
+        tree = drafter.propose(8)
+        assert all(0 <= token < 300 for token in tree.tokens.tolist())
+
+    return read
+
+
 def void(_: object) -> None:
     """What was read is not needed."""
 
@@ -377,7 +401,11 @@ _SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "prefix": _other(b"EDGEKEYS" + struct.pack("<4IQ", 1, 2, 1, 4, 64) + bytes(4200)),
     "curve": _other(b'{"1": 0.5, "2": 0.6, "8": 0.9}'),
     "lines": _other(b'{"prompt": "x", "id": 3, "max_tokens": 2}\n{"prompt": "y", "seed": 1}\n'),
-    "transcript": _other(b'{"prompt": "a b", "output": "b a"}\n'),
+    "transcript": _other(
+        b'{"prompt": "a b", "output": "b a"}\n',
+        b'{"prompt": [1], "output": [2], "top": [[[2, -0.5], [3, -1]]], "sampling": {"seed": 1}}\n',
+    ),
+    "store": _other(struct.pack("<16i", -1, 1, 2, 3, 1, 2, 4, 1, 0, 1, 4, 7, 2, 5, 3, 6)),
     "rpc": lambda: [struct.pack("<BQ", number, 4) + bytes(312) for number in range(18)],
     "door": lambda: [bytes([number]) + bytes(4 + 296) for number in range(18)],
     "split": _gguf_seeds,

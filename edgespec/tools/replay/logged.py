@@ -16,7 +16,6 @@ from edgespec.drafting.tree import TopTokens
 from edgespec.models.spec import ModelSpec
 from edgespec.tools.replay.transcripts import Transcript
 
-
 _HIGHEST, _LEAST_GAP = 100.0, 1e-3
 """What the log's next token gets, and how far any other is below it at least."""
 

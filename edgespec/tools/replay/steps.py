@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -70,6 +70,14 @@ class Tally:
 
 def replay_steps(drafter: Drafter, transcript: Transcript, max_nodes: int, tally: Tally) -> None:
     """Replay one reply: each step drafts at most `max_nodes` tokens and verifies all of them."""
+    for _ in steps_of(drafter, transcript, max_nodes, tally):
+        pass
+
+
+def steps_of(
+    drafter: Drafter, transcript: Transcript, max_nodes: int, tally: Tally
+) -> Iterator[None]:
+    """The same a step at a time, for replies that are written beside each other."""
     clock = time.perf_counter
     output, place = transcript.output_ids, 0
     start = clock()
@@ -92,3 +100,4 @@ def replay_steps(drafter: Drafter, transcript: Transcript, max_nodes: int, tally
             drafter.take_seconds()  # the bill of a step: what it cost decides who is asked again
         tally.count(outcome)
         place += len(path)
+        yield

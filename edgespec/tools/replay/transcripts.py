@@ -2,7 +2,9 @@
 
 Both are text, or lists of token ids of the vocabulary they are replayed with. Lines that EdgeSpec
 recorded (`recording.py`) also have "top", for each token of the output the likeliest ones there as
-pairs of id and log-probability, and "sampling", how it was drawn. Other keys are left alone. A file is hostile until read: every fault ends in one sentence that names its line.
+pairs of id and log-probability, and "sampling", how it was drawn. Other keys are left alone.
+
+A file is hostile until read: every fault ends in one sentence that names its line.
 """
 
 from __future__ import annotations
@@ -140,9 +142,7 @@ def _top(value: Any, num_tokens: int, where: str, vocab_size: int) -> TopTokens 
         raise fault
     if not (np.abs(logits) <= _LARGEST_LOGIT).all():
         raise fault
-    return TopTokens(
-        np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(logits, np.float32)
-    )
+    return TopTokens(np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(logits, np.float32))
 
 
 def _sampling(value: Any, where: str) -> SamplingParams:
