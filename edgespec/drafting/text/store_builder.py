@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +30,7 @@ from edgespec.drafting.text.store_kernels import LONGEST
 from edgespec.errors import OptionError, StoreError
 from edgespec.models.tokenizers.tokenizer import Tokenizer
 from edgespec.system.folder_files import files_below, nearness
+from edgespec.system.records import dataclass
 
 SMALLEST_BYTES = 64 * 1024
 _BLOCK_CHARACTERS = 1 << 16

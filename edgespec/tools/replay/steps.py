@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.tree import DraftTree, StepOutcome, TopTokens
+from edgespec.system.records import dataclass
 from edgespec.tools.replay.transcripts import Transcript
 
 

@@ -14,7 +14,6 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -23,6 +22,7 @@ import numpy as np
 
 from edgespec.drafting.tree import TopTokens
 from edgespec.errors import OptionError, TranscriptError
+from edgespec.system.records import dataclass
 from edgespec.verification.sampling import SamplingParams
 
 if TYPE_CHECKING:
