@@ -18,22 +18,16 @@ import re
 import struct
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import edgespec.errors
+from lab.fuzz_seeds import SEEDS
+from lab.fuzz_targets import READERS, TARGETS
 
-TARGETS = (
-    "gguf", "onnx", "template", "tokenizer_json", "prefix", "curve", "lines", "transcript", "rpc",
-    "code", "door", "split", "requests", "hub",
-)  # fmt: skip
 MAX_BYTES = 1 << 14
 LIMIT_S, LIMIT_MB = 10, 1024
 _WORDS = (0, 1, 2, 3, 7, 8, 32, 255, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**64 - 1)
 _DONE = re.compile(r"#(\d+)\s+DONE\s+(?:cov: (\d+) ft: (\d+) )?corp: (\d+)")
-Reader = Callable[[bytes], None]
 
 
 def main() -> None:
@@ -57,7 +51,7 @@ def _watched(name: str, out: Path, seconds: int) -> bool:
     """Fuzz one target in a process; print what came of it, and return whether all was well."""
     corpus = out / name / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)
-    for place, seed in enumerate(_SEEDS[name]()):
+    for place, seed in enumerate(SEEDS[name]()):
         (corpus / f"seed-{place}").write_bytes(seed)
     command = [sys.executable, "-m", "lab.fuzz", name, "--inside", "--out", str(out)]
     found = subprocess.run(
@@ -88,7 +82,7 @@ def _fuzz(name: str, out: Path, seconds: int) -> None:
             assert len(str(error)) < 2000
 
     with atheris.instrument_imports(include=["edgespec"]):
-        reader = _READERS[name]()
+        reader = READERS[name]()
         for path in (folder / "corpus").glob("seed-*"):  # so that all that is read with is imported
             read(path.read_bytes())
 
@@ -120,279 +114,6 @@ def _words_changed(data: bytes, drawn: random.Random) -> bytes:
         start = drawn.randrange(len(out))
         out[start:start] = out[start : start + drawn.randint(1, 64)]
     return bytes(out)
-
-
-def _file_reader(name: str, use: Callable[[Path], None]) -> Reader:
-    folder = Path(tempfile.mkdtemp(prefix="edgespec-fuzz-"))
-    path = folder / name
-
-    def read(data: bytes) -> None:
-        path.write_bytes(data)
-        use(path)
-
-    return read
-
-
-def _gguf() -> Reader:
-    from edgespec.models.open_model import open_model
-
-    def use(path: Path) -> None:
-        with open_model(path, any_engine=True) as model:
-            model.tokenizer.decode(model.tokenizer.encode("The cat.\n<s> 1", parse_special=True))
-            if model.chat_template:
-                model.chat_template.render([{"role": "user", "content": "Hi"}])
-
-    return _file_reader("fuzz.gguf", use)
-
-
-def _onnx() -> Reader:
-    from edgespec.models.onnx.graph_file import read_graph
-
-    return _file_reader("fuzz.onnx", lambda path: void(read_graph(path)))
-
-
-def _template() -> Reader:
-    from edgespec.models.jinja import meter
-    from edgespec.models.template import ChatTemplate
-
-    # Limits hold at any size; small ones let more templates be tried.
-    meter.MAX_STEPS, meter.STEPS_PER_ITEM, meter.MAX_BYTES = 5_000, 0, 1 << 20
-    turns: list[dict[str, Any]] = [
-        {"role": "user", "content": "Hi", "tool_calls": [{"id": 1}]},
-        {"role": "assistant"},
-    ]
-
-    def read(data: bytes) -> None:
-        ChatTemplate(data.decode("utf-8", "replace")).render(turns, tools=[{"name": "f"}])
-
-    return read
-
-
-def _tokenizer_json() -> Reader:
-    from edgespec.models.tokenizers.hugging_face import vocabulary_facts
-
-    return _file_reader("tokenizer.json", lambda path: void(vocabulary_facts(path, 64)))
-
-
-def _prefix() -> Reader:
-    from edgespec.memory.kv.kv_file import KvFile
-
-    def use(path: Path) -> None:
-        with path.open("rb") as file:
-            KvFile.open(path, file)
-
-    return _file_reader("fuzz.keys", use)
-
-
-def _curve() -> Reader:
-    from edgespec.control import curve_cache
-
-    return _file_reader("curve.json", lambda path: void(curve_cache._read(path)))
-
-
-def _lines() -> Reader:
-    from edgespec.terminal.prompt_file import read_lines
-
-    return _file_reader("lines.jsonl", lambda path: void(read_lines(str(path))))
-
-
-def _transcript() -> Reader:
-    from edgespec.models.open_model import open_model
-    from edgespec.tools.replay.transcripts import read_transcripts
-    from tests.support.gguf_models import write_gguf
-
-    folder = tempfile.mkdtemp(prefix="edgespec-fuzz-")
-    tokenizer = open_model(write_gguf(Path(folder) / "m.gguf")).tokenizer
-    return _file_reader("log.jsonl", lambda path: void(list(read_transcripts(path, tokenizer))))
-
-
-def _rpc() -> Reader:
-    from edgespec.backends.llamacpp.remote import protocol
-    from edgespec.backends.llamacpp.remote.checking import check_reply
-
-    def read(data: bytes) -> None:
-        if len(data) < protocol.HEAD.size:
-            return
-        number, size = protocol.HEAD.unpack_from(data)
-        rest = data[protocol.HEAD.size :]
-        try:
-            command = protocol.Command(number)
-            protocol.check_request(command, size)
-            payload = rest[: min(size, len(rest))].ljust(min(size, 1 << 16), b"\0")
-            if command in protocol.SILENT or command is protocol.Command.GET_TENSOR:
-                return
-            count = protocol.reply_bytes(command, payload)
-            check_reply(command, payload, rest[-count:].rjust(count, b"\0"))
-        except ValueError:
-            return
-
-    return read
-
-
-def _code() -> Reader:
-    from edgespec.system.code_file import unpacked
-
-    def read(data: bytes) -> None:
-        try:
-            unpacked(data, void, ())
-        except ValueError:
-            return
-
-    return read
-
-
-def _door() -> Reader:
-    """A worker's requests, with one buffer that the client has."""
-    from edgespec.backends.llamacpp.remote import protocol
-    from edgespec.backends.llamacpp.remote.buffers import Buffers, Operations
-
-    held = Buffers(Operations(["NONE", "ADD", "VIEW", "GLU"]))
-    held.add(8, 4096, 1 << 16)
-
-    def read(data: bytes) -> None:
-        if not data:
-            return
-        try:
-            command = protocol.Command(data[0])
-            protocol.check_request(command, len(data) - 1)
-            held.check(command, data[1:])
-        except ValueError:
-            return
-
-    return read
-
-
-def _split() -> Reader:
-    """The second file of a model in two."""
-    from edgespec.models.open_model import open_model
-    from tests.support.gguf_models import write_gguf
-
-    folder = Path(tempfile.mkdtemp(prefix="edgespec-fuzz-"))
-    first = write_gguf(folder / "m.gguf", part_tensors=12)
-    second = next(folder.glob("*00002-of*"))
-
-    def read(data: bytes) -> None:
-        second.write_bytes(data)
-        with open_model(first, any_engine=True) as model:
-            for name in model.tensors:
-                model.rows(name)
-
-    return read
-
-
-def _requests() -> Reader:
-    """Bodies of HTTP requests, as far as an engine is not needed."""
-    from pydantic import ValidationError
-
-    from edgespec.server.openai_requests import ChatAsked, CompletionAsked, EmbeddingAsked
-
-    def read(data: bytes) -> None:
-        for kind in (ChatAsked, CompletionAsked, EmbeddingAsked):
-            try:
-                asked = kind.model_validate_json(data)
-            except ValidationError:
-                continue
-            for name in ("turns", "prompts", "keywords", "usable_tools"):
-                void(getattr(asked, name, list)())
-
-    return read
-
-
-def _hub() -> Reader:
-    """Names of files as a hub lists them, and what is asked for."""
-    from edgespec.models.hub.listing import choose
-    from edgespec.models.hub.reference import is_safe_name, parse_reference
-
-    def read(data: bytes) -> None:
-        asked, *names = data.decode("utf-8", "replace").split("\n")
-        safe = [name for name in names if is_safe_name(name)]
-        assert not any(".." in Path(name).parts or Path(name).is_absolute() for name in safe)
-        choose(parse_reference(asked), safe)
-
-    return read
-
-
-def void(_: object) -> None:
-    """What was read is not needed."""
-
-
-_READERS: dict[str, Callable[[], Reader]] = {name: globals()[f"_{name}"] for name in TARGETS}
-
-
-def _gguf_seeds() -> list[bytes]:
-    from tests.support.raw_gguf import gguf, key, numbers, strings, tensor, text
-
-    texts = strings(["<unk>", "<s>", "</s>", "a", "b"])
-    keys = [
-        key("general.architecture", 8, text("llama")),
-        key("general.alignment", 4, struct.pack("<I", 32)),
-        key("llama.block_count", 4, struct.pack("<I", 1)),
-        key("llama.embedding_length", 4, struct.pack("<I", 32)),
-        key("llama.attention.head_count", 4, struct.pack("<I", 2)),
-        key("llama.rope.freq_base", 6, struct.pack("<f", 1e4)),
-        key("tokenizer.ggml.model", 8, text("llama")),
-        key("tokenizer.ggml.tokens", 9, texts),
-        key("tokenizer.ggml.scores", 9, numbers(6, "f", [0.0] * 5)),
-        key("tokenizer.ggml.token_type", 9, numbers(5, "i", [2, 3, 3, 1, 1])),
-        key(
-            "tokenizer.chat_template", 8, text("{% for m in messages %}{{ m.content }}{% endfor %}")
-        ),
-    ]
-    tensors = [tensor("token_embd.weight", [32, 5]), tensor("output_norm.weight", [32], 0, 640)]
-    return [gguf(keys, tensors), gguf(keys[:1]), gguf((), tensors)]
-
-
-def _onnx_seeds() -> list[bytes]:
-    from edgespec.models.onnx.protobuf import field
-
-    shape = field(2, field(1, field(1, 4)) + field(1, field(2, b"batch")))
-    port = field(1, b"input_ids") + field(2, field(1, field(1, 7) + shape))
-    weight = field(1, 2) + field(1, 2) + field(2, 1) + field(8, b"w") + field(9, bytes(16))
-    away = field(13, field(1, b"location") + field(2, b"w.bin")) + field(14, 1)
-    node = field(1, b"x") + field(2, b"y") + field(4, b"MatMul")
-    node += field(5, field(1, b"bits") + field(3, 4))
-    graph = field(1, node) + field(5, weight) + field(11, port) + field(12, port)
-    return [field(7, graph), field(7, graph + field(5, weight + away)), field(14, field(1, b"k"))]
-
-
-def _template_seeds() -> list[bytes]:
-    from tests.models.test_chat_template import ESCAPES, HOSTILE, REAL
-
-    every = (*REAL.values(), *ESCAPES.values(), *HOSTILE.values())
-    return [source.encode() for source in every]
-
-
-def _other(*seeds: bytes) -> Callable[[], list[bytes]]:
-    return lambda: list(seeds)
-
-
-_SEEDS: dict[str, Callable[[], list[bytes]]] = {
-    "gguf": _gguf_seeds,
-    "onnx": _onnx_seeds,
-    "template": _template_seeds,
-    "tokenizer_json": _other(
-        b'{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": [], "byte_fallback": 1},'
-        b' "added_tokens": [{"id": 2, "content": "<s>", "special": true}]}'
-    ),
-    "prefix": _other(b"EDGEKEYS" + struct.pack("<4IQ", 1, 2, 1, 4, 64) + bytes(4200)),
-    "curve": _other(b'{"1": 0.5, "2": 0.6, "8": 0.9}'),
-    "lines": _other(b'{"prompt": "x", "id": 3, "max_tokens": 2}\n{"prompt": "y", "seed": 1}\n'),
-    "transcript": _other(b'{"prompt": "a b", "output": "b a"}\n'),
-    "rpc": lambda: [struct.pack("<BQ", number, 4) + bytes(312) for number in range(18)],
-    "door": lambda: [bytes([number]) + bytes(4 + 296) for number in range(18)],
-    "split": _gguf_seeds,
-    "requests": _other(
-        b'{"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]'
-        b', "stop": ["a"], "seed": -1, "response_format": {"type": "json_object"}, "n": 2}',
-        b'{"model": "m", "prompt": [[1, 2], [3]], "max_tokens": 3, "logprobs": 2}',
-    ),
-    "hub": _other(b"hf:org/repo:Q4_K_M\na-Q4_K_M.gguf\nb-Q8_0-00001-of-00002.gguf\n../x.gguf"),
-    "code": _other(
-        b"EDGECODE" + struct.pack("<3I", 2, 0, 0) + b"{}",
-        b"EDGECODE" + struct.pack("<3I", 20, 96, 4) + b'{"environments": []}' + b"\x7fELF"
-        + bytes(92) + b"BC\xc0\xde",
-    ),
-}  # fmt: skip
 
 
 if __name__ == "__main__":
