@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ from edgespec.errors import StoreError
 from edgespec.memory.plan.sizing import mapped_bytes
 from edgespec.system.jit import kernel
 from edgespec.system.lost_pages import guard
+from edgespec.system.ownership import is_kept_from_others
 from edgespec.system.user_data import write_private
 
 VERSION = 1
@@ -117,15 +119,21 @@ class Store:
     """An open, checked datastore."""
 
     def __init__(self, path: str | os.PathLike[str], vocabulary: bytes | None = None) -> None:
-        """Open and check a file; raises StoreError when it is damaged, missing, or made for
-        another vocabulary than that with this fingerprint.
+        """Open and check a file; raises StoreError when it is damaged, missing, made for another
+        vocabulary than that with this fingerprint, or others may change it once it was checked.
         """
         self.path = Path(path)
-        self.header = self._check(vocabulary)
         guard()  # what is gone drafts nothing
-        with open(self.path, "rb") as file:
-            # Copy-on-write: kernels take writeable arrays, and nothing is ever written.
-            self._map = mmap.mmap(file.fileno(), self.size_bytes, access=mmap.ACCESS_COPY)
+        try:
+            with open(self.path, "rb") as file:
+                self.header = self._check(file, vocabulary)
+                # Copy-on-write: kernels take writeable arrays, and nothing is ever written.
+                self._map = mmap.mmap(file.fileno(), self.size_bytes, access=mmap.ACCESS_COPY)
+        except OSError as error:
+            raise StoreError(
+                f"cannot open the datastore {path}: {error.strerror or error}; check the path, or "
+                "build one with `edgespec store build`"
+            ) from None
         rows = np.frombuffer(self._map, np.int32, offset=HEADER_BYTES)
         self.rows: NDArray[np.int32] = rows.reshape(self.header.num_rows, COLUMNS)
         self._num_faults = _page_faults()
@@ -153,31 +161,28 @@ class Store:
             for start in range(0, len(self.rows), _PIECE_ROWS)
         )
 
-    def _check(self, vocabulary: bytes | None) -> StoreHeader:
-        path = self.path
-        try:
-            with open(path, "rb") as file:
-                header = StoreHeader.unpack(file.read(HEADER_BYTES), path)
-                if vocabulary is not None and header.vocabulary != vocabulary:
-                    raise StoreError(
-                        f"{path} was built for another vocabulary than this model's; build it "
-                        "again with `edgespec store build FOLDER --vocab` and this model"
-                    )
-                promised = HEADER_BYTES + header.num_rows * COLUMNS * 4
-                found = os.fstat(file.fileno()).st_size
-                if found != promised:
-                    raise _damaged(path, f"it has {found} bytes where {promised} were promised")
-                digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-                while raw := file.read(_PIECE_ROWS * COLUMNS * 4):
-                    digest.update(raw)
-                    rows = np.frombuffer(bytearray(raw), np.int32).reshape(-1, COLUMNS)
-                    if first_bad_row(rows, header.vocab_size) >= 0:
-                        raise _damaged(path, "it holds tokens or counts that cannot be")
-        except OSError as error:
+    def _check(self, file: BinaryIO, vocabulary: bytes | None) -> StoreHeader:
+        path, status = self.path, os.fstat(file.fileno())
+        if not is_kept_from_others(status):
             raise StoreError(
-                f"cannot open the datastore {path}: {error.strerror or error}; check the path, or "
-                "build one with `edgespec store build`"
-            ) from None
+                f"other users may change the datastore {path} while it is used; copy it to a "
+                "folder of your own"
+            )
+        header = StoreHeader.unpack(file.read(HEADER_BYTES), path)
+        if vocabulary is not None and header.vocabulary != vocabulary:
+            raise StoreError(
+                f"{path} was built for another vocabulary than this model's; build it again with "
+                "`edgespec store build FOLDER --vocab` and this model"
+            )
+        promised = HEADER_BYTES + header.num_rows * COLUMNS * 4
+        if status.st_size != promised:
+            raise _damaged(path, f"it has {status.st_size} bytes where {promised} were promised")
+        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        while raw := file.read(_PIECE_ROWS * COLUMNS * 4):
+            digest.update(raw)
+            rows = np.frombuffer(bytearray(raw), np.int32).reshape(-1, COLUMNS)
+            if first_bad_row(rows, header.vocab_size) >= 0:
+                raise _damaged(path, "it holds tokens or counts that cannot be")
         if digest.digest() != header.checksum:
             raise _damaged(path, "its checksum is wrong")
         return header
