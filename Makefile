@@ -53,7 +53,7 @@ test: lint
 	$(TEST_CACHE) $(BIN)/python -m pytest -m "not slow" $(SHARED_OUT) --ignore tests/backends/test_arm.py
 
 test-slow: $(VENV)/dev
-	$(TEST_CACHE) $(BIN)/python -m pytest -rs -m slow --ignore tests/parity
+	$(TEST_CACHE) $(BIN)/python -m pytest -rs -m slow $(SHARED_OUT) --ignore tests/parity
 
 lint: $(VENV)/dev
 	$(BIN)/python -m ruff check .
