@@ -72,7 +72,9 @@ def drawn(number: int) -> tuple[str, str, Any]:
     if kind == "embedding":
         return kind, "/v1/embeddings", {"model": "", "input": text}
     if kind == "nonsense":
-        wrong = rng.choice([{"max_tokens": -1}, {"temperature": "hot"}, {"messages": 3}])
+        wrong: dict[str, Any] = rng.choice(
+            [{"max_tokens": -1}, {"temperature": "hot"}, {"messages": 3}]
+        )
         return kind, "/v1/chat/completions", body | wrong
     more: dict[str, Any] = {
         "stream": {"stream": True},
@@ -201,7 +203,7 @@ def _is_flat(first: Row, last: Row) -> bool:
     grew = last["MiB"] / first["MiB"] - 1.0
     script.note(f"memory {grew:+.2%}, goal {MOST_GROWTH:+.0%}")
     few = last["descriptors"] <= first["descriptors"] + CLIENTS
-    return grew <= MOST_GROWTH and few and last["threads"] <= first["threads"] + 1
+    return bool(grew <= MOST_GROWTH and few and last["threads"] <= first["threads"] + 1)
 
 
 @contextmanager

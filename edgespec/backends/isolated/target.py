@@ -102,9 +102,10 @@ class IsolatedTarget(Target):
     def _told(answer: Any) -> Any:
         """An answer, or the error that was met there; what is neither is a fault."""
         if isinstance(answer, dict) and "error" in answer:
-            kind = vars(errors).get(str(answer["error"]))
-            known = isinstance(kind, type) and issubclass(kind, errors.EdgeSpecError)
-            raise (kind if known else BackendError)(str(answer.get("message", "")))
+            kind = vars(errors).get(str(answer["error"]), BackendError)
+            if not (isinstance(kind, type) and issubclass(kind, errors.EdgeSpecError)):
+                kind = BackendError
+            raise kind(str(answer.get("message", "")))
         if not isinstance(answer, dict):
             raise BackendError("the isolated engine gave an answer that is none")
         return answer
