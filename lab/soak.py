@@ -72,10 +72,8 @@ def drawn(number: int) -> tuple[str, str, Any]:
     if kind == "embedding":
         return kind, "/v1/embeddings", {"model": "", "input": text}
     if kind == "nonsense":
-        wrong: dict[str, Any] = rng.choice(
-            [{"max_tokens": -1}, {"temperature": "hot"}, {"messages": 3}]
-        )
-        return kind, "/v1/chat/completions", body | wrong
+        wrong: list[dict[str, Any]] = [{"max_tokens": -1}, {"temperature": "x"}, {"messages": 3}]
+        return kind, "/v1/chat/completions", body | rng.choice(wrong)
     more: dict[str, Any] = {
         "stream": {"stream": True},
         "left": {"stream": True},
