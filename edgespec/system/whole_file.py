@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedWriter
 from pathlib import Path
-
-import psutil
 
 SUFFIX = ".part"
 """Of what is being written: NAME.PROCESS-CHANCE.part, beside what it is to replace."""
@@ -26,7 +23,7 @@ def whole_file(
     """
     if lasting:
         _remove_leftovers(path)
-    partial = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}")
+    partial = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}{SUFFIX}")
     try:
         mode = 0o600 if private else 0o666
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
@@ -42,6 +39,8 @@ def whole_file(
 
 def is_running(process: int, path: Path) -> bool:
     """Whether the process that wrote a file runs still; its number may be another's by now."""
+    import psutil
+
     try:
         return bool(psutil.Process(process).create_time() <= path.stat().st_mtime)
     except (psutil.NoSuchProcess, OSError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from edgespec.errors import BackendError, UnsupportedModelError
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.onnx.folder import OnnxFile
+from edgespec.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

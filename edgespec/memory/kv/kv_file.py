@@ -26,7 +26,6 @@ import hashlib
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -35,6 +34,7 @@ from numpy.typing import NDArray
 
 from edgespec.errors import KvFileError
 from edgespec.memory.kv.arena import ALIGNMENT, BLOCK
+from edgespec.system.records import dataclass
 from edgespec.system.whole_file import whole_file
 
 VERSION, VERSION_OF_SIZES = 1, 2

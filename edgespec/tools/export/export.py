@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from edgespec.errors import ExportError, OptionError, UnsupportedModelError
 from edgespec.models.file import ModelFile
 from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
+from edgespec.system.records import dataclass
 from edgespec.system.whole_file import SUFFIX, whole_file
 
 FORMATS = ("onnx",)
