@@ -58,6 +58,15 @@ def grammar_of(schema: Any, regex: str | None, grammar: str | None) -> str | Non
         raise OptionError(f"the schema cannot be used: {error}") from None
 
 
+def sent_schema(given: Any) -> Any:
+    """A schema that somebody sent: an object, or its text; raises OptionError for any other text,
+    which would be the path of a file of ours.
+    """
+    if isinstance(given, Mapping) or (isinstance(given, str) and _is_text(given)):
+        return given
+    raise OptionError("a schema that is sent is an object, or its JSON text")
+
+
 def matcher_of(tokenizer: Tokenizer, grammar: str) -> llguidance.LLMatcher:
     """What follows one reply through a grammar; raises OptionError for one that cannot be read."""
     from llguidance import LLMatcher
@@ -102,10 +111,19 @@ def _schema(given: Any) -> Any:
             f"a schema is a dictionary, JSON text, a file or a pydantic class, not {given!r}"
         )
     try:
-        text = given if given.lstrip().startswith("{") else Path(given).read_text("utf-8")
-        return json.loads(text)
+        return json.loads(given if _is_text(given) else _read(Path(given)))
     except (OSError, ValueError, RecursionError) as error:
         raise OptionError(f"cannot read the schema {given[:80]!r}: {error}") from None
+
+
+def _is_text(given: str) -> bool:
+    return given.lstrip().startswith("{")
+
+
+def _read(place: Path) -> bytes:
+    """A file, but no more of it than a schema may have; raises OSError."""
+    with place.open("rb") as file:
+        return file.read(MAX_SOURCE_CHARACTERS)
 
 
 def _tokens(tokenizer: Tokenizer) -> Any:

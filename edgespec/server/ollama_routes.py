@@ -16,6 +16,7 @@ from edgespec.engine.reply import Reply
 from edgespec.engine.reply_options import ReplyKeywords
 from edgespec.engine.request import Request
 from edgespec.errors import OptionError
+from edgespec.models.grammars import sent_schema
 from edgespec.server.choices import News, news, whole
 from edgespec.server.service import Service, client_of, read
 from edgespec.server.streaming import lines, while_connected
@@ -66,7 +67,9 @@ class _Asked(BaseModel):
         if isinstance(self.think, bool):
             found["thinking"] = self.think
         if self.format:
-            found["schema"] = {"type": "object"} if self.format == "json" else self.format
+            found["schema"] = (
+                {"type": "object"} if self.format == "json" else sent_schema(self.format)
+            )
         known: ReplyKeywords = found
         return known
 

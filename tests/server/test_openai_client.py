@@ -163,6 +163,8 @@ def test_embeddings_are_the_engines(client: openai.OpenAI, engine: Engine) -> No
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 3}}}},
             "schema",
         ),
+        ({"response_format": {"type": "json_object", "schema": "/etc/passwd"}}, "an object"),
+        ({"response_format": {"type": "json_object", "schema": 3}}, "an object"),
         ({"logit_bias": {"99999999": 1}}, "99999999"),
     ],
 )
