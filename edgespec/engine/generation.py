@@ -225,9 +225,7 @@ class Generation:
         return StepOutcome(tree, verdict.path, verdict.bonus, tokens), new + rest
 
     def _rest(self, num_tokens: int) -> list[int]:
-        """The end of the reply behind a step of so many tokens, if a grammar leaves no choice about
-        it: it takes no pass.
-        """
+        """The end of the reply behind a step, where no choice is left: it takes no pass."""
         constraint, request = self.constraint, self.request
         if constraint is None or not request.speculation or request.logprobs is not None:
             return []
