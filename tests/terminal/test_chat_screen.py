@@ -118,7 +118,7 @@ def test_settings(screen: ChatScreen, capsys: pytest.CaptureFixture[str]) -> Non
     assert "thinking            off" in out and "speculation         on" in out
     assert "The last reply came at" in out or "About " in out
     assert "top_p" in err
-    assert (out + err).count("tokens/s") == 2  # of the reply before, and of the one after
+    assert (out + err).count("tokens/s") == 3  # of the reply before, the one after, and the plan
     with pytest.raises(OptionError, match="on or off"):
         set_option(reply, "thinking", "perhaps")
 
