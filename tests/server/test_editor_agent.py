@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,9 +26,15 @@ pytestmark = pytest.mark.skipif(AIDER is None, reason="aider is not installed")
 
 
 @pytest.fixture(scope="module")
-def roomy(bundled_model: Path) -> Iterator[Served]:
-    """Room for what an agent says first."""
-    with edgespec.load(bundled_model, context=8192) as engine, serving(engine) as found:
+def roomy(bundled_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The bundled model, said to be good for a context that an agent's instructions fit in."""
+    key = b".context_length" + struct.pack("<I", 4)  # a number of 32 bits follows
+    content = bytearray(bundled_model.read_bytes())
+    place = content.index(key) + len(key)
+    content[place : place + 4] = struct.pack("<I", 8192)
+    path = tmp_path_factory.mktemp("roomy") / "tiny.gguf"
+    path.write_bytes(content)
+    with edgespec.load(path, context=8192) as engine, serving(engine) as found:
         yield found
 
 
