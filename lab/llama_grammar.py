@@ -15,7 +15,7 @@ LONGEST_S = 20.0
 
 
 class Written(NamedTuple):
-    """A reply, and what it took with its prompt and its grammar."""
+    """A reply, and what it took with its prompt."""
 
     text: str
     num_tokens: int
@@ -64,11 +64,11 @@ def _start(request: dict[str, Any]) -> tuple[Any, Callable[[Any], Any]]:
     )
 
     def write(question: dict[str, Any]) -> Any:
-        began = time.perf_counter(), time.process_time()
         try:
             grammar = None
             if question["schema"] is not None:
                 grammar = LlamaGrammar.from_json_schema(question["schema"], verbose=False)
+            began = time.perf_counter(), time.process_time()
             model.set_seed(question["seed"])
             model.reset()
             replies = model.generate(question["prompt"], grammar=grammar, **question["sampling"])

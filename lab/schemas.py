@@ -205,8 +205,9 @@ def _rate(
 def peer(asked: Asked) -> Rows:
     """The same schemas bound here and by llama.cpp's own grammars, on the same file.
 
-    Times are of whole replies, prompt and schema included, by processor time and by the clock;
-    "plain" is here without speculation. Each writes texts of its own.
+    Times are of whole replies with their prompts, by processor time and by the clock, without
+    making a grammar of the schema; "plain" is here without speculation. Each writes texts of its
+    own.
     """
     found: dict[str, Counter[str]] = defaultdict(Counter)
     spent: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -219,9 +220,8 @@ def peer(asked: Asked) -> Rows:
             for name, bound, speculation in MEMBERS:
                 start_anew(engine)
                 found[name]["schemas"] += 1
-                begun = time.perf_counter(), time.process_time()
                 try:
-                    reply = engine.generate(
+                    request = engine.request(
                         prompt,
                         schema=schema if bound else None,
                         max_tokens=asked.tokens,
@@ -231,6 +231,8 @@ def peer(asked: Asked) -> Rows:
                     )
                 except edgespec.EdgeSpecError:
                     continue
+                begun = time.perf_counter(), time.process_time()
+                reply = engine.generate(request)
                 spent[name][0] += time.process_time() - begun[1]
                 spent[name][1] += time.perf_counter() - begun[0]
                 found[name].update(_outcome(reply.text, reply.finish_reason == "stop", schema))
