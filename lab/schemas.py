@@ -207,7 +207,7 @@ def peer(asked: Asked) -> Rows:
 
     Times are of whole replies with their prompts, by processor time and by the clock, without
     making a grammar of the schema; "plain" is here without speculation. Each writes texts of its
-    own.
+    own; free ones are as long as the bound.
     """
     found: dict[str, Counter[str]] = defaultdict(Counter)
     spent: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -217,6 +217,7 @@ def peer(asked: Asked) -> Rows:
         ours = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "seed": asked.seed}
         prompt = engine.tokenizer.encode(PROMPT)
         for _, schema in chosen(asked.folder, asked.count, asked.seed):
+            length = 0
             for name, bound, speculation in MEMBERS:
                 start_anew(engine)
                 found[name]["schemas"] += 1
@@ -224,25 +225,27 @@ def peer(asked: Asked) -> Rows:
                     request = engine.request(
                         prompt,
                         schema=schema if bound else None,
-                        max_tokens=asked.tokens,
+                        max_tokens=asked.tokens if bound else max(length, 1),
                         ignore_eos=not bound,
                         speculation=speculation,
                         **ours,
                     )
                 except edgespec.EdgeSpecError:
-                    continue
+                    break
                 begun = time.perf_counter(), time.process_time()
                 reply = engine.generate(request)
+                length = reply.stats.output_tokens
                 spent[name][0] += time.process_time() - begun[1]
                 spent[name][1] += time.perf_counter() - begun[0]
                 found[name].update(_outcome(reply.text, reply.finish_reason == "stop", schema))
                 found[name].update(_passes("", reply))
             for name, text in (("llama.cpp, bound", json.dumps(schema)), ("llama.cpp, free", None)):
                 found[name]["schemas"] += 1
-                written = llama.write(prompt, text, asked.tokens, asked.seed, **sampling)
+                length = asked.tokens if text is not None else max(length, 1)
+                written = llama.write(prompt, text, length, asked.seed, **sampling)
                 if isinstance(written, str):
-                    found[name]["refused"] += 1
-                    continue
+                    break
+                length = written.num_tokens
                 found[name].update(_outcome(written.text, written.ended, schema))
                 found[name].update({"tokens": written.num_tokens, "passes": written.num_tokens})
                 spent[name][0] += written.processor_s
