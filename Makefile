@@ -3,7 +3,9 @@
 #   make demo      one reply of the bundled model: plan, text, numbers
 #   make test      style, types and every test that is not slow and needs no emulator
 #   make test-slow the tests that are (memory promises in whole processes, training): minutes
-#   make test-arm  the kernels for ARM in an emulator: needs gcc-aarch64-linux-gnu and qemu-user
+#   make test-arm  the kernels for ARM in an emulator: needs gcc-aarch64-linux-gnu and qemu-user;
+#                  and the command line under a Python for ARM, where `make arm-python` made one
+#   make test-arm-full  what compiles nothing of the fast tests, under that Python: an hour
 #   make wheels    wheels for Linux with precompiled kernels, and one for all, each with what it is
 #                  made of (CycloneDX): minutes
 #   make lock      choose the versions anew that LOCKED=1 installs by their hashes
@@ -12,7 +14,8 @@
 #   make real-models  measure published models beside llama.cpp: downloads them from a hub (hours)
 
 .DEFAULT_GOAL := demo
-.PHONY: lock fuzz demo test test-slow test-arm wheels parity real-models lint clean
+.PHONY: lock fuzz demo test test-slow test-arm arm-python test-arm-full wheels parity
+.PHONY: real-models lint clean
 .DELETE_ON_ERROR:
 
 VENV ?= .venv
@@ -50,10 +53,11 @@ demo: $(VENV)/installed
 	@$(BIN)/edgespec run --seed 1 --stats "Tell me a short story about a dog." </dev/null
 
 test: lint
-	$(TEST_CACHE) $(BIN)/python -m pytest -m "not slow" $(SHARED_OUT) --ignore tests/backends/test_arm.py
+	$(TEST_CACHE) $(BIN)/python -m pytest -m "not slow" $(SHARED_OUT) \
+		--ignore-glob 'tests/backends/test_arm*.py'
 
 test-slow: $(VENV)/dev
-	$(TEST_CACHE) $(BIN)/python -m pytest -rs -m slow --ignore tests/parity
+	$(TEST_CACHE) $(BIN)/python -m pytest -rs -m slow $(SHARED_OUT) --ignore tests/parity
 
 lint: $(VENV)/dev
 	$(BIN)/python -m ruff check .
@@ -61,7 +65,14 @@ lint: $(VENV)/dev
 	$(BIN)/python -m mypy
 
 test-arm: $(VENV)/dev
-	$(TEST_CACHE) $(BIN)/python -m pytest -rs tests/backends/test_arm.py
+	$(TEST_CACHE) $(BIN)/python -m pytest -rs tests/backends/test_arm*.py
+
+# Debian's Python for ARM and a wheel of this checkout, in build/arm64: needs apt-get, but not root.
+arm-python: $(VENV)/dev
+	$(BIN)/python -m tests.support.arm_python build
+
+test-arm-full: arm-python
+	$(BIN)/python -m tests.support.arm_python test
 
 wheels: $(VENV)/dev
 	for platform in linux-x86_64 linux-aarch64; do \

@@ -8,7 +8,6 @@ with edgespec.load(memory="1GiB") as engine:
 
 from __future__ import annotations
 
-import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from edgespec.errors import (
     TranscriptError,
     UnsupportedModelError,
 )
+from edgespec.system.few_collections import few_collections
 from edgespec.version import __version__
 
 if TYPE_CHECKING:
@@ -100,14 +100,13 @@ __all__ = [
     "pull",
 ]
 
-logging.getLogger("edgespec").addHandler(logging.NullHandler())
-
 
 def __getattr__(name: str) -> Any:
     """Import the heavy parts on first use: `edgespec --help` needs none of them."""
     if name not in _LAZY:
         raise AttributeError(f"module 'edgespec' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+    with few_collections():
+        return getattr(import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

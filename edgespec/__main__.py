@@ -5,17 +5,19 @@ from __future__ import annotations
 import gc
 import sys
 
-_COLLECTIONS = (100_000, 20, 100)
-"""When Python looks for garbage: modules are none, and a tenth of a start was looking at them."""
+from edgespec.system.few_collections import THRESHOLDS
 
 
 def main() -> None:
     """Run the command line of this process."""
-    gc.set_threshold(*_COLLECTIONS)
+    gc.set_threshold(*THRESHOLDS)
     try:
-        from edgespec.cli import main as run  # brings more modules than came before it
+        from edgespec.terminal.plain_run import plain_run  # brings more than came before it
 
-        run()
+        if not plain_run(sys.argv[1:]):
+            from edgespec.cli import main as run
+
+            run()
     except KeyboardInterrupt:  # before there is a command that could end in its own way
         sys.exit(130)
 

@@ -5,7 +5,6 @@ Nothing heavy is imported before a command runs: `edgespec --help` is to answer 
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import replace
 from typing import Annotated, Any, cast
@@ -13,7 +12,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from edgespec.engine.reply_options import ReplyOptions
-from edgespec.errors import EdgeSpecError, OptionError
+from edgespec.errors import OptionError
 from edgespec.loading.load_options import LoadOptions
 from edgespec.terminal.commands import (
     datastores,
@@ -26,6 +25,7 @@ from edgespec.terminal.commands import (
 )
 from edgespec.terminal.config_file import config_place, defaults_of
 from edgespec.terminal.help_layout import App, Group
+from edgespec.terminal.outcome import abandon_output, exit_code, faults_told
 from edgespec.terminal.parameters import (
     Json,
     ModelArgument,
@@ -33,7 +33,9 @@ from edgespec.terminal.parameters import (
     one_model,
     parameter,
 )
-from edgespec.terminal.text_io import print_json, printable, read_prompt, tolerate_any_encoding
+from edgespec.terminal.plain_run import LEFT_OUT
+from edgespec.terminal.run_reply import RunOptions, check_system, run_reply
+from edgespec.terminal.text_io import print_json
 from edgespec.version import __version__
 
 
@@ -44,24 +46,14 @@ class Commands(Group):
         try:
             return super().make_context(*arguments, **options)
         except BrokenPipeError:  # of --help and --version
-            _abandon_output()
+            abandon_output()
             raise typer.Exit(0) from None
 
     def invoke(self, ctx: Any) -> Any:
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-            return result
-        except EdgeSpecError as error:
-            if _debugging():
-                raise
-            _say(str(error))
-            raise typer.Exit(error.exit_code) from None
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
-        except BrokenPipeError:
-            _abandon_output()  # the reader has what it wanted
-            raise typer.Exit(0) from None
+        command = super().invoke
+        code = exit_code(lambda: command(ctx))
+        if code:
+            raise typer.Exit(code)
 
 
 app = App(
@@ -77,22 +69,9 @@ app = App(
 
 def main() -> None:
     """Run the command line of this process."""
-    tolerate_any_encoding()
-    _keep_command(sys.argv[1:2])
-    try:
+    with faults_told():
+        _keep_command(sys.argv[1:2])
         app(prog_name="edgespec")
-    except Exception as error:  # a fault of ours: say so, and where to learn more
-        if _debugging():
-            raise
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        _say(
-            f"{what}; this is a bug in EdgeSpec: please report it with what EDGESPEC_DEBUG=1 shows"
-        )
-        try:
-            sys.stdout.flush()
-        except OSError:
-            _abandon_output()
-        sys.exit(1)
 
 
 def _keep_command(typed: list[str]) -> None:
@@ -108,26 +87,6 @@ def _keep_command(typed: list[str]) -> None:
         app.registered_commands, app.registered_groups = asked, []
 
 
-def _abandon_output() -> None:
-    """Let what is still buffered go nowhere: Python would fail to flush it at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _say(message: str) -> None:
-    text = f"edgespec: {printable(message)}"
-    if sys.stderr.isatty():  # lines end between words
-        import shutil
-        import textwrap
-
-        width = shutil.get_terminal_size().columns
-        text = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
-    print(text, file=sys.stderr)
-
-
-def _debugging() -> bool:
-    return os.environ.get("EDGESPEC_DEBUG", "") not in ("", "0")
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"edgespec {__version__}")
@@ -137,9 +96,7 @@ def _print_version(wanted: bool) -> None:
 Prompt = Annotated[
     str | None, typer.Argument(metavar="PROMPT", help="The prompt.", show_default=False)
 ]
-System = Annotated[
-    str | None, typer.Option("--system", "-s", metavar="TEXT", help="System message.")
-]
+System = Annotated[str | None, parameter(RunOptions, "system")]
 
 
 _TEXTS, _FILES, _MACHINE = "Texts", "Model files", "This machine"
@@ -161,42 +118,19 @@ def _root(
 
 
 @app.command()
-@expand("sequences")
+@expand(*LEFT_OUT)
 def run(
     *,
     prompt: Prompt = None,
     load: LoadOptions,
     reply: ReplyOptions,
-    system: System = None,
-    stats: Annotated[
-        bool | None,
-        typer.Option(
-            "--stats/--no-stats",
-            help="Print statistics to stderr after the reply; by default only on a terminal.",
-            show_default=False,
-        ),
-    ] = None,
-    yes: hub_models.Yes = False,
-    as_json: Json = False,
-    json_stream: Annotated[
-        bool,
-        typer.Option(
-            "--json-stream", help="Print each piece as a line of JSON, and last what --json prints."
-        ),
-    ] = False,
+    options: RunOptions,
 ) -> None:
     """Generate one reply.
 
     The prompt is PROMPT, standard input, or both, separated by a blank line.
     """
-    from edgespec.terminal.pulling import with_model
-    from edgespec.terminal.write_reply import Form, write_reply
-
-    _check_system(system, reply)
-    load = with_model(load, yes=yes)
-    text = read_prompt(prompt, sys.stdin.buffer, stdin_is_terminal=sys.stdin.isatty())
-    form: Form = "json-stream" if json_stream else "json" if as_json else "text"
-    write_reply(text, load, reply, system=system, stats=stats, form=form)
+    run_reply(prompt, load, reply, options)
 
 
 @app.command()
@@ -229,20 +163,13 @@ def chat(
         raise OptionError(
             "a chat needs the chat template; use `edgespec run --raw` to continue a text"
         )
-    _check_system(system, reply)
+    check_system(system, reply)
     load = with_model(load, yes=yes)
     done = hold_chat(
         prompt, load, reply, system=system, resume=resume, markdown=markdown, as_json=as_json
     )
     if not done:
         raise typer.Exit(1)
-
-
-def _check_system(system: str | None, reply: ReplyOptions) -> None:
-    if system is not None and reply.prefix is not None:
-        raise OptionError("--prefix brings its own system message; drop it or --system")
-    if system is not None and reply.raw:
-        raise OptionError("--system needs the chat template that --raw leaves out; drop one")
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import subprocess
 import sys
@@ -49,3 +50,9 @@ def test_a_program_that_asks_sees_what_was_done(
         assert len(found) == count
         assert all(one.getMessage() for one in found)
     assert capfd.readouterr().err == ""
+
+
+def test_collections_are_as_they_were_after_loading(bundled_model: Path) -> None:
+    before = gc.get_threshold()
+    with edgespec.load(bundled_model, backend="reference", memory="400MiB"):
+        assert gc.get_threshold() == before

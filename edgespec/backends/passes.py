@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from edgespec.system.records import dataclass
 
 Logits = NDArray[np.float32]
 TILE = 16

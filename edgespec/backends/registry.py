@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgespec.backends.native.code_parts import Compiled, code_parts
 from edgespec.errors import BackendError, OptionError, UnsupportedModelError
 from edgespec.memory.plan.native_sizes import turned_mixers, turned_type
 from edgespec.memory.plan.settings import CHOSEN_KV_TYPES
+from edgespec.system.records import dataclass
 
 if TYPE_CHECKING:
     from edgespec.backends.base import Target

@@ -11,7 +11,6 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +18,7 @@ from edgespec.control.expected_speed import expected_speed, plain_speed
 from edgespec.memory.plan.plan import Candidate, Plan
 from edgespec.system.disk_cache import cache_folder, keep_json, kept_json
 from edgespec.system.hardware import hardware
+from edgespec.system.records import dataclass
 from edgespec.version import __version__
 
 MEASURED_LEAD = 1.05

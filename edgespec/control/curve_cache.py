@@ -18,7 +18,7 @@ from edgespec.system.disk_cache import cache_folder, code_key, keep_json, kept_j
 from edgespec.system.hardware import hardware
 from edgespec.system.processor_load import is_busy
 
-_CHECK_S = 0.1
+_CHECK_S = 0.02
 _MOST_NODES = 1 << 16
 _STREAMED_NODES = 8
 _UNDER_LOAD = "under_load"
@@ -91,14 +91,15 @@ def _checked(target: Target, known: dict[int, float]) -> dict[int, float] | None
     """A remembered curve, without what another program added to some size; None when plain passes
     take something else now: a curve measured while the machine was busy is wrong in its shape too.
 
-    As many sizes are tried as a tenth of a second allows, the small ones first.
+    As many sizes are tried as a fiftieth of a second allows: each start begins with another one.
     """
-    end = time.perf_counter() + _CHECK_S
     plain = min(time_pass(target, 1) for _ in range(3))
     if not 0.5 < plain / known[1] < 2.0:
         return None
-    curve = dict(known)
-    for size in sorted(known)[1:]:
+    curve, sizes = dict(known), sorted(known)[1:]
+    first = time.time_ns() // 1000 % max(len(sizes), 1)
+    end = time.perf_counter() + _CHECK_S
+    for size in (*sizes[first:], *sizes[:first]):
         if time.perf_counter() > end:
             break
         ratio = min(time_pass(target, size) for _ in range(2)) / plain

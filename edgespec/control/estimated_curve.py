@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -57,6 +56,8 @@ def read_bytes(spec: ModelSpec, tensors: Iterable[TensorInfo]) -> int:
 
 def bytes_per_second(threads: int) -> float:
     """How fast so many threads together read memory, measured in a tenth of a second."""
+    from concurrent.futures import ThreadPoolExecutor
+
     parts = np.array_split(np.ones(_BUFFER_BYTES // 8, np.int64), threads)
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(np.max, parts))  # threads start, pages are there

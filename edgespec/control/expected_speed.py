@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from edgespec.system.records import dataclass
 from edgespec.system.user_data import data_folder, make_private, write_private
 
 P_RIGHT = 0.85

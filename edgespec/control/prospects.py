@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from edgespec.control.accounts import EARNED, EARNED_BEFORE, NUM_OF_SEQUENCE, SILENCE, WAIT
 from edgespec.drafting.market.account import CostlyStep
 from edgespec.drafting.tree import DraftTree, StepOutcome
+from edgespec.system.records import dataclass
 
 
 def _numbers() -> NDArray[np.float64]:

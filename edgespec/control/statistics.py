@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.drafting.tree import StepOutcome
+from edgespec.system.records import dataclass
 
 
 @dataclass(slots=True)

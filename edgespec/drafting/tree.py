@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from edgespec.system.records import dataclass
 
 
 class Path(NamedTuple):

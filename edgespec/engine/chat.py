@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self, Unpack
 
 from edgespec.engine import prompts
@@ -18,6 +18,7 @@ from edgespec.engine.saved_chat import SavedChat
 from edgespec.errors import EdgeSpecError, OptionError, TemplateError
 from edgespec.models.file import ModelFile
 from edgespec.system.option_fields import made, spells
+from edgespec.system.records import dataclass
 
 Write = Callable[[Sequence[int], Overflow, Hashable, ReplyOptions, Then], Stream]
 """Begins a reply to token ids, in the sequence of an owner."""

@@ -13,32 +13,29 @@ from numpy.typing import NDArray
 from edgespec.control.curve_cache import measured_curve
 from edgespec.drafting.market.market import Market
 from edgespec.engine import prompts
-from edgespec.engine.batch import BatchStream, check_most, requests
-from edgespec.engine.chat import Chat
 from edgespec.engine.context import Overflow, policy
-from edgespec.engine.embedding import Pooling, check_pooling, embedding
 from edgespec.engine.ensemble import Ensemble
 from edgespec.engine.generation import Generation
 from edgespec.engine.line import Line
-from edgespec.engine.prefix_saving import save_prefix
 from edgespec.engine.prompts import Message, check_prompt
 from edgespec.engine.reply import Reply, TokenLogprob
 from edgespec.engine.reply_options import ReplyKeywords, ReplyOptions
 from edgespec.engine.reply_stream import Stream, Then
-from edgespec.engine.repository import Repository
 from edgespec.engine.request import Request
-from edgespec.engine.saved_chat import SavedChat
 from edgespec.engine.scheduler import Progress, Scheduler
-from edgespec.engine.scoring import log_likelihoods
 from edgespec.errors import OptionError
-from edgespec.memory.kv import prompt_cache
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.system.option_fields import made, spells
 from edgespec.system.resident_memory import release_free_memory
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what few processes ask for is imported where it is asked for
     from edgespec.backends.base import Target
+    from edgespec.engine.batch import BatchStream
+    from edgespec.engine.chat import Chat
+    from edgespec.engine.embedding import Pooling
+    from edgespec.engine.repository import Repository
+    from edgespec.memory.kv.prompt_cache import Prefix
     from edgespec.models.tokenizers.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -183,6 +180,8 @@ class Engine(Ensemble):
         seeds: Sequence[int] | None,
         max_batch: int | None,
     ) -> BatchStream:
+        from edgespec.engine.batch import BatchStream, check_most, requests
+
         asked = requests(
             lambda prompt: self._request(prompt, options), prompts, n, options.seed, seeds
         )
@@ -247,6 +246,8 @@ class Engine(Ensemble):
         Raises OptionError and ContextOverflowError as `generate` does, BackendError for a backend
         or a model that does not give its states.
         """
+        from edgespec.engine.embedding import check_pooling, embedding
+
         check_pooling(pooling)
         ids = self._request(text, ReplyOptions(raw=True)).prompt_ids
         check_prompt(len(ids), self.plan, self.file.spec.context_length)
@@ -271,6 +272,8 @@ class Engine(Ensemble):
         """`remember` the text files of a folder, those near a file of it, which is being edited,
         before all others; returns how many were read: later calls read what has changed.
         """
+        from edgespec.engine.repository import Repository
+
         place = Path(folder).resolve()
         known = self._repositories.setdefault(place, Repository(place))
         num_files = 0
@@ -286,6 +289,8 @@ class Engine(Ensemble):
 
         Raises OptionError and ContextOverflowError as `generate` does.
         """
+        from edgespec.engine.scoring import log_likelihoods
+
         ids = self._request(text, ReplyOptions(raw=True, logprobs=top)).prompt_ids
         check_prompt(len(ids), self.plan, self.file.spec.context_length)
         with self.line.free_slot() as slot:
@@ -318,6 +323,8 @@ class Engine(Ensemble):
         Raises TemplateError when the model has no chat template, KvFileError when there is no such
         prefix.
         """
+        from edgespec.engine.chat import Chat
+
         if prefix is not None:
             if system is not None:
                 raise OptionError("a chat takes a system message or a saved prefix, and got both")
@@ -328,6 +335,8 @@ class Engine(Ensemble):
         """The conversation that `Chat.save` wrote, perhaps with another model; raises OptionError
         for a file that holds none.
         """
+        from edgespec.engine.saved_chat import SavedChat
+
         saved = SavedChat.read(path)
         chat = self.chat(tools=saved.tools)
         chat.restore(saved)
@@ -347,7 +356,7 @@ class Engine(Ensemble):
         request = Request.of(ids, options, in_template=True)
         return Stream(self.line, Generation(request, overflow, owner), then)
 
-    def save_prefix(self, name: str, text: str, *, raw: bool = False) -> prompt_cache.Prefix:
+    def save_prefix(self, name: str, text: str, *, raw: bool = False) -> Prefix:
         """Compute a system message, or with `raw` the beginning of a text, and save it with its
         keys and values under a name, which `prefix=` takes; returns what was saved.
 
@@ -355,6 +364,8 @@ class Engine(Ensemble):
         not hold the text, BackendError for a backend that keeps keys and values to itself,
         KvFileError when the file cannot be written.
         """
+        from edgespec.engine.prefix_saving import save_prefix
+
         return save_prefix(self.line, self.scheduler, name, text, raw=raw)
 
     def close(self) -> None:

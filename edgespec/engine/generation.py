@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.reasoning import Parser, Piece, joined
 from edgespec.models.tokenizers.stream import StreamDecoder
+from edgespec.system.records import dataclass
 from edgespec.system.resident_memory import peak_resident_bytes
 from edgespec.verification.constraint import Constraint
 from edgespec.verification.logprobs import log_probabilities

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from edgespec.memory.kv.arena import BLOCK
 from edgespec.memory.kv.kv_file import KvHeader
 from edgespec.memory.kv.prompt_cache import Prefix, blocks, fill
 from edgespec.memory.kv.spill import SpillFolder
+from edgespec.system.records import dataclass
 
 NO_PREFIXES = "this backend keeps keys and values itself"
 """Why prefixes cannot be saved and used."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal
+
+from edgespec.system.records import dataclass
 
 FinishReason = Literal["stop", "length", "context", "cancelled"]
 """The model ended its reply; max_tokens were written; the context is full; the reader stopped."""

@@ -1,12 +1,12 @@
 """What `Engine.generate`, `Engine.stream` and the commands take to write a reply."""
 
-from __future__ import annotations
-
+# Annotations are real objects here: options are read from them at every start.
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Self, TypedDict
 
 from edgespec.system.option_fields import Option
+from edgespec.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

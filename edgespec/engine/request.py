@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from numbers import Integral
 from typing import TYPE_CHECKING, Self
 
@@ -12,6 +12,7 @@ from edgespec.engine.reply_options import ReplyOptions
 from edgespec.errors import OptionError
 from edgespec.models.grammars import grammar_of, matcher_of, prepare
 from edgespec.system.option_fields import check_types
+from edgespec.system.records import dataclass
 from edgespec.system.resident_memory import resident_bytes
 from edgespec.verification.sampling import SamplingParams, random_seed
 from edgespec.verification.shaping import Shaping

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 from edgespec.errors import OptionError
+from edgespec.system.records import dataclass
 from edgespec.system.user_data import write_private
 
 VERSION = 1

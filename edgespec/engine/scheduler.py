@@ -7,7 +7,6 @@ and all that run decode together. One thread at a time is in here: see `edgespec
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -30,10 +29,9 @@ from edgespec.memory.plan.plan import Plan
 from edgespec.memory.watch import Watch
 from edgespec.models.file import ModelFile
 from edgespec.system.energy import EnergyMeter, Reading
+from edgespec.system.listening import listener
 from edgespec.system.resident_memory import release_free_memory
 from edgespec.system.size import format_size
-
-_log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]
 """Called with (stage, done, total): stages are "load", "kernels", "measure" and "prefill"."""
@@ -197,13 +195,14 @@ class Scheduler:
         began = generation.began
         generation.end(self.plan, self._joules_per_token(generation))
         stats = generation.stats
-        _log.debug(
-            "reply ended: %s, %d prompt tokens, %d written, %.1f tokens/s",
-            generation.error or generation.finish_reason,
-            stats.prompt_tokens if stats else 0,
-            len(generation.token_ids),
-            stats.tokens_per_second if stats else 0.0,
-        )
+        if log := listener(__name__):
+            log.debug(
+                "reply ended: %s, %d prompt tokens, %d written, %.1f tokens/s",
+                generation.error or generation.finish_reason,
+                stats.prompt_tokens if stats else 0,
+                len(generation.token_ids),
+                stats.tokens_per_second if stats else 0.0,
+            )
         if began and not generation.shared:
             self._count(generation)
         generation.tell()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from edgespec.backends.passes import Progress
@@ -13,6 +13,7 @@ from edgespec.backends.sequence import KvSequence
 from edgespec.control.prospects import Prospects
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.tree import DraftTree
+from edgespec.system.records import dataclass
 
 
 class CachedSequence(Protocol):

@@ -8,12 +8,12 @@ a batch, whose passes cost little more than those of one.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from edgespec.engine.batch import BatchStream
 from edgespec.engine.voting import until
 from edgespec.models.file import ModelFile
 from edgespec.models.tokenizers.tokenizer import Tokenizer
+from edgespec.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

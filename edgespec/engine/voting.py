@@ -6,10 +6,10 @@ import time
 from bisect import insort
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 
 from edgespec.engine.batch import BatchStream
 from edgespec.engine.reply import Reply
+from edgespec.system.records import dataclass
 
 Ballots = dict[Hashable, list[int]]
 """Indices of the replies that gave an answer, the lowest first."""

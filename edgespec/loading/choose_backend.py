@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from edgespec.backends import registry as backends
 from edgespec.backends.measure_passes import pass_seconds
@@ -25,6 +25,7 @@ from edgespec.models.file import ModelFile
 from edgespec.system.child_process import can_have_children
 from edgespec.system.hardware import snapshot
 from edgespec.system.processor_load import is_busy
+from edgespec.system.records import dataclass
 from edgespec.system.size import MIB
 
 SMALLEST_BYTES = 8 * MIB

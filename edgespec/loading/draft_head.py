@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from edgespec.backends import registry as backends
@@ -19,6 +19,7 @@ from edgespec.memory.plan.sizing import DRAFT_MODEL, MTP
 from edgespec.models.draft_heads import HeadFile, is_head, open_head, own_head
 from edgespec.models.file import ModelFile
 from edgespec.models.registry import resolve
+from edgespec.system.records import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

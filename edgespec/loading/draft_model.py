@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from edgespec.backends import registry as backends
@@ -21,6 +21,7 @@ from edgespec.models.registry import resolve
 from edgespec.system.cores import cores
 from edgespec.system.disk_cache import kernels_are_cached
 from edgespec.system.hardware import hardware
+from edgespec.system.records import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

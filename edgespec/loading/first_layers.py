@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from edgespec.backends import registry as backends
@@ -22,6 +22,7 @@ from edgespec.memory.plan.settings import Settings
 from edgespec.memory.plan.sizing import DraftModelSizes
 from edgespec.models.file import ModelFile
 from edgespec.models.gguf.splitting import first_layers, layer_of
+from edgespec.system.records import dataclass
 from edgespec.system.resident_memory import count_once
 from edgespec.system.size import format_size
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,15 +24,14 @@ from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.system import precompiled
 from edgespec.system.device import device_named
+from edgespec.system.few_collections import few_collections
+from edgespec.system.listening import listener
 from edgespec.system.option_fields import check_types, takes
 from edgespec.system.power import check_power
 from edgespec.system.resident_memory import release_free_memory
 
 if TYPE_CHECKING:
     from edgespec.engine.engine import Engine
-
-
-_log = logging.getLogger(__name__)
 
 
 @takes(LoadOptions)
@@ -66,7 +64,7 @@ def plan_for(options: LoadOptions, device: str | None = None) -> Plan:
 def open_engine(options: LoadOptions) -> Engine:
     """`load`, for options in one object."""
     check_types(options)
-    with _refusals(resolve(options.model)), ExitStack() as opened:
+    with few_collections(), _refusals(resolve(options.model)), ExitStack() as opened:
         report = options.progress or _nobody
         report("plan", 0, 1)
         with _planning(options, opened) as planning:
@@ -81,7 +79,8 @@ def open_engine(options: LoadOptions) -> Engine:
                 draft_model = FirstLayers.of(planning.file)
                 names = tuple(dict.fromkeys((*names, model_drafters.EARLY_EXIT)))
             engine = _load(planning, chosen, names, draft_model, head)
-        _log.info("opened %s: %s", resolve(options.model), chosen.footprint.summary())
+        if log := listener(__name__):
+            log.info("opened %s: %s", resolve(options.model), chosen.footprint.summary())
         opened.pop_all()  # the files are the engine's from here on
         return engine
 

@@ -1,13 +1,13 @@
 """What `edgespec.load`, `edgespec.plan` and the commands take to open a model."""
 
-from __future__ import annotations
-
+# Annotations are real objects here: options are read from them at every start.
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from typing import Annotated, Self
 
 from edgespec.system.option_fields import Option
+from edgespec.system.records import dataclass
 
 Progress = Callable[[str, int, int], None]
 """Called with (stage, done, total): stages are "plan", "kernels", "load", "measure", "prefill"."""

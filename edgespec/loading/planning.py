@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 from edgespec.backends import registry as backends
-from edgespec.backends.llamacpp.remote.devices import devices_for
+from edgespec.backends.llamacpp import library as llamacpp
 from edgespec.backends.native.code_parts import Compiled
 from edgespec.control.backend_speeds import Contender, as_candidate
 from edgespec.control.estimated_curve import estimated_curve, read_bytes
@@ -37,6 +37,7 @@ from edgespec.system.device import DeviceProfile
 from edgespec.system.disk_cache import kernels_are_cached
 from edgespec.system.hardware import MemorySnapshot, hardware, snapshot
 from edgespec.system.power import threads_for
+from edgespec.system.records import dataclass
 from edgespec.system.size import is_auto
 
 
@@ -111,8 +112,10 @@ class Planning:
     def _devices(self) -> Sequence[Device]:
         """Where else than in this process parts of the model may lie."""
         may_use = self.options.backend in ("auto", "llamacpp") and self.file.format == "gguf"
-        if not may_use and not self._asks_for_devices:
+        if not self._asks_for_devices and (not may_use or llamacpp.missing()):
             return ()
+        from edgespec.backends.llamacpp.remote.devices import devices_for
+
         return devices_for(self.options.vram, self.options.workers, self.options.key_file)
 
     def _with_device_to_draft(self, devices: Sequence[Device]) -> Plan | None:

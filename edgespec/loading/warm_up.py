@@ -9,7 +9,6 @@ it; two at a time where the memory budget has room for them.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -76,6 +75,8 @@ def _run_children(commands: Sequence[list[str]], *, at_once: bool) -> None:
     """Compile into the cache, by two or one at a time; what goes wrong there happens again here and
     is reported.
     """
+    import subprocess
+
     package = str(Path(__file__).parents[2])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {

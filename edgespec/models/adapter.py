@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import DEFAULT_ALIGNMENT, GgufHeader, read_header
 from edgespec.models.gguf.keys import Keys
 from edgespec.models.spec import TensorInfo, TensorType
+from edgespec.system.records import dataclass
 
 if TYPE_CHECKING:
     from edgespec.models.file import ModelFile

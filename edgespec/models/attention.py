@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from edgespec.models.parts import Matrix, Norm, PositionScale, Rope
+from edgespec.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

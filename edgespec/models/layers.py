@@ -10,7 +10,6 @@ them. A layer computes, on its residual stream x:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from edgespec.models.attention import Attention as Attention
@@ -20,6 +19,7 @@ from edgespec.models.parts import Norm as Norm
 from edgespec.models.parts import PositionScale as PositionScale
 from edgespec.models.parts import Rope as Rope
 from edgespec.models.parts import RopeLayout as RopeLayout
+from edgespec.system.records import dataclass
 
 Activation = Literal["silu", "gelu", "swiglu_oai"]
 """Of a gated feed-forward part: activation(gate) * up. "gelu" is the tanh approximation;

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from edgespec.system.records import dataclass
 
 RopeLayout = Literal["interleaved", "halves"]
 

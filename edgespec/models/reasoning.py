@@ -8,10 +8,11 @@ chat template, and text of a model that does neither is left as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
 from edgespec.models.tokenizers.vocabulary import TokenKind
+from edgespec.system.records import dataclass
 
 if TYPE_CHECKING:
     from edgespec.models.tokenizers.tokenizer import Tokenizer

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgespec.errors import EdgeSpecError, ModelFileError
 from edgespec.models.gguf.parts import open_gguf
-from edgespec.models.hub.kept import find_kept
-from edgespec.models.hub.names import own_names, recommended, reference_of
-from edgespec.models.hub.reference import HubReference
+
+if TYPE_CHECKING:
+    from edgespec.models.hub.reference import HubReference
 
 BUNDLED = {
     "edgespec-tiny": "edgespec-tiny-q8_0.gguf",
@@ -56,6 +56,9 @@ def resolve(name_or_path: str | os.PathLike[str] | None = None) -> Path:
 
 
 def _downloaded(name: str) -> Path:
+    from edgespec.models.hub.kept import find_kept
+    from edgespec.models.hub.names import reference_of
+
     reference = reference_of(name)
     if reference is None:
         raise ModelFileError(_unknown(name))
@@ -75,6 +78,10 @@ def _is_sound(path: Path) -> bool:
 
 
 def _unknown(name: str) -> str:
+    import difflib
+
+    from edgespec.models.hub.names import own_names, recommended
+
     here = sorted(path.name for path in Path().glob("*.gguf"))
     known = [*BUNDLED, *here, *own_names(), *(one.name for one in recommended())]
     near = difflib.get_close_matches(name, known, n=8, cutoff=0.5)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from edgespec.models.layers import Attention, LayerSpec, Matrix, Moe, Norm, attention_of
+from edgespec.system.records import dataclass
 
 IQ4_NL_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 """What the 16 quantised values of IQ4_NL stand for."""

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from edgespec.errors import TemplateError
+from edgespec.models.plain_templates import is_plain, plain_prompt
+
+if TYPE_CHECKING:
+    from edgespec.models.jinja.program import Program
 
 MAX_SOURCE_CHARACTERS = 1 << 18
 
@@ -29,13 +34,18 @@ class ChatTemplate:
                 f"cannot compile the chat template: it has {len(source)} characters and at most "
                 f"{MAX_SOURCE_CHARACTERS} make sense; {_ADVICE}"
             )
-        from edgespec.models.jinja.program import Program  # brings jinja2: few commands need it
-
         self.source = source
         self.bos = bos
         self.eos = eos
+        if not is_plain(source):
+            assert self._program
+
+    @cached_property
+    def _program(self) -> Program:
+        from edgespec.models.jinja.program import Program  # brings jinja2: few commands need it
+
         try:
-            self._program = Program(source)
+            return Program(self.source)
         except Exception as error:  # foreign code: whatever goes wrong, the template is at fault
             raise _failed("compile", error) from None
 
@@ -55,6 +65,10 @@ class ChatTemplate:
         Encode it with `parse_special=True`. Raises TemplateError when the template fails, refuses
         the messages, reaches for what is not its own, or exceeds its limits.
         """
+        plain = plain_prompt(self.source, messages, add_generation_prompt=add_generation_prompt)
+        if plain is not None:
+            return plain
+        program = self._program
         values = {
             "messages": [dict(message) for message in messages],
             "add_generation_prompt": add_generation_prompt,
@@ -66,7 +80,7 @@ class ChatTemplate:
             **extra,
         }
         try:
-            return self._program.run(values)
+            return program.run(values)
         except Exception as error:  # as above
             raise _failed("render", error) from None
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.models.gguf.keys import Keys
 from edgespec.models.gguf.parts import open_gguf
 from edgespec.models.spec import ModelSpec
+from edgespec.system.records import dataclass
 
 if TYPE_CHECKING:
     from edgespec.models.tokenizers.tokenizer import Tokenizer

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 
 from edgespec.engine.generation import Generation
 from edgespec.engine.reply import Reply, TokenLogprob
 from edgespec.engine.request import Request
 from edgespec.models.reasoning import Piece
 from edgespec.server.service import Service
+from edgespec.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import field
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgespec.server.metrics import Metrics
+from edgespec.system.records import dataclass
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 

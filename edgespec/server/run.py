@@ -6,10 +6,11 @@ import ipaddress
 import logging
 import socket
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from edgespec.errors import OptionError
 from edgespec.loading.load_options import LoadOptions
+from edgespec.system.records import dataclass
 
 _GRACE_S = 5
 

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -34,9 +34,11 @@ from edgespec.errors import (
 from edgespec.server.desk import Desk, DeskFullError
 from edgespec.server.guard import refused
 from edgespec.server.metrics import Metrics
+from edgespec.system.records import dataclass
 from edgespec.system.resident_memory import resident_bytes
 
 _log = logging.getLogger(__name__)
+_log.addHandler(logging.NullHandler())
 AskedT = TypeVar("AskedT", bound=BaseModel)
 
 

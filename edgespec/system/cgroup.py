@@ -8,8 +8,9 @@ Source: the kernel's cgroup-v2 and cgroup-v1/memory documents.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from edgespec.system.records import dataclass
 
 _V2 = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
 _V1_MEMORY = ("sys/fs/cgroup/memory",)

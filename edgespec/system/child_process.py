@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -58,6 +56,9 @@ class Child:
         limit_s: float | None = None,
         **environment: str,
     ) -> None:
+        import subprocess
+        import tempfile
+
         self._name, self._crash_advice = name, crash_advice
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(
@@ -121,6 +122,8 @@ class Child:
 
     def close(self) -> None:
         """End the process."""
+        import subprocess
+
         assert self._process.stdin is not None and self._process.stdout is not None
         with suppress(OSError):
             self._process.stdin.close()

@@ -12,8 +12,9 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from edgespec.system.records import dataclass
 
 _DIFFERENT = 0.8
 """A core is slow when its capacity or clock is at most this part of the fastest one's."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import OptionError
 from edgespec.system.hardware import Hardware, MemorySnapshot
+from edgespec.system.records import dataclass
 from edgespec.system.size import GIB, format_size
 
 _FILE = Path(__file__).with_name("devices.toml")
@@ -65,6 +64,8 @@ class DeviceProfile:
 
 def devices() -> dict[str, DeviceProfile]:
     """All that are known, by name."""
+    import tomllib
+
     rows = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     return {name: DeviceProfile(name, **row) for name, row in rows.items()}
 

@@ -7,14 +7,11 @@ import hashlib
 import json
 import os
 import platform
-import shutil
 import struct
 import sys
-import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -63,6 +60,8 @@ def _usable(folder: Path) -> Path:
     why = unusable(folder)
     if not why:
         return folder
+    import tempfile
+
     try:
         own = tempfile.mkdtemp(prefix="edgespec-")
     except OSError:
@@ -95,6 +94,8 @@ def unwritable(folder: Path) -> str:
 
 def _remove(folder: str, process: int) -> None:
     if os.getpid() == process:  # not in a fork of it
+        import shutil
+
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -104,13 +105,18 @@ def code_key() -> str:
 
     And of where the sources are, because Numba keeps the code of every place apart.
     """
-    versions = [__version__, sys.implementation.cache_tag, *map(_version, _COMPILERS)]
+    built = precompiled.library_hash()
+    versions = [__version__, sys.implementation.cache_tag]
+    if not built:
+        versions += map(_version, _COMPILERS)
     place = str(Path(__file__).parents[1])
-    parts = repr([source_hash(), place, versions, processor()])
+    parts = repr([built or source_hash(), place, versions, processor()])
     return hashlib.blake2b(parts.encode(), digest_size=10).hexdigest()
 
 
 def _version(package: str) -> str:
+    from importlib import metadata
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:  # programs that are one file may leave this out

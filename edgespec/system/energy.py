@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.system.power import batteries, number
+from edgespec.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from edgespec.system.records import dataclass
 
 CODES = {
     "int16": "h",

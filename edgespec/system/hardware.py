@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
+from edgespec.system import proc
 from edgespec.system.cgroup import cgroup_cpus, cgroup_memory
 from edgespec.system.cores import little_cores
+from edgespec.system.records import dataclass
+from edgespec.system.resident_memory import process_bytes
 
 _ISA_FLAGS = (
     "avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8",
@@ -52,22 +53,26 @@ class MemorySnapshot:
 
 def snapshot(root: Path = Path("/")) -> MemorySnapshot:
     """Look at this machine's memory now; `root` replaces the file system's for control groups."""
-    memory, group = psutil.virtual_memory(), cgroup_memory(root)
+    memory, group = proc.memory() or _asked_memory(), cgroup_memory(root)
     return MemorySnapshot(
-        total_bytes=int(memory.total),
-        available_bytes=int(memory.available),
+        total_bytes=memory.total,
+        available_bytes=memory.available,
         cgroup_limit_bytes=group.limit_bytes if group else None,
         cgroup_used_bytes=group.used_bytes if group else 0,
-        swap_bytes=_swap_bytes(),
-        process_resident_bytes=int(psutil.Process().memory_info().rss),
+        swap_bytes=memory.swap_free,
+        process_resident_bytes=process_bytes(),
     )
 
 
-def _swap_bytes() -> int:
+def _asked_memory() -> proc.Memory:
+    import psutil
+
+    memory = psutil.virtual_memory()
     try:
-        return int(psutil.swap_memory().free)
+        swap_free = int(psutil.swap_memory().free)
     except (OSError, RuntimeError):  # some containers and systems do not tell
-        return 0
+        swap_free = 0
+    return proc.Memory(int(memory.total), int(memory.available), swap_free)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +124,13 @@ def hardware(root: Path = Path("/")) -> Hardware:
 
 def _physical_cores() -> int:
     """How many the machine has, 0 when the system does not tell."""
-    try:
-        return int(psutil.cpu_count(logical=False) or 0)
-    except OSError:  # Android may hide what tells
-        return 0
+    found = proc.physical_cores()
+    if found is None:
+        import psutil
+
+        with suppress(OSError):  # Android may hide what tells
+            found = psutil.cpu_count(logical=False)
+    return found or 0
 
 
 def _affinity(logical: int) -> frozenset[int]:

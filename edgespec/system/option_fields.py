@@ -10,13 +10,13 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, Field, dataclass, fields
-from difflib import get_close_matches
+from dataclasses import KW_ONLY, Field, fields
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from edgespec.errors import OptionError
+from edgespec.system.records import dataclass
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,6 +47,10 @@ class Option:
     def long(self, field: str) -> str:
         """The name on a command line."""
         return self.flag or f"--{'no-' if self.off else ''}{field.replace('_', '-')}"
+
+    def negative(self, field: str) -> str:
+        """The name for no, of an option that is yes, no or left as it comes."""
+        return f"--no-{self.long(field).removeprefix('--')}"
 
 
 @functools.cache
@@ -111,6 +115,8 @@ def made(kind: type[OptionsT], function: str, keywords: Mapping[str, Any]) -> Op
     known = [field.name for field in fields(cast(Any, kind))]
     for name in keywords:
         if name not in known:
+            from difflib import get_close_matches
+
             near = get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
@@ -162,15 +168,24 @@ def takes(kind: Callable[P, OptionsT]) -> Callable[[Callable[[OptionsT], R]], Ca
 
 
 def _merged(own: Any, kind: type) -> Iterator[inspect.Parameter]:
-    types = {name: type_ for name, (_, type_, _) in options_of(kind).items()}
     for name, parameter in own.items():
         if name != "options":
             yield parameter
             continue
-        for taken in inspect.signature(kind).parameters.values():
-            yield taken.replace(annotation=types.get(taken.name, taken.annotation))
+        yield from _taken(kind)
 
 
+@functools.cache
+def _taken(kind: type) -> tuple[inspect.Parameter, ...]:
+    """A dataclass's fields as parameters."""
+    types = {name: type_ for name, (_, type_, _) in options_of(kind).items()}
+    return tuple(
+        taken.replace(annotation=types.get(taken.name, taken.annotation))
+        for taken in inspect.signature(kind).parameters.values()
+    )
+
+
+@functools.cache
 def _lines(kind: type) -> str:
     """A docstring's lines on the options."""
     return "\n".join(f"{name}: {option.help}" for name, (_, _, option) in options_of(kind).items())

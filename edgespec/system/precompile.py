@@ -18,10 +18,10 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgespec.system.records import dataclass
 from edgespec.system.sources import source_hash
 
 os.environ["EDGESPEC_KERNELS"] = "jit"  # before anything asks

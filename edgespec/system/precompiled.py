@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,7 +18,8 @@ from typing import Any, Literal
 
 from edgespec.errors import BackendError, OptionError
 from edgespec.system.entries import CODES, Signature
-from edgespec.system.sources import source_hash
+from edgespec.system.records import dataclass
+from edgespec.system.sources import packed_hash, source_hash
 
 Source = Literal["library", "numba", "python"]
 MODULE = "edgespec.system._kernels"
@@ -101,6 +101,15 @@ def _compiled(why: str) -> Choice:
     return Choice("numba", why)
 
 
+def library_hash() -> str:
+    """The hash of the sources that the library in use was made from, "" where none is used."""
+    try:
+        used = chosen().source == "library"
+    except BackendError:
+        return ""
+    return str(import_module(MODULE).source_hash()) if used else ""
+
+
 @cache
 def refusal() -> str:
     """Why the library cannot be used, "" when it can."""
@@ -110,7 +119,7 @@ def refusal() -> str:
         module = import_module(MODULE)
     except ImportError as error:
         return f"they cannot be loaded: {error}"
-    if module.source_hash() != source_hash():
+    if module.source_hash() != (packed_hash() or source_hash()):
         return "they were made from other sources"
     lacking = BASELINE.get(module.machine(), frozenset()) - set(module.features())
     if lacking:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
+import re
 import sys
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
-import psutil
-
+from edgespec.system import proc
+from edgespec.system.records import dataclass
 from edgespec.system.shared_pages import SharedPages
 
 _MADV_DONTNEED = 4
@@ -32,7 +30,7 @@ def resident_bytes() -> int:
     """Resident memory of this process now, in bytes; shared library pages count, pages that
     `count_once` was told of count once.
     """
-    held = int(_process(os.getpid()).memory_info().rss) - _shared_pages.size_bytes
+    held = process_bytes() - _shared_pages.size_bytes
     return held + sum(map(_other_bytes, _others)) if _others else held
 
 
@@ -48,8 +46,8 @@ def count_process(pid: int) -> Callable[[], None]:
 
 def _other_bytes(pid: int) -> int:
     try:
-        return int(_process(pid).memory_info().rss)
-    except psutil.Error:
+        return process_bytes(pid)
+    except OSError:
         return 0
 
 
@@ -63,10 +61,17 @@ def count_once(path: Path) -> None:
     _shared_pages.look(path)
 
 
-@cache
-def _process(pid: int) -> psutil.Process:
-    """Made once: looking a process up takes four times as long as asking it."""
-    return psutil.Process(pid)
+def process_bytes(pid: int | None = None) -> int:
+    """What a process is resident in, this one by default; raises OSError for one that is gone."""
+    found = proc.resident_bytes("self" if pid is None else pid)
+    if found is None:
+        import psutil
+
+        try:
+            return int(psutil.Process(pid).memory_info().rss)
+        except psutil.Error as error:
+            raise OSError(str(error)) from None
+    return found
 
 
 def peak_resident_bytes() -> int:
@@ -93,11 +98,13 @@ def _peak_bytes() -> int:
         if peak is not None:
             return peak
     if sys.platform == "win32":
+        import psutil
+
         return int(psutil.Process().memory_info().peak_wset)
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    now = int(_process(os.getpid()).memory_info().rss)
+    now = process_bytes()
     return max(peak if sys.platform == "darwin" else peak * 1024, now)
 
 
@@ -188,14 +195,13 @@ def _drop(mappings: Iterable[CodeMapping]) -> None:
         madvise(mapping.start, mapping.end - mapping.start, _MADV_DONTNEED)
 
 
-def _smaps() -> list[str]:
+def _smaps() -> str:
     if sys.maxsize <= 2**32:  # 32-bit libraries may have relocated code
-        return []
+        return ""
     try:
-        text = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
+        return Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return []
-    return text.splitlines()
+        return ""
 
 
 @dataclass(slots=True)
@@ -208,48 +214,38 @@ class CodeMapping:
     resident_bytes: int = 0
 
 
-_TELLING = frozenset("0123456789abcdefRAS")
-"""How lines begin that say where a mapping is, or Rss, Anonymous, Swap."""
+_MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ \S+ +(/.*)$", re.MULTILINE)
+"""The first line of a mapping of a file."""
 
 
-def clean_code_mappings(smaps: Iterable[str]) -> list[CodeMapping]:
-    """The mappings whose pages can be dropped and read again, from the lines of smaps.
+def clean_code_mappings(smaps: str) -> list[CodeMapping]:
+    """The mappings whose pages can be dropped and read again, from the text of smaps.
 
     Those are private, read-only mappings of files that also have an executable part. Relocated
     tables are read-only too, but their pages were changed: these are anonymous or swapped by now
     and dropping them would lose the change, so a mapping that holds a single one is left out.
     """
-    smaps = list(smaps)
-    code = {_header(line)[1] for line in smaps if " r-xp " in line}
+    code = {found[4] for found in _MAPPING.finditer(smaps) if found[3] == "r-xp"}
     return [each for each in _clean(smaps, ("r-xp", "r--p")) if each.path in code]
 
 
-def clean_data_mappings(smaps: Iterable[str], names: Container[str]) -> list[CodeMapping]:
+def clean_data_mappings(smaps: str, names: Container[str]) -> list[CodeMapping]:
     """The private mappings of files by these names whose pages nobody has changed."""
     return [each for each in _clean(smaps, ("r--p", "rw-p")) if each.path in names]
 
 
-def _clean(smaps: Iterable[str], permissions: tuple[str, ...]) -> list[CodeMapping]:
+def _clean(smaps: str, permissions: tuple[str, ...]) -> Iterator[CodeMapping]:
     """Mappings of files with these permissions and without a changed page."""
-    found: dict[int, CodeMapping] = {}
-    current: CodeMapping | None = None
-    for line in smaps:
-        if line[0] not in _TELLING:
-            continue
-        words, path = _header(line)
-        if "-" in words[0]:
-            start, end = (int(word, 16) for word in words[0].split("-"))
-            current = None
-            if path and words[1] in permissions:
-                found[start] = current = CodeMapping(start, end, path)
-        elif current is not None and words[0] == "Rss:":
-            current.resident_bytes = int(words[1]) * 1024
-        elif current is not None and words[0] in ("Anonymous:", "Swap:") and words[1] != "0":
-            found.pop(current.start, None)
-    return list(found.values())
+    for found in _MAPPING.finditer(smaps):
+        place = found.end()
+        if found[3] in permissions and not (
+            _bytes(smaps, "Anonymous:", place) or _bytes(smaps, "Swap:", place)
+        ):
+            resident = _bytes(smaps, "Rss:", place)
+            yield CodeMapping(int(found[1], 16), int(found[2], 16), found[4], resident)
 
 
-def _header(line: str) -> tuple[list[str], str]:
-    """A line's words, and the file that a mapping's first line names."""
-    words = line.split(None, 5)
-    return words, words[5] if len(words) == 6 and words[5].startswith("/") else ""
+def _bytes(smaps: str, name: str, start: int) -> int:
+    """The first number of this name from a place on, 0 where a system has none."""
+    found = smaps.find(f"\n{name}", start)
+    return 0 if found < 0 else int(smaps[found + 1 + len(name) : smaps.find("kB", found)]) * 1024

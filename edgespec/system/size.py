@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 
 from edgespec.errors import OptionError
 
@@ -37,30 +36,33 @@ def parse_size(text: str | int, *, whole_bytes: int | None = None) -> int:
     Raises OptionError for anything else, for nothing, and for more than 100 %.
     """
     if isinstance(text, int) and not isinstance(text, bool):
-        return _checked(Fraction(text), text)
+        return _checked(text, 1, text)
     match = _NUMBER.fullmatch(text.strip().lower()) if isinstance(text, str) else None
     if match is None:
         raise OptionError(f"{text!r} is not a size; {_EXAMPLES}")
-    number, unit = Fraction(match[1]), match[2]
+    whole, _, decimals = match[1].partition(".")
+    number, parts, unit = int(whole + decimals), 10 ** len(decimals), match[2]
     if unit == "%":
-        return _share(number, text, whole_bytes)
+        return _share(number, parts, text, whole_bytes)
     if unit not in _UNITS:
         raise OptionError(f"{text!r} has the unit {match[2]!r}, which is not known; {_EXAMPLES}")
-    return _checked(number * _UNITS[unit], text)
+    return _checked(number * _UNITS[unit], parts, text)
 
 
-def _share(percent: Fraction, text: str | int, whole_bytes: int | None) -> int:
+def _share(percent: int, parts: int, text: str | int, whole_bytes: int | None) -> int:
+    """A share of `percent / parts` per cent."""
     if whole_bytes is None:
         raise OptionError(f"{text!r} is a share, and a size in bytes is needed here, like 512MiB")
-    if not 0 < percent <= 100:
+    if not 0 < percent <= 100 * parts:
         raise OptionError(f"{text!r} is not a share of the memory; write more than 0% up to 100%")
-    return _checked(whole_bytes * percent / 100, text)
+    return _checked(whole_bytes * percent, 100 * parts, text)
 
 
-def _checked(size: Fraction, text: str | int) -> int:
-    if not 1 <= size <= _LARGEST:
+def _checked(size: int, parts: int, text: str | int) -> int:
+    """`size / parts` bytes, exactly, rounded down."""
+    if not parts <= size <= _LARGEST * parts:
         raise OptionError(f"{text!r} is not a size any memory has; {_EXAMPLES}")
-    return int(size)
+    return size // parts
 
 
 def format_size(size_bytes: int) -> str:

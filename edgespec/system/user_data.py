@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -63,7 +62,7 @@ def write_private(path: Path, pieces: Iterable[bytes], *, lasting: bool = True) 
 
     It is on the disk before it takes the place of what was there, unless it need not be `lasting`.
     """
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    partial = path.with_name(f"{path.name}.{os.urandom(4).hex()}.part")
     try:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "wb") as file:

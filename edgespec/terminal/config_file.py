@@ -10,15 +10,15 @@ option, those of a table [COMMAND] for that command alone.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from edgespec.errors import OptionError
+
+if TYPE_CHECKING:
+    import typer
 
 _LARGEST_BYTES = 2**20
 _SILENT = ("doctor", "man")
@@ -111,6 +111,8 @@ def _options(command: Any) -> Iterator[tuple[str, Any]]:
 
 def _checked(place: Path, key: str, value: Any, parameter: Any, context: Any) -> Any:
     """A value as the option takes it."""
+    import typer
+
     try:
         parameter.process_value(context, value)
     except typer.BadParameter as error:
@@ -119,6 +121,8 @@ def _checked(place: Path, key: str, value: Any, parameter: Any, context: Any) ->
 
 
 def _unknown(place: Path, what: str, name: str, known: Any, kind: str) -> OptionError:
+    import difflib
+
     near = difflib.get_close_matches(name, list(known), 1)
     hint = f"did you mean {near[0]}?" if near else f"`edgespec --help` shows the {kind}"
     return OptionError(f"{place} has {what}, which is none of the {kind}; {hint}")

@@ -7,7 +7,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import metadata
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from edgespec.models.registry import resolve
 from edgespec.system import precompiled
 from edgespec.system.disk_cache import cached_kernels, chosen_folder, unusable
 from edgespec.system.hardware import hardware, snapshot
+from edgespec.system.records import dataclass
 from edgespec.system.size import format_size
 from edgespec.terminal.config_file import config_place, read_values
 from edgespec.version import __version__

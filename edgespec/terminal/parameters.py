@@ -21,6 +21,7 @@ from edgespec.loading.load_options import LoadOptions
 from edgespec.system.option_fields import options_of
 from edgespec.terminal.config_file import default_models
 from edgespec.terminal.help_layout import TUNING
+from edgespec.terminal.plain_words import is_switch, typed_as
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -62,8 +63,8 @@ def parameter(kind: type, name: str, **changes: Any) -> Any:
     """Typer's option for one field of an options dataclass."""
     _, type_, option = options_of(kind)[name]
     long = option.long(name)
-    if NoneType in get_args(type_) and bool in get_args(type_):  # yes, no, or as it comes
-        long += f"/--no-{long.removeprefix('--')}"
+    if is_switch(type_):
+        long += f"/{option.negative(name)}"
     flags = [long, *([option.short] if option.short else [])]
     panel = TUNING if option.tuning else None
     shown: dict[str, Any] = {"metavar": option.metavar or None, "rich_help_panel": panel}
@@ -108,12 +109,9 @@ def _collected(kind: Any, values: dict[str, Any]) -> Any:
 
 
 def _typed(type_: Any) -> Any:
-    """The type of what is typed: text where a field may be text, and None where it may be left
-    out.
-    """
-    members = get_args(type_) or (type_,)
-    base = str if str in members else members[0]
-    return base | None if NoneType in members else base
+    """The type of what is typed, and None where it may be left out."""
+    base = typed_as(type_)
+    return base | None if NoneType in get_args(type_) else base
 
 
 Model = Annotated[str | None, parameter(LoadOptions, "model")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import threading
 import time
@@ -95,6 +94,8 @@ class ProgressLine:
 
     def _show(self, stage: tuple[str, int, int], passed: float) -> None:
         if self._draws and passed >= _PATIENCE_S:
+            import shutil  # brings compressors: most starts draw nothing
+
             line = describe(*stage, passed)[: shutil.get_terminal_size().columns - 1]
             self._stream.write("\r\x1b[K" + line)
             self._stream.flush()

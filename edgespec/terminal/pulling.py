@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from edgespec.models.hub.names import name_model, reference_of
 from edgespec.models.hub.preview import previewed
 from edgespec.models.hub.reference import HubReference
 from edgespec.models.registry import NotPulledError, resolve
+from edgespec.system.records import dataclass
 from edgespec.system.size import format_size
 from edgespec.terminal.text_io import printable
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgespec.engine.context import policy
 from edgespec.engine.generation import Generation
 from edgespec.errors import ContextOverflowError, EdgeSpecError, OptionError
+from edgespec.system.records import dataclass
 
 if TYPE_CHECKING:
     from edgespec.engine.engine import Engine

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from edgespec.errors import OptionError
+from edgespec.system.records import dataclass
 
 MAX_TEMPERATURE = 100.0
 MAX_REPETITION_PENALTY = 10.0

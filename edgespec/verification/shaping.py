@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from edgespec.system.records import dataclass
 from edgespec.verification.sampling import check_number, check_whole
 
 

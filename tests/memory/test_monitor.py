@@ -78,7 +78,7 @@ def test_mappings_with_changed_pages_are_left_alone() -> None:
         *mapping("9000-a000", "r-xp", "", 0, 0),
         *mapping("a000-b000", "r--s", "/models/model.gguf", 0, 0),
     ]
-    found = resident_memory.clean_code_mappings(lines)
+    found = resident_memory.clean_code_mappings("\n".join(lines))
     assert [(m.start, m.end) for m in found] == [(0x1000, 0x2000), (0x2000, 0x3000)]
     assert [m.resident_bytes for m in found] == [8192, 8192]
 

@@ -6,6 +6,7 @@ import time
 import tracemalloc
 from datetime import datetime
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,9 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from edgespec.errors import TemplateError
+from edgespec.models import plain_templates
+from edgespec.models.jinja.program import Program
+from edgespec.models.open_model import open_model
 from edgespec.models.template import MAX_SOURCE_CHARACTERS, ChatTemplate
 from tests.support.gguf_models import CHATML
 
@@ -395,3 +399,31 @@ def test_broken_templates(source: str, message: str | None) -> None:
         return
     with pytest.raises(TemplateError, match=message):
         ChatTemplate(source).render([{"role": "user", "content": "x"}])
+
+
+@pytest.mark.parametrize("source", plain_templates._WRITERS)
+@pytest.mark.parametrize("add_generation_prompt", [True, False])
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        [{"role": "user", "content": "Hello"}],
+        [{"role": "system", "content": " a\n\n"}, {"role": "x", "content": "{{ 1 }}", "more": 1}],
+        [{"role": "user", "content": ""}, {"role": "assistant", "content": "é🦊"}],
+        [{"role": "user"}],
+        [{"role": "user", "content": None}],
+        [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
+    ],
+)
+def test_known_templates_write_what_they_say(
+    source: str, messages: list[dict[str, Any]], add_generation_prompt: bool
+) -> None:
+    """With Jinja and without, also where Jinja has to be asked after all."""
+    ours = ChatTemplate(source).render(messages, add_generation_prompt=add_generation_prompt)
+    values = {"messages": messages, "add_generation_prompt": add_generation_prompt}
+    assert ours == Program(source).run(values)
+
+
+def test_the_bundled_model_needs_no_jinja(bundled_model: Path) -> None:
+    with open_model(bundled_model) as file:
+        assert plain_templates.is_plain(str(file.metadata["tokenizer.chat_template"]))

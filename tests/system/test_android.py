@@ -38,6 +38,9 @@ with edgespec.load(backend=sys.argv[2], memory="400MiB", threads=2) as engine:
     made = engine.generate("Tell me something.", max_tokens=12, seed=3)
     print(json.dumps(made.token_ids))
     assert made.stats.peak_memory_bytes > 0
+    print(engine.chat("Be brief.").send("Hello.", max_tokens=6, seed=4).token_ids)
+    made = engine.generate_batch(["One", "Two"], max_tokens=6, seed=5)
+    print([one.token_ids for one in made])
 """
 
 
@@ -53,6 +56,17 @@ def _tokens(program: str, kernels: str, backend: str) -> str:
 def test_a_phone_writes_what_others_write() -> None:
     plain = _RUN.split("sys.platform", 1)[0] + "import edgespec" + _RUN.split("import edgespec")[1]
     assert _tokens(_RUN, "library", "native") == _tokens(plain, "library", "native")
+
+
+@pytest.mark.skipif(bool(NO_LIBRARY), reason=f"no precompiled kernels: {NO_LIBRARY}")
+def test_the_command_needs_no_typer_there() -> None:
+    started = _RUN.split("import edgespec")[0] + (
+        "sys.argv = ['edgespec', 'run', '--max-tokens', '4', '--seed', '1', 'Hello.']\n"
+        "sys.stdin = opened('/dev/null')\n"
+        "from edgespec.__main__ import main\n"
+        "main()\n"
+    )
+    assert _tokens(started, "library", "native").strip()
 
 
 def test_planning_needs_none_of_the_other_packages() -> None:

@@ -7,7 +7,7 @@ the cells of its text's committed positions too, which it shares, and keeps them
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from edgespec.backends.passes import TokenTree
 from edgespec.errors import BackendError
+from edgespec.system.records import dataclass
 
 MOST_SEQUENCES = 256
 """Of one context, in llama.cpp."""

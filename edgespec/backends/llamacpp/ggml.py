@@ -12,9 +12,10 @@ import importlib.util
 import os
 import sys
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from edgespec.system.records import dataclass
 
 _KINDS = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accelerator", 4: "meta"}
 """ggml_backend_dev_type; an "igpu" computes in the machine's own memory."""

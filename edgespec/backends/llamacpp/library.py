@@ -8,7 +8,7 @@ import re
 import threading
 from collections import deque
 from functools import cache
-from importlib import import_module, metadata
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,8 @@ def package_folder() -> Path | None:
 
 def version() -> str:
     """The version that is installed, "0" when none is."""
+    from importlib import metadata
+
     try:
         return metadata.version(PACKAGE)
     except metadata.PackageNotFoundError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ from edgespec.backends.passes import Progress
 from edgespec.errors import BackendError, ModelFileError, UnsupportedModelError
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import read_header
+from edgespec.system.records import dataclass
 
 _BUFFER = re.compile(r"(\S+) +(model|compute) buffer size = +([\d.]+) MiB")
 _CACHE = re.compile(r"^llama_(?:kv_cache|memory_recurrent)\S*: +size = +([\d.]+) MiB")

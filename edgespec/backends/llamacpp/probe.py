@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from edgespec.models.registry import resolve
 from edgespec.system.child_process import Child, PeerError, can_have_children, serve
 from edgespec.system.disk_cache import cache_folder, keep_json, kept_json
 from edgespec.system.hardware import hardware
+from edgespec.system.records import dataclass
 
 REBUILD = (
     'CMAKE_ARGS="-DGGML_NATIVE=ON" CFLAGS="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16" '

@@ -7,7 +7,7 @@ assertion: then that is an error here. It is also how such files are told before
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,6 +18,7 @@ from edgespec.errors import BackendError, EdgeSpecError, ModelFileError, Unsuppo
 from edgespec.memory.plan.external_engine import EngineBytes
 from edgespec.memory.plan.settings import Settings
 from edgespec.system.child_process import Child, PeerError, serve
+from edgespec.system.records import dataclass
 from edgespec.system.resident_memory import resident_bytes
 from edgespec.system.wall import folders_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from edgespec.errors import BackendError, BudgetError, ModelFileError, Unsupport
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.system.lost_pages import guard, num_lost_pages
+from edgespec.system.records import dataclass
 from edgespec.system.size import format_size
 
 _ALONE = [0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +18,7 @@ from edgespec.backends.native.weights import PackedMatrix
 from edgespec.memory.plan.state_layout import round_up
 from edgespec.models.layers import Dense, Matrix, Moe
 from edgespec.models.spec import ModelSpec, TensorType
+from edgespec.system.records import dataclass
 
 _PADDING = 8
 """Rows past an expert's last that tile functions may read and write."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -22,6 +21,7 @@ from edgespec.memory.kv.sequence_tables import SequenceTables
 from edgespec.memory.plan.kv_sizes import KEPT_BEHIND
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.state_layout import STATES_ITEM
+from edgespec.system.records import dataclass
 
 KvTables = BlockTable | SequenceTables
 """What is kept of a sequence: in one arena, or in several."""

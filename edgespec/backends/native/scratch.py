@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from edgespec.memory.plan.native_sizes import (
 from edgespec.memory.plan.state_layout import round_up
 from edgespec.models.layers import Attention
 from edgespec.models.spec import ModelSpec
+from edgespec.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from edgespec.models.file import ModelFile
 from edgespec.models.gguf.dequantise import dequantise
 from edgespec.models.layers import Matrix
 from edgespec.models.spec import TensorInfo, TensorType
+from edgespec.system.records import dataclass
 
 CHUNK_BYTES = 4 << 20
 """Bytes of the file in memory at a time while a matrix is packed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from edgespec.backends.onnx.patch import ATTENTION, POSITIONS, Head, Patch
 from edgespec.errors import UnsupportedModelError
 from edgespec.models.onnx.folder import PAST, OnnxFile
 from edgespec.models.onnx.graph_file import BFLOAT16, FLOAT, FLOAT16, Graph
+from edgespec.system.records import dataclass
 
 _FLOATS: dict[int, type[Any]] = {FLOAT: np.float32, FLOAT16: np.float16}
 _TAKEN = {"input_ids", "attention_mask", POSITIONS, "use_cache_branch"}

@@ -8,9 +8,8 @@ stay where they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from edgespec.models.onnx.protobuf import BYTES, Buffer, field, fields, varint
+from edgespec.system.records import dataclass
 
 BIAS = "edgespec.attention_bias"
 POSITIONS = "position_ids"

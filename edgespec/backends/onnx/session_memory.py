@@ -8,7 +8,6 @@ are mapped; those of products are repacked, and the pages they came from are giv
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from edgespec.models.file import ModelFile
 from edgespec.models.onnx.folder import OnnxFile
 from edgespec.models.onnx.graph_file import BFLOAT16, FLOAT16, Graph
 from edgespec.models.spec import ModelSpec
+from edgespec.system.records import dataclass
 from edgespec.system.size import KIB, MIB
 
 LIBRARY_BYTES = 16 * MIB

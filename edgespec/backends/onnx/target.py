@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from edgespec.errors import BackendError, UnsupportedModelError
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.onnx.folder import OnnxFile
+from edgespec.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,12 @@ need nothing else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from edgespec.backends.reference.arithmetic import Vector, multiply, sigmoid, silu, softplus
 from edgespec.backends.reference.weights import Weights
 from edgespec.models.layers import GatedDeltaNet, Mamba2, Recurrent, ShortConv
+from edgespec.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ rows' own products in most of their last bits, and its threads stall on a busy m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.layers import Norm
 from edgespec.models.spec import PerLayerEmbedding, Streams
+from edgespec.system.records import dataclass
 
 _KV_TYPES: dict[str, type[np.floating[Any]]] = {"f16": np.float16, "f32": np.float32}
 

@@ -10,7 +10,9 @@ they decide as before, and the more seldom, the more the last one lost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from edgespec.system.records import dataclass
 
 OPTIONS = ("auto", "on", "off")
 FIRST, BLOCK, LEAD_IN = 32, 8, 2

@@ -11,11 +11,11 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from edgespec.backends.passes import TokenTree
 from edgespec.backends.sequence import KvSequence
 from edgespec.drafting.model.small_model import DraftModelDrafter
+from edgespec.system.records import dataclass
 
 TRIES = 5
 MOST_S = 1.0

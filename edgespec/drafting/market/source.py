@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.account import CostlyAccount
 from edgespec.drafting.tree import NO_PATH, DraftTree, Path
+from edgespec.system.records import dataclass
 
 
 @dataclass(slots=True)

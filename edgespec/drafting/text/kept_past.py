@@ -14,7 +14,6 @@ told of once and not used. It never holds more than the past that wrote it.
 from __future__ import annotations
 
 import hashlib
-import shutil
 import struct
 import sys
 from contextlib import suppress
@@ -96,6 +95,8 @@ def forget_history() -> int:
     if not folder.is_dir():
         return 0
     num_files = sum(1 for _ in folder.iterdir())
+    import shutil
+
     shutil.rmtree(folder)
     return num_files
 

@@ -21,7 +21,6 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from edgespec.errors import StoreError
 from edgespec.memory.plan.sizing import mapped_bytes
 from edgespec.system.jit import kernel
 from edgespec.system.lost_pages import guard
+from edgespec.system.records import dataclass
 from edgespec.system.user_data import write_private
 
 VERSION = 1

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +29,7 @@ from edgespec.drafting.text.store import COLUMNS, HEADER_BYTES, ORDERS, write_st
 from edgespec.errors import OptionError, StoreError
 from edgespec.models.tokenizers.tokenizer import Tokenizer
 from edgespec.system.jit import kernel
+from edgespec.system.records import dataclass
 
 LEAST_ORDER = 2
 """Shorter contexts say little about what a text will be."""

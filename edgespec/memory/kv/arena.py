@@ -24,13 +24,13 @@ dimensions, a value has one. Dimensions are padded to 16 (int8 keys: to 4, q4: t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import BudgetError
+from edgespec.system.records import dataclass
 
 BLOCK = 256
 """Positions in one block."""

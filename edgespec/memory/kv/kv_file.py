@@ -24,11 +24,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -37,6 +35,7 @@ from numpy.typing import NDArray
 
 from edgespec.errors import KvFileError
 from edgespec.memory.kv.arena import ALIGNMENT, BLOCK
+from edgespec.system.records import dataclass
 
 VERSION, VERSION_OF_SIZES = 1, 2
 PAGE_BYTES = 4096
@@ -159,7 +158,7 @@ def write_kv(
     path: Path, header: KvHeader, blocks: Sequence[NDArray[np.uint8]], secret: bytes = b""
 ) -> int:
     """Write a file, whole or not at all; returns its bytes. Raises OSError."""
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    partial = path.with_name(f"{path.name}.{os.urandom(4).hex()}.part")
     try:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
         with open(descriptor, "wb") as file:

@@ -17,7 +17,7 @@ import operator
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from edgespec.errors import KvFileError, OptionError
 from edgespec.memory.kv.kv_file import KvFile, KvHeader, Outline, write_kv
 from edgespec.system.lost_pages import guard
+from edgespec.system.records import dataclass
 from edgespec.system.user_data import make_private, user_folder
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -8,14 +8,11 @@ was written or changed by others is ever read back.
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from edgespec.errors import KvFileError
@@ -33,17 +30,19 @@ class SpillFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._secret = secrets.token_bytes(16)
+        self._secret = os.urandom(16)
         for path in _leftovers(folder):
             self.remove(path)
 
     def write(self, header: KvHeader, blocks: Sequence[NDArray[np.uint8]]) -> Path:
         """A new file with these blocks; raises OSError, also when little of the disk is free."""
         make_private(self._folder)
+        import shutil
+
         free = shutil.disk_usage(self._folder).free
         if free < header.place(len(blocks)) + RESERVE_BYTES:
             raise OSError(f"{self._folder} has {format_size(free)} free")
-        path = self._folder / f"{os.getpid()}-{secrets.token_hex(8)}.keys"
+        path = self._folder / f"{os.getpid()}-{os.urandom(8).hex()}.keys"
         write_kv(path, header, blocks, self._secret)
         return path
 
@@ -91,6 +90,8 @@ def _leftovers(folder: Path) -> Iterator[Path]:
 
 def _is_running(path: Path, process: int) -> bool:
     """Whether the process that wrote a file runs still; its number may be another's by now."""
+    import psutil
+
     try:
         return bool(psutil.Process(process).create_time() <= path.stat().st_mtime)
     except (psutil.NoSuchProcess, OSError):

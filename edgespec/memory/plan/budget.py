@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Self
 
 from edgespec.errors import BudgetError
 from edgespec.system.hardware import MemorySnapshot
+from edgespec.system.records import dataclass
 from edgespec.system.size import MIB, format_size, is_auto, parse_size, share_size
 
 SMALLEST_RESERVE_BYTES = 256 * MIB

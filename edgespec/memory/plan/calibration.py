@@ -8,9 +8,9 @@ process, median of three. "Peak" is the growth while it happens, pages of shared
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import Literal
 
+from edgespec.system.records import dataclass
 from edgespec.system.resident_memory import code_bytes
 from edgespec.system.size import KIB, MIB
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from edgespec.memory.plan import calibration
 from edgespec.memory.plan.calibration import Runtime
@@ -12,6 +11,7 @@ from edgespec.memory.plan.placement import DevicePart
 from edgespec.memory.plan.plan import Footprint, FootprintItem
 from edgespec.memory.plan.settings import Settings
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
+from edgespec.system.records import dataclass
 from edgespec.system.size import MIB
 
 _FLOATS = (TensorType.F32, TensorType.F16, TensorType.BF16)

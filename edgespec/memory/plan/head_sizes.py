@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from edgespec.memory.plan.kv_sizes import kv_bytes
 from edgespec.memory.plan.native_sizes import (
@@ -14,6 +14,7 @@ from edgespec.memory.plan.native_sizes import (
 )
 from edgespec.memory.plan.settings import Settings
 from edgespec.models.spec import ModelSpec, TensorInfo
+from edgespec.system.records import dataclass
 
 HEAD_ITEM = "draft head"
 HEAD_NODES, HEAD_CHUNK = 8, 64

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from edgespec.models.spec import ModelSpec, TensorInfo
+from edgespec.system.records import dataclass
 from edgespec.system.size import format_size
 
 _LAYER = re.compile(r"blk\.(\d+)\.")

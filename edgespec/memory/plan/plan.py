@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any, Self
 
 from edgespec.memory.plan.placement import DevicePart
 from edgespec.memory.plan.state_layout import CHECKPOINTS
 from edgespec.memory.plan.streaming import Streaming
+from edgespec.system.records import dataclass
 from edgespec.system.size import format_size
 
 

@@ -9,12 +9,13 @@ so with more memory a plan takes fewer of them and no setting is ever lower than
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 from edgespec.errors import OptionError
 from edgespec.memory.plan.state_layout import has_states, most_checkpoints
 from edgespec.models.spec import ModelSpec
+from edgespec.system.records import dataclass
 from edgespec.system.size import KIB, MIB
 
 KV_TYPES = ("f16", "int8", "q4")

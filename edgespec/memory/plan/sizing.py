@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from edgespec.memory.plan import calibration
@@ -34,6 +34,7 @@ from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS, Settings
 from edgespec.memory.plan.state_layout import states_bytes
 from edgespec.memory.plan.streaming import Streaming
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
+from edgespec.system.records import dataclass
 from edgespec.system.size import KIB, MIB
 
 DRAFT_NODES, DRAFT_CHUNK = 8, 32

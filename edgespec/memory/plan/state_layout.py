@@ -9,12 +9,12 @@ each head key, correction and decay.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
 from edgespec.models.layers import GatedDeltaNet, Mamba2, Recurrent
 from edgespec.models.spec import ModelSpec
+from edgespec.system.records import dataclass
 
 LANES = 16
 CONVOLUTIONS = (2, 3, 4)

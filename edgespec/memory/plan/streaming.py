@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from edgespec.memory.plan.native_sizes import PACKED, TILE_ROWS, turned_mixers
 from edgespec.memory.plan.state_layout import round_up
 from edgespec.models.layers import Dense, LayerSpec, Matrix, Moe
 from edgespec.models.spec import ModelSpec, TensorInfo
+from edgespec.system.records import dataclass
 from edgespec.system.size import MIB
 
 STREAM_ITEM = "stream buffers"

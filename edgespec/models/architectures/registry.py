@@ -3,26 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 from edgespec.errors import ModelFileError, UnsupportedModelError
-from edgespec.models.architectures import (
-    deepseek2,
-    eagle3,
-    gemma,
-    gemma3n,
-    gemma4,
-    glm4moe,
-    gpt_oss,
-    granite,
-    lfm2,
-    llama,
-    llama4,
-    olmo2,
-    phi3,
-    qwen,
-    qwen35,
-)
 from edgespec.models.architectures.checks import check_tensors
 from edgespec.models.architectures.reader import Reader
 from edgespec.models.gguf.header import GgufHeader
@@ -30,31 +14,33 @@ from edgespec.models.gguf.keys import Keys
 from edgespec.models.gguf.strings import StringArray
 from edgespec.models.spec import ModelSpec
 
-ARCHITECTURES: dict[str, Callable[[Reader], ModelSpec]] = {
-    "llama": llama.describe,
-    "qwen2": qwen.describe_qwen2,
-    "qwen3": qwen.describe_qwen3,
-    "qwen3moe": qwen.describe_qwen3moe,
-    "gpt-oss": gpt_oss.describe,
-    "gemma3": gemma.describe_gemma3,
-    "qwen35": qwen35.describe,
-    "qwen35moe": qwen35.describe_moe,
-    "lfm2": lfm2.describe,
-    "lfm2moe": lfm2.describe,
-    "gemma4": gemma4.describe,
-    "granite": granite.describe,
-    "granitehybrid": granite.describe,
-    "phi3": phi3.describe,
-    "smollm3": llama.describe_smollm3,
-    "mistral3": llama.describe_mistral3,
-    "gemma2": gemma.describe_gemma2,
-    "olmo2": olmo2.describe,
-    "llama4": llama4.describe,
-    "glm4moe": glm4moe.describe,
-    "qwen2moe": qwen.describe_qwen2moe,
-    "gemma3n": gemma3n.describe,
-    "deepseek2": deepseek2.describe,
+ARCHITECTURES = {
+    "llama": "llama.describe",
+    "qwen2": "qwen.describe_qwen2",
+    "qwen3": "qwen.describe_qwen3",
+    "qwen3moe": "qwen.describe_qwen3moe",
+    "gpt-oss": "gpt_oss.describe",
+    "gemma3": "gemma.describe_gemma3",
+    "qwen35": "qwen35.describe",
+    "qwen35moe": "qwen35.describe_moe",
+    "lfm2": "lfm2.describe",
+    "lfm2moe": "lfm2.describe",
+    "gemma4": "gemma4.describe",
+    "granite": "granite.describe",
+    "granitehybrid": "granite.describe",
+    "phi3": "phi3.describe",
+    "smollm3": "llama.describe_smollm3",
+    "mistral3": "llama.describe_mistral3",
+    "gemma2": "gemma.describe_gemma2",
+    "olmo2": "olmo2.describe",
+    "llama4": "llama4.describe",
+    "glm4moe": "glm4moe.describe",
+    "qwen2moe": "qwen.describe_qwen2moe",
+    "gemma3n": "gemma3n.describe",
+    "deepseek2": "deepseek2.describe",
 }
+"""Module and function; a start imports the one that its model needs."""
+_HEAD = "eagle3"
 
 
 def build_spec(path: Path, header: GgufHeader) -> ModelSpec:
@@ -66,9 +52,16 @@ def build_spec(path: Path, header: GgufHeader) -> ModelSpec:
     arch = keys.text("general.architecture")
     _refuse_external(keys, arch)
     _check_vocabulary(keys, arch, header)
-    spec = ARCHITECTURES[arch](Reader(path, header))
+    spec = _describer(arch)(Reader(path, header))
     check_tensors(path, spec, header.tensors)
     return spec
+
+
+def _describer(arch: str) -> Callable[[Reader], ModelSpec]:
+    module, _, function = ARCHITECTURES[arch].partition(".")
+    found = import_module(f"edgespec.models.architectures.{module}")
+    made: Callable[[Reader], ModelSpec] = getattr(found, function)
+    return made
 
 
 def _refuse_external(keys: Keys, arch: str) -> None:
@@ -79,7 +72,7 @@ def _refuse_external(keys: Keys, arch: str) -> None:
             f"cannot run {path}: its attention is not causal (an embedding model); "
             "choose a text generation model"
         )
-    if arch == eagle3.ARCHITECTURE:
+    if arch == _HEAD:
         raise UnsupportedModelError(
             f"cannot run {path}: it is a draft head; give it with --draft-model beside the model "
             "that it was trained for"

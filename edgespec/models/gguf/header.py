@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import struct
 from array import array
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -21,6 +20,7 @@ from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.strings import StringArray
 from edgespec.models.spec import TensorInfo, TensorType
 from edgespec.system.lost_pages import guard, num_lost_pages
+from edgespec.system.records import dataclass
 
 MetadataValue: TypeAlias = "bool | int | float | str | NDArray[np.generic] | StringArray"
 

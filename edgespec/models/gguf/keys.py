@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from edgespec.errors import ModelFileError, UnsupportedModelError
 from edgespec.models.gguf.header import MetadataValue
+from edgespec.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import HubError
 from edgespec.models.hub.library import cache_folder
 from edgespec.models.hub.listing import HubFile, choose, models_of, quantisation
 from edgespec.models.hub.reference import HubReference
+from edgespec.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import PurePosixPath
 
 from edgespec.errors import HubError
 from edgespec.models.hub.library import library, sentence
 from edgespec.models.hub.reference import HubReference, is_safe_name
+from edgespec.system.records import dataclass
 
 USUAL = (
     "Q4_K_M", "UD-Q4_K_XL", "Q4_K_XL", "MXFP4", "Q4_0", "IQ4_XS", "Q4_K_S", "Q5_K_M", "Q6_K",

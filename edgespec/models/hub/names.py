@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
 from edgespec.errors import OptionError
 from edgespec.models.hub.reference import HubReference, is_reference, parse_reference
+from edgespec.system.records import dataclass
 from edgespec.system.user_data import user_folder, write_private
 
 _RECOMMENDED = Path(__file__).with_name("recommended.json")

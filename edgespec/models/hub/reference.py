@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from edgespec.errors import OptionError
+from edgespec.system.records import dataclass
 
 PREFIX = "hf:"
 _PAGES = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/", re.IGNORECASE)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from edgespec.models.jinja.values import Function, undefined
+from edgespec.system.records import dataclass
 
 
 @dataclass(slots=True, eq=False)

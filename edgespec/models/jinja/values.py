@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from jinja2.exceptions import SecurityError
@@ -17,6 +17,7 @@ from jinja2.runtime import Undefined
 from markupsafe import Markup
 
 from edgespec.models.jinja.meter import ITEM, MAX_DEPTH, OBJECT, Meter
+from edgespec.system.records import dataclass
 
 MAX_BITS = 1 << 12
 """Size of any one whole number: its digits stay within what Python converts."""

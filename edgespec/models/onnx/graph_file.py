@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -16,6 +16,7 @@ from edgespec.errors import ModelFileError
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.onnx.protobuf import Buffer, Value, WireError, fields, signed, varints
 from edgespec.system.lost_pages import guard, num_lost_pages
+from edgespec.system.records import dataclass
 
 BITS = {
     1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 12: 32, 13: 64, 16: 16,

@@ -9,8 +9,9 @@ classes than llama.cpp knows (upper and lower case beyond ASCII).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+from edgespec.system.records import dataclass
 
 _CONTRACTIONS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
 _SPACES = r"|\s*[\r\n]+|\s+(?!\S)|\s+"

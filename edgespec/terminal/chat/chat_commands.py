@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.engine.saved_chat import SavedChat
 from edgespec.errors import EdgeSpecError, OptionError
+from edgespec.system.records import dataclass
 from edgespec.terminal.chat import chat_files
 from edgespec.terminal.chat.attached_file import attached_file
 from edgespec.terminal.chat.quiet_keys import usual_keys

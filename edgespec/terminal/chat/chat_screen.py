@@ -6,12 +6,13 @@ import json
 import shutil
 import sys
 import textwrap
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from edgespec.engine.reply_options import ReplyOptions
 from edgespec.errors import EdgeSpecError
 from edgespec.system.option_fields import changed
+from edgespec.system.records import dataclass
 from edgespec.terminal.chat import chat_files
 from edgespec.terminal.chat.chat_session import ChatSession
 from edgespec.terminal.chat.stopping import stopping

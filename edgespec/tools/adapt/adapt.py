@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from edgespec.models.registry import resolve
 from edgespec.models.spec import TensorType
 from edgespec.system.disk_cache import kernels_are_cached
 from edgespec.system.hardware import hardware, snapshot
+from edgespec.system.records import dataclass
 from edgespec.system.resident_memory import peak_resident_bytes
 from edgespec.system.size import MIB, format_size
 from edgespec.tools.adapt.texts import windows

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
@@ -17,6 +16,7 @@ from edgespec.memory.kv.arena import BLOCK, LATENT, KvLayout
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.spec import TensorInfo
+from edgespec.system.records import dataclass
 
 WARM_UP_S = 0.03
 """At the start of a turn threads wake up, often on one processor, and are spread out only then."""

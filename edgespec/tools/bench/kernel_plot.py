@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from edgespec.system.records import dataclass
 from edgespec.tools.bench.kernel_report import KernelReport
 from edgespec.tools.bench.picture import Picture
 from edgespec.tools.bench.spread import Spread

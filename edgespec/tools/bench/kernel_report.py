@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, Self
 
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
+from edgespec.system.records import dataclass
 from edgespec.tools.bench.curve import Work
 from edgespec.tools.bench.machine import BUSY, Machine
 from edgespec.tools.bench.spread import Spread

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
@@ -15,6 +14,7 @@ from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.system.child_process import PeerError
 from edgespec.system.hardware import snapshot
+from edgespec.system.records import dataclass
 from edgespec.tools.bench.curve import OpenModel
 from edgespec.tools.bench.kernel_report import KernelReport, Model, PeerCurve, RoofRates
 from edgespec.tools.bench.loops import multiply_of

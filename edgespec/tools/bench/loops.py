@@ -8,13 +8,13 @@ nothing but the instruction that the instruction set's tiles are made of.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 
 from edgespec.backends.native.kernels.codegen.emit import F32, I8, I16, I32, V16I32, Emitter, Value
 from edgespec.backends.native.kernels.codegen.host import host_features
+from edgespec.system.records import dataclass
 
 READ_STEP = 512
 """Bytes that one step of the reading loop loads."""

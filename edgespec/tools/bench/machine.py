@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import psutil
 
 from edgespec.system.hardware import hardware
+from edgespec.system.records import dataclass
 from edgespec.version import __version__
 
 _PACKAGES = ("llvmlite", "numba", "numpy")

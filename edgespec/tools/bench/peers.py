@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 
 from edgespec.errors import OptionError
 from edgespec.system.child_process import Child, PeerError
 from edgespec.system.hardware import snapshot
+from edgespec.system.records import dataclass
 from edgespec.system.size import format_size
 from edgespec.tools.bench.curve import OpenModel, matrices
 from edgespec.tools.bench.machine import package_version

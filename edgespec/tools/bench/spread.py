@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Self
+
+from edgespec.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import queue
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from edgespec.system.records import dataclass
 from edgespec.tools.answer_file import Answer, Line
 from edgespec.tools.cluster.node_worker import Worker
 from edgespec.tools.cluster.work import Work

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from edgespec.backends.passes import TokenTree
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.open_model import open_model
+from edgespec.system.records import dataclass
 
 _TEXT = "Once upon a time there was a little dog who lived near the sea. One day"
 _NODES = 8

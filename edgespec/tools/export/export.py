@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from edgespec.errors import ExportError, OptionError, UnsupportedModelError
 from edgespec.models.file import ModelFile
 from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
+from edgespec.system.records import dataclass
 
 FORMATS = ("onnx",)
 BITS = (4, 8, 16, 32)

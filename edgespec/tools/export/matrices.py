@@ -8,7 +8,6 @@ anew. A few rows are in memory at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from io import BufferedWriter
 from typing import Any
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from edgespec.models.file import ModelFile
 from edgespec.models.gguf.dequantise import dequantise
 from edgespec.models.spec import TensorInfo, TensorType
+from edgespec.system.records import dataclass
 
 BLOCK = 32
 """Columns that share a scale."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from edgespec.control.cost_curve import CostCurve
@@ -18,6 +18,7 @@ from edgespec.errors import OptionError
 from edgespec.memory.plan.settings import LARGEST_DRAFTER_BYTES
 from edgespec.memory.plan.sizing import MARKET_BYTES, MODEL_DRAFTERS, store_shares
 from edgespec.models.spec import ModelSpec
+from edgespec.system.records import dataclass
 from edgespec.tools.replay.priced import PricedReplay
 from edgespec.tools.replay.prices import Prices
 from edgespec.tools.replay.prompt_lookup import NUM_TOKENS, PromptLookupDrafter

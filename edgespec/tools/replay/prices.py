@@ -6,12 +6,12 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edgespec.control.curve_cache import remembered_curve
 from edgespec.errors import EdgeSpecError, OptionError
+from edgespec.system.records import dataclass
 
 TYPICAL = {1: 0.0132, 2: 0.0139, 4: 0.0162, 8: 0.0197, 16: 0.0266}
 """Of a 336M model in Q8_0 on two cores with AVX-512: docs/lab/2026-11-21-peers.md."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Self
 
 from edgespec.drafting.text.store import Store
 from edgespec.errors import OptionError, TranscriptError
 from edgespec.memory.plan.settings import MOST_NODES
 from edgespec.models.vocabulary_file import VocabularyFile
+from edgespec.system.records import dataclass
 from edgespec.tools.replay.lanes import choose_drafters, make_lanes
 from edgespec.tools.replay.prices import Prices, own_prices, read_prices
 from edgespec.tools.replay.report import ReplayReport

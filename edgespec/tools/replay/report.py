@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from edgespec.control.cost_curve import CostCurve
+from edgespec.system.records import dataclass
 from edgespec.tools.replay.prices import Prices
 from edgespec.tools.replay.steps import Tally
 

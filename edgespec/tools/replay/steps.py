@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.tree import DraftTree, StepOutcome
+from edgespec.system.records import dataclass
 from edgespec.tools.replay.transcripts import Transcript
 from edgespec.verification.sampling import SamplingParams
 

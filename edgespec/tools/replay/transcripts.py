@@ -11,12 +11,12 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from edgespec.errors import TranscriptError
+from edgespec.system.records import dataclass
 
 if TYPE_CHECKING:
     from edgespec.models.tokenizers.tokenizer import Tokenizer

@@ -6,11 +6,12 @@ import ipaddress
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Self
 
 from edgespec.backends.llamacpp.remote.key import Key
 from edgespec.errors import BackendError, OptionError
+from edgespec.system.records import dataclass
 
 DEFAULT_PORT = 50052
 MOST_WORKERS = 16

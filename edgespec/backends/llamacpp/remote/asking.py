@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
 
 from edgespec.backends.llamacpp.remote.address import Address
 from edgespec.backends.llamacpp.remote.checking import check_reply
@@ -20,6 +19,7 @@ from edgespec.backends.llamacpp.remote.protocol import (
 )
 from edgespec.backends.llamacpp.remote.wire import Wire
 from edgespec.errors import BackendError
+from edgespec.system.records import dataclass
 
 LIMIT_S = 4.0
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from edgespec.backends.llamacpp.remote.protocol import (
     GET_REQUEST,
@@ -19,6 +18,7 @@ from edgespec.backends.llamacpp.remote.protocol import (
     Command,
 )
 from edgespec.models.spec import TensorType
+from edgespec.system.records import dataclass
 
 MOST_BUFFERS = 4096
 _TENSOR = struct.Struct("<QIQ4I4II64si10Q3Q64si")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 from edgespec.backends.llamacpp.ggml import Ggml
 from edgespec.backends.llamacpp.library import shared_folder
 from edgespec.errors import BackendError
 from edgespec.memory.plan.placement import DevicePart
+from edgespec.system.records import dataclass
 
 _STORE = r"^llama_(?:kv_cache|memory_recurrent)\S*: +"
 _CACHE = re.compile(_STORE + r"size = +([\d.]+) MiB.*?(\d+) layers")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -20,6 +19,7 @@ from edgespec.backends.native.weights import PackedMatrix, Weights, rows_at_once
 from edgespec.memory.plan.state_layout import round_up
 from edgespec.memory.plan.streaming import LINE, READ_BYTES
 from edgespec.models.layers import Matrix
+from edgespec.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +16,7 @@ from edgespec.backends.native.weights import PackedMatrix, tensor_rows
 from edgespec.memory.plan.streaming import PAGE
 from edgespec.models.file import ModelFile
 from edgespec.models.layers import Matrix
+from edgespec.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

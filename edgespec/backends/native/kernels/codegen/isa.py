@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from edgespec.errors import BackendError, OptionError
 from edgespec.models.spec import TensorType
 from edgespec.system import precompiled
 from edgespec.system.jit import SOURCE
+from edgespec.system.records import dataclass
 
 if TYPE_CHECKING:
     from edgespec.backends.native.kernels.codegen.emit import Function

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from edgespec.system.disk_cache import (
     store_checked,
 )
 from edgespec.system.numba_compiler import CACHING
+from edgespec.system.records import dataclass
 
 _LOADED, _LINKED = "jitdefault", "small"
 """How far code may be from what it refers to: anywhere in this process, or near in one library."""

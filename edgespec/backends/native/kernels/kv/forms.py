@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from edgespec.system.records import dataclass
 
 if TYPE_CHECKING:  # whoever only looks a form up needs nothing that emits code
     from edgespec.backends.native.kernels.matmul.integer_tile import Operations

@@ -5,13 +5,13 @@ its parts and, for types that have them, minima (see `tile.py` for how they lie 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from llvmlite import ir
 
 from edgespec.backends.native.kernels.codegen.emit import F32, Emitter, Value
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.models.gguf.codebooks import CODEBOOKS
+from edgespec.system.records import dataclass
 
 QUADS = tile.BLOCK // 4
 Lookup = Callable[[Emitter, bytes, Value], Value]

@@ -7,7 +7,6 @@ One instruction set differs from another only in its `Operations`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from edgespec.backends.native.kernels.codegen.emit import (
@@ -22,6 +21,7 @@ from edgespec.backends.native.kernels.codegen.emit import (
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.backends.native.kernels.matmul.block import Block, Rows, unpack_block
 from edgespec.models.spec import TensorType
+from edgespec.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ signs and scales lie.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -23,6 +22,7 @@ from edgespec.backends.native.kernels.matmul.pack_words import (
     store_block,
 )
 from edgespec.models.spec import TensorType
+from edgespec.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

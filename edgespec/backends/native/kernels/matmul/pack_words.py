@@ -5,7 +5,6 @@ A lane of a vector is a row, so that four bytes of each row become one word of 6
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -20,6 +19,7 @@ from edgespec.backends.native.kernels.codegen.emit import (
     Value,
 )
 from edgespec.backends.native.kernels.matmul import tile
+from edgespec.system.records import dataclass
 
 NIBBLES, PAIRS, BITS = 0x0F0F0F0F, 0x03030303, 0x01010101
 SUPER = 8

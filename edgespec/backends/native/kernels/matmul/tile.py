@@ -63,11 +63,11 @@ A tile function, the same for all types and instruction sets, takes twelve 64-bi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from edgespec.models.gguf import codebooks
 from edgespec.models.spec import TensorType
+from edgespec.system.records import dataclass
 
 TILE_ROWS = 16
 BLOCK = 32

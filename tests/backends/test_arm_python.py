@@ -1,0 +1,74 @@
+"""The command line on 64-bit ARM: Debian's Python in an emulator, the wheel made here, no compiler.
+
+`make test-arm` makes what this needs (`tests/support/arm_python.py`); elsewhere it is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgespec.system.size import MIB
+from tests.support import arm_python
+from tests.support.command_line import Finished, edgespec
+
+pytestmark = pytest.mark.skipif(not arm_python.PYTHON.exists(), reason="`make test-arm` makes it")
+SHORT = ("--max-tokens", "8", "--seed", "7")
+
+
+def arm(*arguments: object, stdin: str = "") -> Finished:
+    """Run `edgespec` in the emulator."""
+    found = subprocess.run(
+        [arm_python.PYTHON, "-m", "edgespec", *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        cwd=arm_python.PLACE / "site",
+        env=arm_python.environment() | {"EDGESPEC_PROGRESS": "0"},
+        timeout=600,
+    )
+    return Finished(found.returncode, found.stdout, found.stderr)
+
+
+def values(found: Finished) -> Any:
+    assert found.code == 0, found.err
+    return json.loads(found.out)
+
+
+def test_the_library_is_used_and_nothing_is_amiss() -> None:
+    found = {one["name"]: one for one in values(arm("doctor", "--json"))["findings"]}
+    assert found["kernels"]["status"] == "ok"
+    assert "precompiled" in found["kernels"]["text"]
+    assert [one for one in found.values() if one["status"] == "problem"] == []
+
+
+def test_a_reply_is_the_one_of_this_machine_and_keeps_its_budget() -> None:
+    asked = ("run", "--json", *SHORT, "Tell me a short story.")
+    ours, theirs = values(edgespec(*asked)), values(arm(*asked, "--memory", "300MiB"))
+    assert theirs["token_ids"] == ours["token_ids"]
+    assert theirs["stats"]["peak_memory_bytes"] <= 300 * MIB
+    assert theirs["plan"]["backend"] == "native"
+
+
+def test_a_chat_and_a_batch(tmp_path: Path) -> None:
+    said = [
+        json.loads(line)
+        for line in arm("chat", "--json", *SHORT, stdin="Hi.\n").out.split("\n")
+        if line
+    ]
+    assert [one["finish_reason"] for one in said] == ["length"]
+    prompts = tmp_path / "prompts"
+    prompts.write_text('{"prompt": "One"}\n{"prompt": "Two"}\n', "utf-8")
+    done = arm("batch", prompts, *SHORT)
+    assert done.code == 0, done.err
+    assert len(done.out.splitlines()) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="an emulator of Linux")
+def test_a_budget_that_is_too_small_is_refused_with_numbers() -> None:
+    arm("run", "--memory", "20MiB", "hello").assert_refused(1, "MiB")

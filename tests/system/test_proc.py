@@ -1,0 +1,50 @@
+"""What is read from /proc agrees with psutil, and says None where there is nothing to read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from edgespec.system import proc
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+@linux
+def test_as_psutil_reads_it() -> None:
+    told, asked = proc.memory(), psutil.virtual_memory()
+    assert told is not None
+    assert told.total == asked.total
+    assert abs(told.available - asked.available) < 0.2 * asked.total
+    ours, theirs = proc.resident_bytes(os.getpid()), psutil.Process().memory_info().rss
+    assert ours is not None and abs(ours - theirs) < 0.1 * theirs
+    assert proc.physical_cores() in (None, psutil.cpu_count(logical=False))
+
+
+@linux
+def test_a_process_that_is_gone() -> None:
+    with pytest.raises(ProcessLookupError):
+        proc.resident_bytes(2**22 + 1)
+
+
+def test_elsewhere_and_where_it_is_hidden(tmp_path: Path) -> None:
+    assert proc.resident_bytes(proc=tmp_path) is None
+    assert proc.memory(tmp_path) is None
+    assert proc.physical_cores(tmp_path / "cpu") is None
+    (tmp_path / "meminfo").write_text("MemTotal:       12 kB\n", "ascii")
+    assert proc.memory(tmp_path) is None
+    (tmp_path / "meminfo").write_text("MemTotal:  12 kB\nMemAvailable:  3 kB\n", "ascii")
+    assert proc.memory(tmp_path) == (12 * 1024, 3 * 1024, 0)
+
+
+def test_threads_of_a_core_count_once(tmp_path: Path) -> None:
+    for name, core in (("cpu0", "0,2"), ("cpu1", "1,3"), ("cpu2", "0,2"), ("cpu3", "1,3")):
+        place = tmp_path / name / "topology"
+        place.mkdir(parents=True)
+        (place / "core_cpus_list").write_text(core + "\n", "ascii")
+    (tmp_path / "cpufreq").mkdir()
+    assert proc.physical_cores(tmp_path) == 2
