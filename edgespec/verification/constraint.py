@@ -42,7 +42,8 @@ class Constraint:
     @property
     def is_over(self) -> bool:
         """Whether the reply is whole, and nothing may follow."""
-        return self._matcher.is_stopped()
+        stopped: bool = self._matcher.is_stopped()
+        return stopped
 
     @property
     def forced(self) -> list[int]:
