@@ -34,7 +34,7 @@ DEBIAN = (
 )
 WHEELS = (
     *("numpy", "psutil", "regex", "jinja2", "typer<0.29", "rich", "prompt_toolkit", "platformdirs"),
-    *("pytest", "hypothesis"),
+    *("pytest", "hypothesis", "gguf"),
 )
 TESTS = ("tests/control", "tests/memory", "tests/system", "tests/verification", "tests/loading")
 """Most of what compiles nothing."""
