@@ -15,6 +15,7 @@ import pytest
 from edgespec.system.size import MIB
 from tests.support import arm_python
 from tests.support.command_line import Finished, edgespec
+from tests.terminal.test_plain_run import PROGRAM
 
 pytestmark = pytest.mark.skipif(not arm_python.PYTHON.exists(), reason="`make test-arm` makes it")
 SHORT = ("--max-tokens", "8", "--seed", "7")
@@ -22,8 +23,12 @@ SHORT = ("--max-tokens", "8", "--seed", "7")
 
 def arm(*arguments: object, stdin: str = "") -> Finished:
     """Run `edgespec` in the emulator."""
+    return python("-m", "edgespec", *map(str, arguments), stdin=stdin)
+
+
+def python(*arguments: str, stdin: str = "") -> Finished:
     found = subprocess.run(
-        [arm_python.PYTHON, "-m", "edgespec", *map(str, arguments)],
+        [arm_python.PYTHON, *arguments],
         input=stdin,
         capture_output=True,
         text=True,
@@ -70,3 +75,8 @@ def test_a_chat_and_a_batch_too(tmp_path: Path) -> None:
 
 def test_a_budget_that_is_too_small_is_refused_with_numbers() -> None:
     arm("run", "--memory", "20MiB", "hello").assert_refused(1, "MiB")
+
+
+def test_a_plain_run_imports_nothing_heavy() -> None:
+    found = python("-c", PROGRAM)
+    assert (found.code, found.err) == (0, "[]\n")
