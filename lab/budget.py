@@ -6,9 +6,9 @@
     python -m lab.budget speed QUESTIONS.jsonl[.gz] MODEL... [--steps 8] [--plot FILE]
 
 `chats`: ten turns that outgrow their context, a process each, at budgets from the smallest that a
-plan is made for. `matrix`: runs of chance (lab/budget_matrix.py). `endurance`: many requests in one
-process, what it holds after the first ten and after all. `speed`: generation memory and speed
-against the budget (SpecMemo's experiment).
+plan is made for. `matrix`: runs of chance (lab/budget_matrix.py), those in FILE are not made again.
+`endurance`: many requests in one process, what it holds after the first ten and after all. `speed`:
+generation memory and speed against the budget (SpecMemo's experiment).
 """
 
 from __future__ import annotations

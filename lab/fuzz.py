@@ -18,24 +18,16 @@ import re
 import struct
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import edgespec.errors
 from lab.fuzz_seeds import SEEDS
+from lab.fuzz_targets import READERS, TARGETS
 
-TARGETS = (
-    "gguf", "onnx", "template", "tokenizer_json", "prefix", "curve", "lines", "transcript", "rpc",
-    "code", "door", "split", "requests", "hub", "store",
-)  # fmt: skip
 MAX_BYTES = 1 << 14
 LIMIT_S, LIMIT_MB = 10, 1024
 _WORDS = (0, 1, 2, 3, 7, 8, 32, 255, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**64 - 1)
 _DONE = re.compile(r"#(\d+)\s+DONE\s+(?:cov: (\d+) ft: (\d+) )?corp: (\d+)")
-Reader = Callable[[bytes], None]
 
 
 def main() -> None:
@@ -90,7 +82,7 @@ def _fuzz(name: str, out: Path, seconds: int) -> None:
             assert len(str(error)) < 2000
 
     with atheris.instrument_imports(include=["edgespec"]):
-        reader = _READERS[name]()
+        reader = READERS[name]()
         for path in (folder / "corpus").glob("seed-*"):  # so that all that is read with is imported
             read(path.read_bytes())
 
@@ -122,226 +114,6 @@ def _words_changed(data: bytes, drawn: random.Random) -> bytes:
         start = drawn.randrange(len(out))
         out[start:start] = out[start : start + drawn.randint(1, 64)]
     return bytes(out)
-
-
-def _file_reader(name: str, use: Callable[[Path], None]) -> Reader:
-    folder = Path(tempfile.mkdtemp(prefix="edgespec-fuzz-"))
-    path = folder / name
-
-    def read(data: bytes) -> None:
-        path.write_bytes(data)
-        use(path)
-
-    return read
-
-
-def _gguf() -> Reader:
-    from edgespec.models.open_model import open_model
-
-    def use(path: Path) -> None:
-        with open_model(path, any_engine=True) as model:
-            model.tokenizer.decode(model.tokenizer.encode("The cat.\n<s> 1", parse_special=True))
-            if model.chat_template:
-                model.chat_template.render([{"role": "user", "content": "Hi"}])
-
-    return _file_reader("fuzz.gguf", use)
-
-
-def _onnx() -> Reader:
-    from edgespec.models.onnx.graph_file import read_graph
-
-    return _file_reader("fuzz.onnx", lambda path: void(read_graph(path)))
-
-
-def _template() -> Reader:
-    from edgespec.models.jinja import meter
-    from edgespec.models.template import ChatTemplate
-
-    # Limits hold at any size; small ones let more templates be tried.
-    meter.MAX_STEPS, meter.STEPS_PER_ITEM, meter.MAX_BYTES = 5_000, 0, 1 << 20
-    turns: list[dict[str, Any]] = [
-        {"role": "user", "content": "Hi", "tool_calls": [{"id": 1}]},
-        {"role": "assistant"},
-    ]
-
-    def read(data: bytes) -> None:
-        ChatTemplate(data.decode("utf-8", "replace")).render(turns, tools=[{"name": "f"}])
-
-    return read
-
-
-def _tokenizer_json() -> Reader:
-    from edgespec.models.tokenizers.hugging_face import vocabulary_facts
-
-    return _file_reader("tokenizer.json", lambda path: void(vocabulary_facts(path, 64)))
-
-
-def _prefix() -> Reader:
-    from edgespec.memory.kv.kv_file import KvFile
-
-    def use(path: Path) -> None:
-        with path.open("rb") as file:
-            KvFile.open(path, file)
-
-    return _file_reader("fuzz.keys", use)
-
-
-def _curve() -> Reader:
-    from edgespec.control import curve_cache
-
-    return _file_reader("curve.json", lambda path: void(curve_cache._read(path)))
-
-
-def _lines() -> Reader:
-    from edgespec.terminal.prompt_file import read_lines
-
-    return _file_reader("lines.jsonl", lambda path: void(read_lines(str(path))))
-
-
-def _transcript() -> Reader:
-    from edgespec.models.open_model import open_model
-    from edgespec.tools.replay.transcripts import read_transcripts
-    from tests.support.gguf_models import write_gguf
-
-    folder = tempfile.mkdtemp(prefix="edgespec-fuzz-")
-    tokenizer = open_model(write_gguf(Path(folder) / "m.gguf")).tokenizer
-    return _file_reader("log.jsonl", lambda path: void(list(read_transcripts(path, tokenizer))))
-
-
-def _rpc() -> Reader:
-    from edgespec.backends.llamacpp.remote import protocol
-    from edgespec.backends.llamacpp.remote.checking import check_reply
-
-    def read(data: bytes) -> None:
-        if len(data) < protocol.HEAD.size:
-            return
-        number, size = protocol.HEAD.unpack_from(data)
-        rest = data[protocol.HEAD.size :]
-        try:
-            command = protocol.Command(number)
-            protocol.check_request(command, size)
-            payload = rest[: min(size, len(rest))].ljust(min(size, 1 << 16), b"\0")
-            if command in protocol.SILENT or command is protocol.Command.GET_TENSOR:
-                return
-            count = protocol.reply_bytes(command, payload)
-            check_reply(command, payload, rest[-count:].rjust(count, b"\0"))
-        except ValueError:
-            return
-
-    return read
-
-
-def _code() -> Reader:
-    from edgespec.system.code_file import unpacked
-
-    def read(data: bytes) -> None:
-        try:
-            unpacked(data, void, ())
-        except ValueError:
-            return
-
-    return read
-
-
-def _door() -> Reader:
-    """A worker's requests, with one buffer that the client has."""
-    from edgespec.backends.llamacpp.remote import protocol
-    from edgespec.backends.llamacpp.remote.buffers import Buffers, Operations
-
-    held = Buffers(Operations(["NONE", "ADD", "VIEW", "GLU"]))
-    held.add(8, 4096, 1 << 16)
-
-    def read(data: bytes) -> None:
-        if not data:
-            return
-        try:
-            command = protocol.Command(data[0])
-            protocol.check_request(command, len(data) - 1)
-            held.check(command, data[1:])
-        except ValueError:
-            return
-
-    return read
-
-
-def _split() -> Reader:
-    """The second file of a model in two."""
-    from edgespec.models.open_model import open_model
-    from tests.support.gguf_models import write_gguf
-
-    folder = Path(tempfile.mkdtemp(prefix="edgespec-fuzz-"))
-    first = write_gguf(folder / "m.gguf", part_tensors=12)
-    second = next(folder.glob("*00002-of*"))
-
-    def read(data: bytes) -> None:
-        second.write_bytes(data)
-        with open_model(first, any_engine=True) as model:
-            for name in model.tensors:
-                model.rows(name)
-
-    return read
-
-
-def _requests() -> Reader:
-    """Bodies of HTTP requests, as far as an engine is not needed."""
-    from pydantic import ValidationError
-
-    from edgespec.server.openai_requests import ChatAsked, CompletionAsked, EmbeddingAsked
-
-    def read(data: bytes) -> None:
-        for kind in (ChatAsked, CompletionAsked, EmbeddingAsked):
-            try:
-                asked = kind.model_validate_json(data)
-            except ValidationError:
-                continue
-            for name in ("turns", "prompts", "keywords", "usable_tools"):
-                void(getattr(asked, name, list)())
-
-    return read
-
-
-def _hub() -> Reader:
-    """Names of files as a hub lists them, and what is asked for."""
-    from edgespec.models.hub.listing import choose
-    from edgespec.models.hub.reference import is_safe_name, parse_reference
-
-    def read(data: bytes) -> None:
-        asked, *names = data.decode("utf-8", "replace").split("\n")
-        safe = [name for name in names if is_safe_name(name)]
-        assert not any(".." in Path(name).parts or Path(name).is_absolute() for name in safe)
-        choose(parse_reference(asked), safe)
-
-    return read
-
-
-def _store() -> Reader:
-    """A datastore as it is, and one whose numbers these are, well signed, which is drafted from."""
-    from edgespec.drafting.text.hierarchy import HierarchyDrafter
-    from edgespec.drafting.text.store import HEADER_BYTES, Store, StoreHeader, digest_of
-    from edgespec.errors import StoreError
-
-    path = Path(tempfile.mkdtemp(prefix="edgespec-fuzz-")) / "fuzz.store"
-
-    def read(data: bytes) -> None:
-        with suppress(StoreError):
-            path.write_bytes(data.ljust(HEADER_BYTES, b"\0"))
-            Store(path)
-        body = data[: len(data) // 8 * 8]
-        header = StoreHeader(len(body) // 8, 1, 0, 300, bytes(16), bytes(16))
-        path.write_bytes(header.pack(digest_of(body)) + body)
-        drafter = HierarchyDrafter(corpus=Store(path))
-        drafter.reset([1, 2, 3, 1, 2])
-        tree = drafter.propose(8)
-        assert all(0 <= token < 300 for token in tree.tokens.tolist())
-
-    return read
-
-
-def void(_: object) -> None:
-    """What was read is not needed."""
-
-
-_READERS: dict[str, Callable[[], Reader]] = {name: globals()[f"_{name}"] for name in TARGETS}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Small inputs of each kind, that fuzzing starts from."""
+"""Small seeds of each kind of bytes that `lab/fuzz.py` begins with."""
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable
 
@@ -42,6 +43,14 @@ def _onnx_seeds() -> list[bytes]:
     return [field(7, graph), field(7, graph + field(5, weight + away)), field(14, field(1, b"k"))]
 
 
+def _checkpoint_seeds() -> list[bytes]:
+    told = json.dumps({
+        "fc.weight": {"dtype": "F16", "shape": [2, 4], "data_offsets": [0, 16]},
+        "midlayer.mlp.up_proj.weight": {"dtype": "F32", "shape": [1], "data_offsets": [16, 20]},
+    }).encode()  # fmt: skip
+    return [struct.pack("<Q", len(told)) + told + bytes(20)]
+
+
 def _template_seeds() -> list[bytes]:
     from tests.models.test_chat_template import ESCAPES, HOSTILE, REAL
 
@@ -64,11 +73,7 @@ SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "prefix": _other(b"EDGEKEYS" + struct.pack("<4IQ", 1, 2, 1, 4, 64) + bytes(4200)),
     "curve": _other(b'{"1": 0.5, "2": 0.6, "8": 0.9}'),
     "lines": _other(b'{"prompt": "x", "id": 3, "max_tokens": 2}\n{"prompt": "y", "seed": 1}\n'),
-    "transcript": _other(
-        b'{"prompt": "a b", "output": "b a"}\n',
-        b'{"prompt": [1], "output": [2], "top": [[[2, -0.5], [3, -1]]], "sampling": {"seed": 1}}\n',
-    ),
-    "store": _other(struct.pack("<16i", -1, 1, 2, 3, 1, 2, 4, 1, 0, 1, 4, 7, 2, 5, 3, 6)),
+    "transcript": _other(b'{"prompt": "a b", "output": "b a"}\n'),
     "rpc": lambda: [struct.pack("<BQ", number, 4) + bytes(312) for number in range(18)],
     "door": lambda: [bytes([number]) + bytes(4 + 296) for number in range(18)],
     "split": _gguf_seeds,
@@ -78,6 +83,26 @@ SEEDS: dict[str, Callable[[], list[bytes]]] = {
         b'{"model": "m", "prompt": [[1, 2], [3]], "max_tokens": 3, "logprobs": 2}',
     ),
     "hub": _other(b"hf:org/repo:Q4_K_M\na-Q4_K_M.gguf\nb-Q8_0-00001-of-00002.gguf\n../x.gguf"),
+    "checkpoint": _checkpoint_seeds,
+    "chat": _other(
+        b'{"edgespec_chat": 1, "messages": [{"role": "user", "content": "x"}], "ids": [1, 2],'
+        b' "tokenizer": "ab", "text": "x", "tools": [{"name": "f"}], "model": "m.gguf"}'
+    ),
+    "kept": _other(struct.pack("<8s3I16s2i", b"EDGEPAST", 1, 64, 2, bytes(16), -1, 5)),
+    "store": _other(struct.pack("<16i", -1, 1, 2, 3, 1, 2, 4, 1, 0, 1, 4, 7, 2, 5, 3, 6)),
+    "configs": _other(
+        b'\0{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}',
+        b'\1{"chat_template": "{{ messages }}", "bos_token": {"content": "<s>"},'
+        b' "eos_token": "</s>"}',
+        b'\2{"model": {"type": "llama", "vocab_size": 300, "context_length": 512,'
+        b' "eos_token_id": [2], "decoder": {"head_size": 16, "num_attention_heads": 4,'
+        b' "num_key_value_heads": 2, "num_hidden_layers": 2, "hidden_size": 64,'
+        b' "filename": "model.onnx"}}}',
+    ),
+    "schema": _other(
+        b'{"type": "object", "properties": {"a": {"enum": [1, "b"]}, "c": {"$ref": "#"}}}',
+        b"(a|b)+[0-9]{2,4}", b'start: "a" start | /b+/',
+    ),
     "code": _other(
         b"EDGECODE" + struct.pack("<3I", 2, 0, 0) + b"{}",
         b"EDGECODE" + struct.pack("<3I", 20, 96, 4) + b'{"environments": []}' + b"\x7fELF"

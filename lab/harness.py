@@ -277,7 +277,10 @@ class Records:
         self._path = path
         self._known: dict[str, Any] = {}
         if path is not None and path.exists():
-            for line in path.read_text("utf-8").splitlines():
+            raw = path.read_bytes()
+            whole = raw[: raw.rfind(b"\n") + 1]  # a run that was killed may have left half a line
+            os.truncate(path, len(whole))
+            for line in whole.splitlines():
                 record = json.loads(line)
                 self._known[record["key"]] = record["found"]
 

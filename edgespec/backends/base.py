@@ -9,6 +9,7 @@ an underscore, here and in `SequenceHost`.
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
@@ -223,3 +224,14 @@ class Target(SequenceHost):
 
     def _close(self) -> None:  # noqa: B027 (most backends need nothing here)
         """Release memory and files."""
+
+
+def check_not_forked(process: int, engine: str) -> None:
+    """Raise BackendError in a fork of the process that opened an engine: its threads are not here,
+    and who waits for them waits for ever.
+    """
+    if os.getpid() != process:
+        raise BackendError(
+            f"this model was loaded before the process was forked, and {engine} stays with the "
+            "parent; load it in the child"
+        )

@@ -9,6 +9,7 @@ import numpy as np
 
 from edgespec.models.layers import Moe
 from edgespec.models.spec import ModelSpec, TensorInfo
+from edgespec.system.durations import seconds_since
 
 _SIZES = (1, 2, 4, 8, 16)
 _SHAPES: dict[str, tuple[float, tuple[float, ...]]] = {
@@ -65,5 +66,5 @@ def bytes_per_second(threads: int) -> float:
         while not best or time.perf_counter() < end:
             start = time.perf_counter()
             list(pool.map(np.max, parts))
-            best = max(best, _BUFFER_BYTES / (time.perf_counter() - start))
+            best = max(best, _BUFFER_BYTES / seconds_since(start))
     return best

@@ -17,6 +17,7 @@ from edgespec.engine.generation import Generation
 from edgespec.engine.scheduler import Scheduler
 from edgespec.engine.slot import Slot
 from edgespec.errors import EdgeSpecError
+from edgespec.system.threads import start_thread
 
 _IDLE_S = 5.0
 """How long the line's own thread waits for the next reply before it ends."""
@@ -105,10 +106,13 @@ class Line:
             self._attended.add(one)
             self._turn.notify_all()
             if self._attendant is None:
-                self._attendant = threading.Thread(
-                    target=self._serve, name="edgespec-line", daemon=True
-                )
-                self._attendant.start()
+                attendant = threading.Thread(target=self._serve, name="edgespec-line", daemon=True)
+                try:
+                    start_thread(attendant)
+                except BaseException:
+                    self._attended.discard(one)
+                    raise
+                self._attendant = attendant
 
     def forget(self, owner: Hashable) -> None:
         """Give back what is kept of an owner's sequence: now, or when nothing is written."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 
 from edgespec.backends.base import Target
@@ -75,9 +75,10 @@ class Scheduler:
         What goes wrong with one prompt is that reply's error; what goes wrong in a pass is the
         error of all that shared it.
         """
-        failed: list[Generation] = []
+        failed = list(self.waiting)
         try:
             with self.watched():
+                failed = []
                 steps = decode(self.running, self.controller)
                 try:
                     while self.running or self.waiting:
@@ -95,8 +96,7 @@ class Scheduler:
                     with suppress(ValueError):  # interrupted inside a step: it is ending
                         steps.close()
                     failed = list(self.running)
-                    for one in failed:
-                        self.end(one)
+                    self._end_all(failed)
         except Exception as error:
             self._fail(failed, error)
         except BaseException:
@@ -106,6 +106,7 @@ class Scheduler:
     def _fail(self, failed: list[Generation], error: Exception) -> None:
         for one in failed:
             one.error = error
+            self.end(one)
             one.tell()
 
     def _push(self, one: Generation, new: list[int]) -> None:
@@ -129,9 +130,7 @@ class Scheduler:
 
     def reap(self) -> None:
         """End the replies that nobody wants any more."""
-        for one in (*self.running, *self.waiting):
-            if one.cancelled:
-                self.end(one)
+        self._end_all([one for one in (*self.running, *self.waiting) if one.cancelled])
 
     def _admit(self) -> None:
         """Give slots to those that wait, as far as there are any."""
@@ -183,15 +182,34 @@ class Scheduler:
         joules = None if before is None else self._meter.joules_since(before)
         return joules / count if joules is not None and count else None
 
+    def _end_all(self, replies: Iterable[Generation]) -> None:
+        """End each, also where ending another one is interrupted."""
+        with ExitStack() as ending:
+            for one in replies:
+                ending.callback(self.end, one)
+
     def end(self, generation: Generation) -> None:
-        """End a reply where it stands; one that has ended stays as it is."""
+        """End a reply where it stands; one that has ended stays as it is.
+
+        Whatever settling its slot raises, the reply has ended, and its notes tell who reads it.
+        """
         if generation in self.running:
             self.running.remove(generation)
-            generation.slot.settle()
+            try:
+                generation.slot.settle()
+            except Exception as error:
+                why = "the system refused memory" if isinstance(error, MemoryError) else error
+                generation.traffic.note(f"what this reply leaves is not remembered: {why}")
+            finally:
+                self._finish(generation)
         elif generation in self.waiting:
             self.waiting.remove(generation)
-        elif generation.stats is not None:
-            return
+            self._finish(generation)
+        elif generation.stats is None:
+            self._finish(generation)
+
+    def _finish(self, generation: Generation) -> None:
+        """Count what a reply was, and wake who reads it."""
         began = generation.began
         generation.end(self.plan, self._joules_per_token(generation))
         stats = generation.stats

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import field
 from typing import Protocol
 
@@ -88,12 +87,13 @@ class Slot:
 
     def settle(self) -> None:
         """Drop what an interrupted step committed beyond the ids; nobody drafts any more."""
-        with suppress(MemoryError):  # a reply ends, whether or not it is remembered
+        try:
             self.market.pause()
-        wanted = min(self.sequence.length, max(len(self.ids) - 1, 0))
-        kept = self.sequence.truncate(wanted)
-        if kept < wanted:
-            del self.ids[kept + 1 :]
+        finally:  # what drafters fail at is no reason to leave the sequence as it is
+            wanted = min(self.sequence.length, max(len(self.ids) - 1, 0))
+            kept = self.sequence.truncate(wanted)
+            if kept < wanted:
+                del self.ids[kept + 1 :]
 
 
 def num_common(ids: Sequence[int], prompt_ids: Sequence[int], length: int) -> int:

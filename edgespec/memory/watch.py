@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Self
 
 from edgespec.errors import BudgetError
@@ -46,8 +47,10 @@ class Watch:
     def __enter__(self) -> Self:
         self._stop.clear()
         self._alarm.clear()
-        self._thread = threading.Thread(target=self._sample, name="edgespec-watch", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._sample, name="edgespec-watch", daemon=True)
+        with suppress(RuntimeError):  # the system has no thread left: every check looks itself
+            thread.start()
+            self._thread = thread
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -69,7 +72,7 @@ class Watch:
 
         Raises BudgetError past the hard line.
         """
-        if self._alarm.is_set():
+        if self._alarm.is_set() or self._thread is None:
             self._alarm.clear()
             self.relieve()
 

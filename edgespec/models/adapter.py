@@ -23,6 +23,7 @@ from edgespec.models.gguf.header import DEFAULT_ALIGNMENT, GgufHeader, read_head
 from edgespec.models.gguf.keys import Keys
 from edgespec.models.spec import TensorInfo, TensorType
 from edgespec.system.records import dataclass
+from edgespec.system.whole_file import whole_file
 
 if TYPE_CHECKING:
     from edgespec.models.file import ModelFile
@@ -199,23 +200,19 @@ def write_adapter(
             + struct.pack("<IQQ", 2, dim, dim)
             + struct.pack("<IQ", TensorType.F16.type_id, number * padded)
         )
-    partial = place.with_name(f"{place.name}.part")
     try:
-        with partial.open("wb") as file:
+        with whole_file(place, private=False) as file:
             file.write(struct.pack("<4sIQQ", b"GGUF", 3, len(layers), len(keys)))
             file.write(b"".join((*keys, *records)))
             for layer in layers:
                 _pad(file)
                 file.write(np.ascontiguousarray(matrices[layer], "<f2").data)
             _pad(file)
-        partial.replace(place)
     except OSError as error:
         raise ModelFileError(
             f"cannot write {place}: {error.strerror or error}; the adapter is written next to its "
             "model, so copy the model to a folder you can write to and adapt that"
         ) from None
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _tensor(layer: int) -> str:

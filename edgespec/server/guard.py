@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from edgespec.server.metrics import Metrics
 from edgespec.system.records import dataclass
 
+_MOST_DIGITS = 18
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -83,7 +84,8 @@ class Guard:
         if origin is not None and origin not in rules.origins and urlsplit(origin).netloc != host:
             return refused(403, f"pages of {origin} may not use this server; see --cors")
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > rules.max_body_bytes:
+        is_number = length.isdecimal() and len(length) <= _MOST_DIGITS
+        if not is_number or int(length) > rules.max_body_bytes:
             return too_large(rules.max_body_bytes)
         is_open = scope["path"] in self._open or scope["method"] == "OPTIONS"
         if rules.api_key and not is_open and not hmac.compare_digest(_sent(headers), self._key):

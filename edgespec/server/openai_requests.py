@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from edgespec.engine.reply_options import ReplyKeywords
 from edgespec.errors import OptionError
+from edgespec.models.grammars import sent_schema
 from edgespec.server.tool_calls import call_schema
 
 MAX_CHOICES = 32
@@ -108,7 +109,7 @@ class ChatAsked(Asked):
             found["schema"] = schema
         return found
 
-    def _schema(self) -> dict[str, Any] | None:
+    def _schema(self) -> Any:
         """What the format, or a tool that must be called, makes of the reply."""
         form = self.response_format or {"type": "text"}
         kind = form.get("type")
@@ -119,7 +120,7 @@ class ChatAsked(Asked):
                 raise OptionError("response_format.json_schema has no schema; give one")
             return schema
         if kind == "json_object":
-            return form.get("schema") or {"type": "object"}
+            return sent_schema(form.get("schema") or {"type": "object"})
         if kind != "text":
             raise OptionError(
                 f"response_format is {kind!r}, and can be text, json_object or json_schema"

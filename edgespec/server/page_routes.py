@@ -23,6 +23,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
+_MOST_DIGITS = 9
 OPEN_PATHS = frozenset({"/", "/page/page.css", "/page/page.js"})
 """What needs no key: there is nothing of the model in it."""
 
@@ -58,8 +59,9 @@ class PageRoutes:
         asked: dict[str, Any] = {"memory": request.query_params.get("memory", self._load.memory)}
         context = request.query_params.get("context")
         if context is not None:
-            if not context.isdecimal():
-                raise HTTPException(400, f"context is a number of tokens, and {context!r} is none")
+            if not context.isdecimal() or len(context) > _MOST_DIGITS:
+                told = f"context is a number of tokens, and {context[:40]!r} is none"
+                raise HTTPException(400, told)
             asked["context"] = int(context)
         async with self._planning:
             made = await asyncio.to_thread(plan_for, replace(self._load, progress=None, **asked))

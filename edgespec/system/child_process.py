@@ -18,9 +18,15 @@ from typing import Any, Self
 
 from edgespec.errors import EdgeSpecError
 from edgespec.system.disk_cache import cache_folder
+from edgespec.system.threads import start_thread
 from edgespec.system.wall import enclose
 
 _END_S = 5.0
+_MOST_ANSWER = 64 << 20
+_MOST_WORDS = 64 << 10
+"""Bytes of an answer, and of the last that a process said, that are read: it may be an attacker's
+by now.
+"""
 _KILLED = 9
 """By the system, for memory, more often than not."""
 
@@ -75,9 +81,9 @@ class Child:
         )
         late = threading.Event()
         clock = threading.Timer(limit_s or 0, self._end_late, (late,))
-        if limit_s is not None:
-            clock.start()
         try:
+            if limit_s is not None:
+                start_thread(clock)
             self.greeting = self.ask(request)
         except BaseException:
             self.close()
@@ -101,21 +107,24 @@ class Child:
         try:
             self._process.stdin.write(json.dumps(question).encode() + b"\n")
             self._process.stdin.flush()
-            answer = self._process.stdout.readline()
+            answer = self._process.stdout.readline(_MOST_ANSWER)
         except OSError:  # nobody reads any more
             answer = b""
         if not answer:
             code = self._process.wait()
             crashed = code >= 0xC0000000 or (code < 0 and code != -_KILLED)
             raise (PeerCrash if crashed else PeerError)(self._last_words(code))
-        return json.loads(answer)
+        try:
+            return json.loads(answer)
+        except (ValueError, RecursionError):
+            raise PeerError(f"{self._name} gave an answer that is none") from None
 
     def _last_words(self, code: int) -> str:
         if code < 0:
             return f"{self._name} crashed with {signal.Signals(-code).name}{self._crash_advice}"
         if code >= 0xC0000000:  # how Windows tells it
             return f"{self._name} crashed with 0x{code:X}{self._crash_advice}"
-        self._log.seek(0)
+        self._log.seek(max(self._log.seek(0, os.SEEK_END) - _MOST_WORDS, 0))
         lines = self._log.read().decode(errors="replace").split("\n")
         said = next((line.strip() for line in reversed(lines) if line.strip()), "")
         return f"{self._name} failed: {said or f'exit code {code}'}"

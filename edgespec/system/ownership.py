@@ -38,6 +38,13 @@ def is_own(status: os.stat_result) -> bool:
     return mine and not _is_open_to_others(status)
 
 
+def is_kept_from_others(status: os.stat_result) -> bool:
+    """Whether nobody but this user and the administrator may write an opened file."""
+    if not hasattr(os, "getuid"):
+        return True
+    return status.st_uid in (os.getuid(), 0) and not _is_open_to_others(status)
+
+
 def _why(place: Path, status: os.stat_result, owners: set[int]) -> str:
     if stat.S_ISLNK(status.st_mode):
         return "" if status.st_uid in {*owners, 0} else f"another user made the link {place}"

@@ -18,6 +18,7 @@ from pathlib import Path
 from platformdirs import user_data_path
 
 from edgespec.system.ownership import why_shared
+from edgespec.system.whole_file import whole_file
 
 
 def data_folder() -> Path | None:
@@ -62,16 +63,5 @@ def write_private(path: Path, pieces: Iterable[bytes], *, lasting: bool = True) 
 
     It is on the disk before it takes the place of what was there, unless it need not be `lasting`.
     """
-    partial = path.with_name(f"{path.name}.{os.urandom(4).hex()}.part")
-    try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "wb") as file:
-            for piece in pieces:
-                file.write(piece)
-            if lasting:
-                file.flush()
-                os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+    with whole_file(path, lasting=lasting) as file:
+        file.writelines(pieces)

@@ -1,8 +1,10 @@
 """A wall around a process that runs foreign code on files from outside (Linux).
 
 Landlock takes away all files but those named, new connections and signals to others; seccomp takes
-away sockets, other programs and looks into other processes. Both hold for threads and programs that
-the process begins later, and for ever. Elsewhere there is no wall yet, and `enclose` says so.
+away sockets, other programs, the user's keys, memory and queues that processes share by number, and
+every way to reach into another process. Both hold for threads and programs that the process begins
+later, and for ever; what files were open before grow no larger than a limit. Elsewhere there is no
+wall yet, and `enclose` says so.
 
 Sources: the kernel's documentation of Landlock (userspace-api/landlock) and seccomp_filter.
 """
@@ -39,7 +41,13 @@ _CALLS = {
             "kill": 62, "ptrace": 101, "chroot": 161, "mount": 165, "unshare": 272,
             "perf_event_open": 298, "setns": 308, "process_vm_readv": 310, "process_vm_writev": 311,
             "bpf": 321, "execveat": 322, "userfaultfd": 323, "io_uring_setup": 425,
-            "pidfd_getfd": 438,
+            "pidfd_getfd": 438, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297,
+            "pidfd_send_signal": 424, "add_key": 248, "request_key": 249, "keyctl": 250,
+            "shmget": 29, "shmat": 30, "shmctl": 31, "semget": 64, "semop": 65, "semctl": 66,
+            "msgget": 68, "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "mq_open": 240,
+            "syslog": 103, "acct": 163, "settimeofday": 164, "swapon": 167, "reboot": 169,
+            "sethostname": 170, "init_module": 175, "delete_module": 176, "clock_settime": 227,
+            "kexec_load": 246, "open_by_handle_at": 304, "finit_module": 313,
         },
     ),
     "aarch64": (
@@ -49,11 +57,21 @@ _CALLS = {
             "execve": 221, "kill": 129, "ptrace": 117, "chroot": 51, "mount": 40, "unshare": 97,
             "perf_event_open": 241, "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271,
             "bpf": 280, "execveat": 281, "userfaultfd": 282, "io_uring_setup": 425,
-            "pidfd_getfd": 438,
+            "pidfd_getfd": 438, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240,
+            "pidfd_send_signal": 424, "add_key": 217, "request_key": 218, "keyctl": 219,
+            "shmget": 194, "shmat": 196, "shmctl": 195, "semget": 190, "semop": 193,
+            "semctl": 191, "msgget": 186, "msgsnd": 189, "msgrcv": 188, "msgctl": 187,
+            "mq_open": 180, "syslog": 116, "acct": 89, "settimeofday": 170, "swapon": 224,
+            "reboot": 142, "sethostname": 161, "init_module": 105, "delete_module": 106,
+            "clock_settime": 112, "kexec_load": 104, "open_by_handle_at": 265, "finit_module": 273,
         },
     ),
 }  # fmt: skip
 """By processor: its number in seccomp, and the system calls that are refused."""
+_OF_ITSELF = {"x86_64": (302, 234), "aarch64": (261, 131)}
+"""prlimit64, which names this process by 0, and tgkill, by its number: refused for others."""
+_LARGEST_FILE = 16 << 20
+"""Bytes; what such a process writes to is what it says."""
 _SYSTEM = (
     "/usr", "/lib", "/lib64", "/bin", "/opt", "/etc/ld.so.cache", "/etc/localtime", "/proc/self",
     "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm", "/sys/devices/system",
@@ -69,7 +87,8 @@ def folders_of(path: Path) -> list[Path]:
 
 def enclose(readable: Iterable[Path], *, port: int | None = None) -> bool:
     """Leave this process nothing but reading these files and folders, Python's own and the
-    system's; with a port, also listening there. False where the system has no such wall.
+    system's; with a port, also listening there. False where the system has no such wall, or half
+    of one.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -78,7 +97,18 @@ def enclose(readable: Iterable[Path], *, port: int | None = None) -> bool:
         return False
     own = (sys.prefix, sys.base_prefix, *filter(None, sys.path))
     places = [*map(Path, _SYSTEM), *map(Path, own), *readable]
-    return _keep_files(kernel, places, port) and _keep_calls(kernel, port is not None)
+    _keep_small()
+    kept = _keep_files(kernel, places, port), _keep_calls(kernel, port is not None)
+    return all(kept)
+
+
+def _keep_small() -> None:
+    """Nor can files that are open already fill the disk."""
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    most = _LARGEST_FILE if most == resource.RLIM_INFINITY else min(most, _LARGEST_FILE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
 
 def _keep_files(kernel: ctypes.CDLL, places: Iterable[Path], port: int | None) -> bool:
@@ -126,17 +156,27 @@ def _keep_calls(kernel: ctypes.CDLL, listens: bool) -> bool:
         return False
     machine, calls = _CALLS[platform.machine()]
     refused = [number for name, number in calls.items() if not (listens and name in _LISTENING)]
-    number_at, machine_at = 0, 4
+    number_at, machine_at, first_argument_at = 0, 4, 16
     steps = [
         (_LOAD, 0, 0, machine_at),
         (_EQUAL, 1, 0, machine),
         (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, number_at),
-        (_AT_LEAST, len(refused) + 1, 0, _X32),
+    ]
+    limits, signals = _OF_ITSELF[platform.machine()]
+    own = [
+        (_EQUAL, 0, 2, limits),
+        (_LOAD, 0, 0, first_argument_at),
+        (_EQUAL, 3, 4, 0),
+        (_EQUAL, 0, 2, signals),
+        (_LOAD, 0, 0, first_argument_at),
+        (_EQUAL, 0, 1, os.getpid()),
     ]
     # Each jump counts the steps to the refusal, which stands after the permission.
-    steps += [(_EQUAL, len(refused) - place, 0, number) for place, number in enumerate(refused)]
-    steps += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _NOT_PERMITTED)]
+    behind = len(refused) + len(own) + 1
+    steps.append((_AT_LEAST, behind, 0, _X32))
+    steps += [(_EQUAL, behind - 1 - place, 0, number) for place, number in enumerate(refused)]
+    steps += [*own, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _NOT_PERMITTED)]
     code = b"".join(struct.pack("<HBBI", *step) for step in steps)
     held = ctypes.create_string_buffer(code)
     program = struct.pack("@HP", len(steps), ctypes.addressof(held))

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -61,8 +62,10 @@ class ProgressLine:
             if self._stage is None:
                 self._erase()
             elif self._thread is None:
-                self._thread = threading.Thread(target=self._draw_until_stopped, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._draw_until_stopped, daemon=True)
+                with suppress(RuntimeError):  # no thread is left: nothing is drawn
+                    thread.start()
+                    self._thread = thread
 
     def clear(self) -> None:
         """Take the line away: other text comes now."""

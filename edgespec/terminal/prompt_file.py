@@ -17,6 +17,7 @@ from edgespec.engine.reply_options import ReplyOptions
 from edgespec.engine.request import check_options
 from edgespec.errors import EdgeSpecError, OptionError
 from edgespec.loading.load_options import LoadOptions
+from edgespec.models.grammars import sent_schema
 from edgespec.system.option_fields import changed, options_of
 from edgespec.terminal.opened_engine import opened_engine
 from edgespec.terminal.progress import ProgressLine
@@ -131,6 +132,11 @@ def _line(number: int, text: bytes) -> Line:
             f"a line may have {', '.join(OPTIONS)}"
         )
     given = {name: values[name] for name in OPTIONS if name in values}
+    if given.get("schema") is not None:
+        try:
+            sent_schema(given["schema"])
+        except OptionError as error:
+            raise OptionError(f"line {number}: {error}") from None
     return Line(number, values["prompt"], given, values.get("id"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -18,27 +19,38 @@ import edgespec
 from edgespec.backends.isolated.target import IsolatedTarget
 from edgespec.backends.passes import TokenTree
 from edgespec.errors import BackendError, OptionError
+from edgespec.tools.export.export import export
+from tests.support.command_line import environment
 from tests.support.gguf_models import CHATML, write_gguf
 from tests.support.targets import missing
 
 PLAIN = {"max_tokens": 16, "temperature": 0, "ignore_eos": True}
-needs_llamacpp = pytest.mark.skipif(bool(missing("llamacpp")), reason=missing("llamacpp"))
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("isolated") / "m.gguf"
-    return write_gguf(place, dim=64, layers=2, type="F16", template=CHATML)
+@pytest.fixture(scope="module", params=["llamacpp", "onnx"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GGUF file for llama.cpp, and the same as a folder for ONNX Runtime."""
+    if missing(request.param):
+        pytest.skip(missing(request.param))
+    folder = tmp_path_factory.mktemp("isolated")
+    written = write_gguf(folder / "m.gguf", dim=64, layers=2, type="F16", template=CHATML)
+    return written if request.param == "llamacpp" else export(written, folder / "m").path.parent
 
 
 def _load(model: Path, **options: Any) -> edgespec.Engine:
-    settings = {"backend": "llamacpp", "threads": 1, "context": 256, "isolate": True}
+    backend = "llamacpp" if model.is_file() else "onnx"
+    settings = {"backend": backend, "threads": 1, "context": 256, "isolate": True}
     return edgespec.load(model, **settings | options)
+
+
+def _sequences(model: Path) -> int:
+    """How many replies an engine writes at once."""
+    return 2 if model.is_file() else 1
 
 
 @pytest.fixture(scope="module")
 def engine(model: Path) -> Iterator[edgespec.Engine]:
-    with _load(model, sequences=2) as made:
+    with _load(model, sequences=_sequences(model)) as made:
         yield made
 
 
@@ -48,12 +60,11 @@ def _target(engine: edgespec.Engine) -> IsolatedTarget:
     return target
 
 
-@needs_llamacpp
 def test_texts_are_those_of_the_engine_in_this_process(
     model: Path, engine: edgespec.Engine
 ) -> None:
     prompts = ["the cat", "once more the cat"]
-    with _load(model, isolate=False, sequences=2) as here:
+    with _load(model, isolate=False, sequences=_sequences(model)) as here:
         expected = [here.generate(prompt, **PLAIN).token_ids for prompt in prompts]
         batch = [reply.token_ids for reply in here.generate_batch(prompts, **PLAIN)]
     assert [engine.generate(prompt, **PLAIN).token_ids for prompt in prompts] == expected
@@ -62,7 +73,6 @@ def test_texts_are_those_of_the_engine_in_this_process(
     assert plain.token_ids == expected[0]
 
 
-@needs_llamacpp
 def test_sequences_are_copied_and_put_back(model: Path) -> None:
     with _load(model) as engine:
         target = _target(engine)
@@ -82,7 +92,6 @@ def test_sequences_are_copied_and_put_back(model: Path) -> None:
         assert engine.generate("after", max_tokens=1).stats.output_tokens == 1
 
 
-@needs_llamacpp
 def test_it_is_counted_and_walled(engine: edgespec.Engine) -> None:
     target = _target(engine)
     child = psutil.Process(target._child.pid)
@@ -96,7 +105,6 @@ def test_it_is_counted_and_walled(engine: edgespec.Engine) -> None:
         pytest.skip("this kernel has no Landlock or no seccomp")
 
 
-@needs_llamacpp
 def test_an_engine_that_dies_ends_the_reply_alone(model: Path) -> None:
     with _load(model) as engine:
         child = psutil.Process(_target(engine)._child.pid)
@@ -107,7 +115,7 @@ def test_an_engine_that_dies_ends_the_reply_alone(model: Path) -> None:
         with pytest.raises(BackendError, match="load the model again"):
             for _ in stream:
                 pass
-        with pytest.raises(BackendError, match="isolated llamacpp engine"):
+        with pytest.raises(BackendError, match="isolated (llamacpp|onnx) engine"):
             engine.generate("again", max_tokens=1)
     end = time.monotonic() + 5
     while psutil.pid_exists(child.pid) and time.monotonic() < end:
@@ -115,13 +123,11 @@ def test_an_engine_that_dies_ends_the_reply_alone(model: Path) -> None:
     assert not psutil.pid_exists(child.pid)
 
 
-@needs_llamacpp
 def test_an_interrupt_does_not_end_the_engine(engine: edgespec.Engine) -> None:
     os.kill(_target(engine)._child.pid, signal.SIGINT)
     assert engine.generate("the cat", max_tokens=2).stats.output_tokens == 2
 
 
-@needs_llamacpp
 def test_what_it_cannot_have_is_told(model: Path) -> None:
     with pytest.raises(OptionError, match="leave out --isolate"):
         _load(model, drafters="early-exit")
@@ -129,6 +135,57 @@ def test_what_it_cannot_have_is_told(model: Path) -> None:
         _load(model, draft_model=model)
 
 
-def test_our_own_backend_needs_no_wall(model: Path) -> None:
-    with _load(model, backend="native") as engine:
+def test_our_own_backend_needs_no_wall(tmp_path: Path) -> None:
+    with _load(write_gguf(tmp_path / "m.gguf"), backend="native") as engine:
         assert not engine.plan.isolated and engine.plan.backend == "native"
+
+
+HOSTILE: dict[str, Any] = {
+    "no object": [1, 2],
+    "an error that is none": {"error": "__loader__", "message": 3},
+    "an error of Python's": {"error": "annotations"},
+    "another number of rows": {"found": 7},
+    "rows below none": {"found": -1},
+    "no number": {"found": "all"},
+    "nothing": {},
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_answers_of_an_engine_that_was_taken_over(
+    case: str, engine: edgespec.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = _target(engine)
+    real = target._child.ask
+
+    def ask(question: Any) -> Any:
+        answer = real(question)
+        return HOSTILE[case] if question[0] == "forward" else answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target._child, "ask", ask)
+        with pytest.raises(BackendError):
+            engine.generate("the cat", **PLAIN)
+    assert engine.generate("the cat", max_tokens=2).stats.output_tokens == 2
+
+
+CUT = """
+import os, sys
+import numpy as np
+from edgespec.backends.isolated.rows import SharedRows
+from edgespec.system.lost_pages import guard
+guard()
+rows = SharedRows(64, 4096)
+os.truncate(rows.path, 0)
+assert rows.values.sum() == 0
+print("alive")
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="nothing is guarded elsewhere")
+def test_rows_that_are_cut_read_as_zeros() -> None:
+    """The engine's process shares them, and could end whoever reads them."""
+    done = subprocess.run(
+        [sys.executable, "-c", CUT], capture_output=True, text=True, env=environment(), check=False
+    )
+    assert done.stdout == "alive\n", done.stderr

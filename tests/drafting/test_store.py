@@ -261,6 +261,15 @@ def test_damage_is_noticed(tmp_path: Path, place: int, what: str) -> None:
         Store(path)
 
 
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="owners are POSIX's")
+def test_a_file_that_others_may_change_is_refused(tmp_path: Path) -> None:
+    """Kernels look up what it says, and it was checked when it was opened."""
+    path = small_store(tmp_path / "s")
+    path.chmod(0o646)
+    with pytest.raises(StoreError, match="a folder of your own"):
+        Store(path)
+
+
 @pytest.mark.parametrize("length", [0, 7, 100, HEADER_BYTES, HEADER_BYTES + 5000, -1, 10**6])
 def test_a_file_of_another_length_is_refused(tmp_path: Path, length: int) -> None:
     path = small_store(tmp_path / "s")

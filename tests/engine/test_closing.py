@@ -7,6 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
 import edgespec
@@ -102,3 +103,14 @@ def test_two_threads_may_close(model: Path) -> None:
     assert not any(thread.is_alive() for thread in threads)
     with pytest.raises(EdgeSpecError, match="closed"):
         engine.generate("x", max_tokens=1)
+
+
+@pytest.mark.skipif(not psutil.POSIX, reason="descriptors are POSIX's")
+def test_nothing_is_left_of_engines_that_were_closed(model: Path) -> None:
+    """`lab.soak api` does it for longer, and looks at memory too."""
+    process, held = psutil.Process(), []
+    for _ in range(8):
+        with edgespec.load(model, threads=2, context=256) as engine:
+            engine.generate("hello", max_tokens=4, seed=1)
+        held.append((process.num_fds(), process.num_threads()))
+    assert held[-1] <= held[1], held

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from edgespec.tools.export.export import export
 from tests.support.command_line import environment
 from tests.support.gguf_models import write_gguf
 from tests.support.targets import missing
@@ -15,7 +16,10 @@ from tests.support.targets import missing
 FORK = """
 import os, signal, sys
 import edgespec
-with edgespec.load(sys.argv[1], backend=sys.argv[2], threads=2, context=128) as engine:
+path, backend, isolate = sys.argv[1:]
+with edgespec.load(
+    path, backend=backend, threads=2, context=128, isolate=bool(isolate)
+) as engine:
     expected = engine.generate("the cat", max_tokens=4, temperature=0).token_ids
     child = os.fork()
     if not child:
@@ -31,13 +35,16 @@ with edgespec.load(sys.argv[1], backend=sys.argv[2], threads=2, context=128) as 
 
 
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="forks with threads are Linux's")
-@pytest.mark.parametrize("backend", ["native", "llamacpp"])
+@pytest.mark.parametrize("backend", ["native", "llamacpp", "onnx", "llamacpp isolated"])
 def test_a_fork_after_loading_works_or_is_told(backend: str, tmp_path: Path) -> None:
-    if missing(backend):
-        pytest.skip(missing(backend))
+    name, _, isolated = backend.partition(" ")
+    if missing(name):
+        pytest.skip(missing(name))
     model = write_gguf(tmp_path / "m.gguf")
+    if name == "onnx":
+        model = export(model, tmp_path / "m", check=False).path.parent
     done = subprocess.run(
-        [sys.executable, "-c", FORK, str(model), backend],
+        [sys.executable, "-c", FORK, str(model), name, isolated],
         capture_output=True, text=True, env=environment(), timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

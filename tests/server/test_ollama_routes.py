@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,6 +63,18 @@ def test_a_format_binds_the_answer(served: Served) -> None:
         1,
         2,
     )
+
+
+def test_a_format_names_no_file(served: Served, tmp_path: Path) -> None:
+    """Else a client could ask what is in the server's files."""
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"const": "secret"}')
+    for name in (str(secret), "/dev/zero", "yaml"):
+        body = {"model": "tiny", "messages": TURNS, "format": name, "stream": False}
+        found = served.ask("POST", "/api/chat", body)
+        assert found.status == 400 and "secret" not in found.text, found
+    body |= {"format": '{"enum": ["a"]}'}
+    assert served.ask("POST", "/api/chat", body).json["message"]["content"] == '"a"'
 
 
 def test_an_empty_request_loads(served: Served) -> None:

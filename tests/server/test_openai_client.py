@@ -145,6 +145,8 @@ def test_embeddings_are_the_engines(client: openai.OpenAI, engine: Engine) -> No
     )
     raw = base64.b64decode(json.loads(coded.text)["data"][0]["embedding"])
     assert np.allclose(np.frombuffer(raw, "<f4"), engine.embed("a dog", pooling="last"), atol=1e-6)
+    with pytest.raises(openai.BadRequestError, match="input has no text"):
+        client.embeddings.create(model="tiny", input=[])
 
 
 @pytest.mark.parametrize(
@@ -163,6 +165,8 @@ def test_embeddings_are_the_engines(client: openai.OpenAI, engine: Engine) -> No
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 3}}}},
             "schema",
         ),
+        ({"response_format": {"type": "json_object", "schema": "/etc/passwd"}}, "an object"),
+        ({"response_format": {"type": "json_object", "schema": 3}}, "an object"),
         ({"logit_bias": {"99999999": 1}}, "99999999"),
     ],
 )

@@ -64,6 +64,8 @@ def test_the_numbers_of_the_page(served: Served, engine: Engine) -> None:
     for query, words in (
         ("memory=1KiB", "KiB"),
         ("context=many", "number of tokens"),
+        (f"context={'9' * 5000}", "number of tokens"),
+        (f"memory={'9' * 5000}GiB", "size"),
         ("memory=much", "size"),
     ):
         refused = served.ask("GET", f"/plan?{query}")

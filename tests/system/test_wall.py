@@ -13,10 +13,19 @@ import pytest
 from tests.support.command_line import environment
 
 TRIES = """
-import json, os, socket, subprocess, sys, threading
+import ctypes, json, os, platform, resource, signal, socket, subprocess, sys, threading
 from pathlib import Path
-from edgespec.system.wall import enclose
+from edgespec.system.wall import _CALLS, _OF_ITSELF, enclose
 inside, outside, pid = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+_, calls = _CALLS.get(platform.machine(), (0, {}))
+SHMGET, KEYCTL = calls.get("shmget", -1), calls.get("keyctl", -1)
+_, TGKILL = _OF_ITSELF.get(platform.machine(), (-1, -1))
+system = ctypes.CDLL(None, use_errno=True)
+def call(number, *arguments):
+    if system.syscall(number, *arguments) < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+given, open_file = os.pidfd_open(pid), os.open(outside / "open", os.O_RDWR | os.O_CREAT)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 if not enclose([inside]):
     print("null")
     sys.exit()
@@ -42,6 +51,12 @@ def all_of_it():
         "begin a program": attempt(lambda: subprocess.run(["/bin/true"])),
         "end another": attempt(lambda: os.kill(pid, 0)),
         "look into another": attempt(lambda: Path(f"/proc/{pid}/environ").read_bytes()),
+        "limit another": attempt(lambda: resource.prlimit(pid, resource.RLIMIT_AS, (1, 1))),
+        "end a thread of another": attempt(lambda: call(TGKILL, pid, pid, 0)),
+        "queue a signal": attempt(lambda: signal.pidfd_send_signal(given, 0)),
+        "shared memory": attempt(lambda: call(SHMGET, 0, 4096, 0o1600)),
+        "the user's keys": attempt(lambda: call(KEYCTL, 0, -4, 0)),
+        "a large file": attempt(lambda: os.ftruncate(open_file, 1 << 30)),
     }
 found = {"main": all_of_it()}
 thread = threading.Thread(target=lambda: found.update(thread=all_of_it()))
@@ -49,6 +64,9 @@ thread.start()
 thread.join()
 import fractions, numpy  # what Python reads later is still there
 found["allocated"] = float(numpy.ones(1 << 16).sum())
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # its own limits, and signals to itself
+signal.pthread_kill(threading.get_ident(), 0)
+found["ended"] = [attempt(lambda: call(TGKILL, os.getpid(), threading.get_native_id(), 0))]
 print(json.dumps(found))
 """
 
@@ -72,6 +90,7 @@ def test_inside_the_wall_nothing_can_be_reached_but_what_was_named(tmp_path: Pat
     if found is None:
         pytest.skip("this kernel has no Landlock or no seccomp")
     assert found["allocated"] == 1 << 16
+    assert found["ended"] == ["done"]
     for thread in ("main", "thread"):
         tried = found[thread]
         assert tried.pop("read inside") == "done"

@@ -97,6 +97,7 @@ def test_a_prompt_that_does_not_fit_costs_no_other(model: Path, tmp_path: Path) 
         ('{"prompt": "a", "tokens": 5}', ("line 2", "tokens", "max_tokens")),
         ('{"prompt": "a", "max_tokens": 0}', ("line 2", "max_tokens is 0")),
         ('{"prompt": "a", "top_k": "many"}', ("line 2", "top_k")),
+        ('{"prompt": "a", "schema": "/etc/passwd"}', ("line 2", "an object")),
         ("", ("line 2", "JSON")),
     ],
 )

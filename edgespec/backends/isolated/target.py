@@ -6,6 +6,8 @@ files and networks it tries. Questions go through a pipe and logits through shar
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import weakref
 from collections.abc import Sequence
@@ -17,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec import errors
-from edgespec.backends.base import Part, Target
+from edgespec.backends.base import Part, Target, check_not_forked
 from edgespec.backends.isolated.rows import SharedRows
 from edgespec.backends.passes import Capabilities, Pass, Progress, Rows
 from edgespec.backends.sequence import KvSequence
@@ -25,9 +27,11 @@ from edgespec.errors import BackendError
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.system.child_process import Child, PeerError
+from edgespec.system.lost_pages import guard
 from edgespec.system.resident_memory import count_process
 
 _CHILD = "edgespec.backends.isolated.child"
+_NO_WALL = "but this system has no wall around it: it can read and write what you can"
 
 
 @cache
@@ -53,9 +57,11 @@ class IsolatedTarget(Target):
         _ = file.tokenizer  # the engine's own cannot be asked from here
         self._dead = ""
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._dropped: list[int] = []
         """What nobody has any more."""
         self._rows = SharedRows(plan.max_nodes, file.spec.vocab_size)
+        guard()  # who shares them may cut them
         simple = {
             one.name: getattr(plan, one.name)
             for one in fields(plan)
@@ -80,23 +86,35 @@ class IsolatedTarget(Target):
         try:
             facts = self._told(self._child.greeting)
             self.is_walled: bool = facts["walled"]
+            if not self.is_walled:
+                print(f"edgespec: {name} runs in its own process, {_NO_WALL}", file=sys.stderr)
             self.capabilities = Capabilities(**facts["capabilities"])
             self._chunk: int = facts["chunk"]
             super().__init__(file.spec, plan.context_length, plan.max_nodes, plan.sequences)
+        except (LookupError, TypeError) as error:
+            self._close()
+            raise BackendError(f"{name} did not say what it can do ({error})") from None
         except BaseException:
             self._close()
             raise
 
     @staticmethod
     def _told(answer: Any) -> Any:
-        if "error" in answer:
-            raise getattr(errors, answer["error"])(answer["message"])
+        """An answer, or the error that was met there; what is neither is a fault."""
+        if isinstance(answer, dict) and "error" in answer:
+            kind = vars(errors).get(str(answer["error"]), BackendError)
+            if not (isinstance(kind, type) and issubclass(kind, errors.EdgeSpecError)):
+                kind = BackendError
+            raise kind(str(answer.get("message", "")))
+        if not isinstance(answer, dict):
+            raise BackendError("the isolated engine gave an answer that is none")
         return answer
 
     def _ask(self, *question: Any) -> Any:
         with self._lock:
             if self._dead:
                 raise BackendError(self._dead)
+            check_not_forked(self._process, "the isolated engine")
             try:
                 if self._dropped:
                     gone = [self._dropped.pop() for _ in range(len(self._dropped))]
@@ -105,7 +123,7 @@ class IsolatedTarget(Target):
             except PeerError as error:
                 self._dead = f"{error}; load the model again"
                 raise BackendError(self._dead) from None
-        return self._told(answer)["found"]
+        return self._told(answer).get("found")
 
     @property
     def prefill_chunk(self) -> int:
@@ -132,7 +150,10 @@ class IsolatedTarget(Target):
             (sequence.state.number, tree.tokens.tolist(), tree.parents.tolist())
             for sequence, tree in parts
         ]
-        return Pass(self._rows.values[: self._ask("forward", asked, rows)])
+        count = {"all": sum(len(tree) for _, tree in parts), "last": 1, "none": 0}[rows]
+        if self._ask("forward", asked, rows) != count:
+            raise BackendError(f"the isolated engine did not compute the {count} rows asked for")
+        return Pass(self._rows.values[:count])
 
     def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
         self._ask("commit", sequence.state.number, [int(node) for node in path])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Part, Target
+from edgespec.backends.base import Part, Target, check_not_forked
 from edgespec.backends.llamacpp.cells import Cells, Text
 from edgespec.backends.llamacpp.library import library
 from edgespec.backends.llamacpp.model import Context, ContextSettings, Model
@@ -211,11 +211,7 @@ class LlamaTarget(Target):
         return self._rows[:count]
 
     def _run(self, context: Context) -> None:
-        if os.getpid() != self._process:  # its threads are not here: it would wait for ever
-            raise BackendError(
-                "this model was loaded before the process was forked, and llama.cpp's threads stay "
-                "with the parent; load it in the child"
-            )
+        check_not_forked(self._process, "llama.cpp")
         self._model.library.forget()
         code = self._batch.run(context.handle)
         if code:

@@ -55,6 +55,7 @@ from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
 from edgespec.system.cores import cores
 from edgespec.system.disk_cache import code_key
+from edgespec.system.durations import seconds_since
 from edgespec.system.precompiled import chosen
 
 _NOTHING = (0, 0)  # as a range of stages
@@ -227,7 +228,7 @@ class NativeTarget(HeadHost):
             self._recurrent.begin(trees)
             found = self._run(self.spec.num_layers, 0, num_nodes, rows)
             self._recurrent.end(trees)
-        self._pace.observe(num_nodes, time.perf_counter() - start)
+        self._pace.observe(num_nodes, seconds_since(start))
         return found
 
     def _whole(self, sequence: KvSequence, tree: TokenTree) -> NodeRows:

@@ -18,6 +18,7 @@ from edgespec.backends.native.kernels.codegen import atomics
 from edgespec.errors import OptionError
 from edgespec.system.power import SPINS
 from edgespec.system.precompiled import chosen
+from edgespec.system.threads import start_thread
 
 CROWDED_SPINS = 100
 """Looks at a word before sleeping where there are more threads than processors to run them."""
@@ -82,10 +83,15 @@ class Team:
             )
             for thread in range(1, self.size)
         ]
-        for other in others:
-            other.start()
+        end = weakref.finalize(self, _dismiss, self.table, words, locks, others)
+        try:
+            for other in others:
+                start_thread(other)
+        except BaseException:
+            end()  # those that have started read what is here
+            raise
         self._process = os.getpid()
-        return weakref.finalize(self, _dismiss, self.table, words, locks, others)
+        return end
 
 
 class GuestTeam:
@@ -159,7 +165,8 @@ def _dismiss(
     """Tell all threads to leave, wait for them (they read `words`), and free their locks."""
     work_sharing.dismiss(c, len(locks))
     for other in others:
-        other.join()
+        if other.ident is not None:
+            other.join()
     for lock in locks:
         ctypes.pythonapi.PyThread_release_lock(lock)
         ctypes.pythonapi.PyThread_free_lock(lock)

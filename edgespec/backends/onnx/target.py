@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Part, Target
+from edgespec.backends.base import Part, Target, check_not_forked
 from edgespec.backends.onnx.kv_buffers import GrowingCache, KvCache, SharedCache
 from edgespec.backends.onnx.layout import layout_of
 from edgespec.backends.onnx.runtime_session import PassRunner, is_chain, open_session
@@ -46,6 +47,7 @@ class OnnxTarget(Target):
         self.capabilities = replace(self.capabilities, trees=self._layout.trees)
         super().__init__(file.spec, plan.context_length, plan.max_nodes, plan.sequences)
         self._chunk = max(plan.prefill_chunk, plan.max_nodes)
+        self._process = os.getpid()
         self._cache: KvCache | None = (SharedCache if self._layout.shared else GrowingCache)(
             file.spec, len(self._layout.pasts), plan.context_length, self._layout.kv_type
         )
@@ -79,6 +81,7 @@ class OnnxTarget(Target):
 
     def _forward(self, parts: Sequence[Part], rows: Rows) -> Pass:
         ((sequence, tree),) = parts
+        check_not_forked(self._process, "ONNX Runtime")
         cache, runner = self._open
         branches = not is_chain(tree.parents)
         if branches and not self.capabilities.trees:

@@ -15,6 +15,7 @@ from edgespec.drafting.model.guesses import LEAST, MOST, Guess, Guesses
 from edgespec.drafting.model.model_drafter import Draw
 from edgespec.drafting.model.small_model import MOST_NODES, DraftModelDrafter
 from edgespec.drafting.tree import DraftTree
+from edgespec.system.threads import start_thread
 
 _RATE, _RATE_DOWN = 0.05, 0.5
 """The price of a draft follows slowly up, and quickly down, as serial drafting's does."""
@@ -72,10 +73,9 @@ class Pipeline:
         with self._changed:
             if not self._is_alive:
                 self._busy = []
-                self._thread = threading.Thread(
-                    target=self._work, name="edgespec-drafter", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name="edgespec-drafter", daemon=True)
+                start_thread(thread)
+                self._thread = thread
             self._running = True
             self._changed.notify_all()
 

@@ -25,6 +25,7 @@ import struct
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,7 @@ from edgespec.errors import StoreError
 from edgespec.memory.plan.sizing import mapped_bytes
 from edgespec.system.addresses import AddressTable
 from edgespec.system.lost_pages import guard
+from edgespec.system.ownership import is_kept_from_others
 from edgespec.system.records import dataclass
 from edgespec.system.user_data import write_private
 
@@ -106,31 +108,26 @@ class StoreHeader:
             with open(path, "rb") as file:
                 return cls.unpack(file.read(HEADER_BYTES), path)
         except OSError as error:
-            raise StoreError(
-                f"cannot open the datastore {path}: {error.strerror or error}; check the path, or "
-                "build one with `edgespec store build`"
-            ) from None
+            raise _unread(path, error) from None
 
 
 class Store:
     """An open, checked datastore; `table` is where kernels find it."""
 
     def __init__(self, path: str | os.PathLike[str], vocabulary: bytes | None = None) -> None:
-        """Open and check a file; raises StoreError when it is damaged, missing, or made for
-        another vocabulary than that with this fingerprint.
+        """Open and check a file; raises StoreError when it is damaged, missing, made for another
+        vocabulary than that with this fingerprint, or others may change it once it was checked.
         """
         self.path = Path(path)
-        self.header = StoreHeader.read(self.path)
-        if vocabulary is not None and self.header.vocabulary != vocabulary:
-            raise StoreError(
-                f"{path} was built for another vocabulary than this model's; build it again with "
-                "`edgespec store build FOLDER --vocab` and this model"
-            )
-        self._check()
         guard()  # what is gone drafts nothing
-        with open(self.path, "rb") as file:
-            # Copy-on-write: kernels take writeable arrays, and nothing is ever written.
-            self._map = mmap.mmap(file.fileno(), self.size_bytes, access=mmap.ACCESS_COPY)
+        try:
+            with open(self.path, "rb") as file:
+                self.header = StoreHeader.unpack(file.read(HEADER_BYTES), self.path)
+                self._check(file, vocabulary)
+                # Copy-on-write: kernels take writeable arrays, and nothing is ever written.
+                self._map = mmap.mmap(file.fileno(), self.size_bytes, access=mmap.ACCESS_COPY)
+        except OSError as error:
+            raise _unread(self.path, error) from None
         both = np.frombuffer(self._map, np.int32, offset=HEADER_BYTES)
         self.text: NDArray[np.int32] = both[: self.header.num_tokens]
         self.order: NDArray[np.int32] = both[self.header.num_tokens :]
@@ -158,31 +155,39 @@ class Store:
                 self._map.madvise(mmap.MADV_DONTNEED)
             self._num_faults = _page_faults()
 
-    def _check(self) -> None:
-        path, header = self.path, self.header
-        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-        try:
-            with open(path, "rb") as file:
-                found = os.fstat(file.fileno()).st_size
-                if found != self.size_bytes:
-                    raise _damaged(
-                        path, f"it has {found} bytes where {self.size_bytes} were promised"
-                    )
-                file.seek(HEADER_BYTES)
-                for least, most in ((NOBODY, header.vocab_size), (0, header.num_tokens)):
-                    for start in range(0, header.num_tokens, _PIECE_TOKENS):
-                        raw = file.read(4 * min(_PIECE_TOKENS, header.num_tokens - start))
-                        digest.update(raw)
-                        numbers = np.frombuffer(raw, "<i4")
-                        if not ((numbers >= least) & (numbers < most)).all():
-                            raise _damaged(path, "it holds tokens or places that cannot be")
-        except OSError as error:
+    def _check(self, file: BinaryIO, vocabulary: bytes | None) -> None:
+        path, header, status = self.path, self.header, os.fstat(file.fileno())
+        if not is_kept_from_others(status):
             raise StoreError(
-                f"cannot read the datastore {path}: {error.strerror or error}; build it again "
-                "with `edgespec store build`"
-            ) from None
+                f"other users may change the datastore {path} while it is used; copy it to a "
+                "folder of your own"
+            )
+        if vocabulary is not None and header.vocabulary != vocabulary:
+            raise StoreError(
+                f"{path} was built for another vocabulary than this model's; build it again with "
+                "`edgespec store build FOLDER --vocab` and this model"
+            )
+        if status.st_size != self.size_bytes:
+            raise _damaged(
+                path, f"it has {status.st_size} bytes where {self.size_bytes} were promised"
+            )
+        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        for least, most in ((NOBODY, header.vocab_size), (0, header.num_tokens)):
+            for start in range(0, header.num_tokens, _PIECE_TOKENS):
+                raw = file.read(4 * min(_PIECE_TOKENS, header.num_tokens - start))
+                digest.update(raw)
+                numbers = np.frombuffer(raw, "<i4")
+                if not ((numbers >= least) & (numbers < most)).all():
+                    raise _damaged(path, "it holds tokens or places that cannot be")
         if digest.digest() != header.checksum:
             raise _damaged(path, "its checksum is wrong")
+
+
+def _unread(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"cannot open the datastore {path}: {error.strerror or error}; check the path, or build "
+        "one with `edgespec store build`"
+    )
 
 
 def _page_faults() -> int:

@@ -26,7 +26,6 @@ import hashlib
 import os
 import struct
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -36,6 +35,7 @@ from numpy.typing import NDArray
 from edgespec.errors import KvFileError
 from edgespec.memory.kv.arena import ALIGNMENT, BLOCK
 from edgespec.system.records import dataclass
+from edgespec.system.whole_file import whole_file
 
 VERSION, VERSION_OF_SIZES = 1, 2
 PAGE_BYTES = 4096
@@ -158,29 +158,16 @@ def write_kv(
     path: Path, header: KvHeader, blocks: Sequence[NDArray[np.uint8]], secret: bytes = b""
 ) -> int:
     """Write a file, whole or not at all; returns its bytes. Raises OSError."""
-    partial = path.with_name(f"{path.name}.{os.urandom(4).hex()}.part")
-    try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600)
-        with open(descriptor, "wb") as file:
-            digests = []
-            for index, content in enumerate(blocks):
-                file.seek(header.place(index))
-                file.write(content.data)
-                digests.append(_digest(content.data, secret))
-            file.truncate(header.place(len(blocks)))
-            file.seek(0)
-            file.write(header.pack(digests, secret))
-            if not secret:  # what is spilled does not outlive this process
-                file.flush()
-                os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+    with whole_file(path, lasting=not secret) as file:  # spilled files end with this process
+        digests = []
+        for index, content in enumerate(blocks):
+            file.seek(header.place(index))
+            file.write(content.data)
+            digests.append(_digest(content.data, secret))
+        file.truncate(header.place(len(blocks)))
+        file.seek(0)
+        file.write(header.pack(digests, secret))
     return header.place(len(blocks))
-
-
-_BINARY = getattr(os, "O_BINARY", 0)
 
 
 def _stride(size: int) -> int:

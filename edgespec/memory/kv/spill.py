@@ -20,6 +20,7 @@ from edgespec.memory.kv.kv_file import KvFile, KvHeader, write_kv
 from edgespec.system.disk_cache import cache_folder
 from edgespec.system.size import MIB, format_size
 from edgespec.system.user_data import make_private
+from edgespec.system.whole_file import is_running
 
 RESERVE_BYTES = 256 * MIB
 """What a spilled text leaves free of the disk, for everyone else."""
@@ -80,21 +81,5 @@ def _leftovers(folder: Path) -> Iterator[Path]:
     with suppress(OSError):
         for path in sorted(folder.iterdir()):
             owner = path.name.split("-")[0]
-            if (
-                owner.isdecimal()
-                and int(owner) != os.getpid()
-                and not _is_running(path, int(owner))
-            ):
+            if owner.isdecimal() and int(owner) != os.getpid() and not is_running(int(owner), path):
                 yield path
-
-
-def _is_running(path: Path, process: int) -> bool:
-    """Whether the process that wrote a file runs still; its number may be another's by now."""
-    import psutil
-
-    try:
-        return bool(psutil.Process(process).create_time() <= path.stat().st_mtime)
-    except (psutil.NoSuchProcess, OSError):
-        return False
-    except psutil.Error:  # someone else's: leave it
-        return True

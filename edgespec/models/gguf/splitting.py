@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
@@ -18,6 +19,7 @@ from edgespec.errors import ModelFileError, OptionError
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import DEFAULT_ALIGNMENT, KEYS_BEGIN, GgufHeader, read_header
 from edgespec.models.spec import TensorInfo
+from edgespec.system.whole_file import whole_file
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _CHUNK_BYTES = 1 << 24
@@ -47,15 +49,15 @@ def split_model(path: Path, exit_layer: int, out: Path) -> tuple[Path, Path]:
         parts = tuple(Path(f"{out}-{number:05}-of-00002.gguf") for number in (1, 2))
         keys = source.read(KEYS_BEGIN, header.keys_end - KEYS_BEGIN).tobytes()
         both = ((keys, header.num_keys, lower), (b"", 0, upper))
-        for number, (place, (raw, num_keys, tensors)) in enumerate(zip(parts, both, strict=True)):
-            raw += _split_keys(number, len(header.tensors))
-            try:
-                _write(place, source, header, raw, num_keys + 3, tensors)
-            except OSError as error:
-                why = error.strerror or error
-                raise ModelFileError(
-                    f"cannot write {place}: {why}; check folder and disk"
-                ) from None
+        try:
+            with ExitStack() as files:  # neither takes its place before both are written
+                for number, (raw, num_keys, tensors) in enumerate(both):
+                    raw += _split_keys(number, len(header.tensors))
+                    file = files.enter_context(whole_file(parts[number], private=False))
+                    _write(file, source, header, raw, num_keys + 3, tensors)
+        except OSError as error:
+            why = error.strerror or error
+            raise ModelFileError(f"cannot write {parts[0]}: {why}; check folder and disk") from None
         return parts[0], parts[1]
 
 
@@ -100,14 +102,14 @@ def _split_keys(number: int, num_tensors: int) -> bytes:
 
 
 def _write(
-    place: Path,
+    file: IO[bytes],
     source: FileSource,
     header: GgufHeader,
     keys: bytes,
     num_keys: int,
     tensors: Sequence[TensorInfo],
 ) -> None:
-    """One part, whole or not at all."""
+    """One part."""
     alignment = header.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     assert isinstance(alignment, int)
     records, position = [], 0
@@ -119,19 +121,13 @@ def _write(
             + struct.pack("<IQ", info.type.type_id, position)
         )
         position += -(-info.size_bytes // alignment) * alignment
-    partial = place.with_name(f"{place.name}.part")
-    try:
-        with partial.open("wb") as file:
-            file.write(struct.pack("<4sIQQ", b"GGUF", header.version, len(tensors), num_keys))
-            file.write(keys + b"".join(records))
-            for info in tensors:
-                _pad(file, alignment)
-                for offset, size in _pieces(info):
-                    file.write(source.read(offset, size).data)
-            _pad(file, alignment)
-        partial.replace(place)
-    finally:
-        partial.unlink(missing_ok=True)
+    file.write(struct.pack("<4sIQQ", b"GGUF", header.version, len(tensors), num_keys))
+    file.write(keys + b"".join(records))
+    for info in tensors:
+        _pad(file, alignment)
+        for offset, size in _pieces(info):
+            file.write(source.read(offset, size).data)
+    _pad(file, alignment)
 
 
 def _pad(file: IO[bytes], alignment: int) -> None:

@@ -18,6 +18,7 @@ from edgespec.models.hub.library import cache_folder, library, sentence
 from edgespec.models.hub.listing import HubFile, HubModel, find
 from edgespec.models.hub.names import reference_of
 from edgespec.system.size import format_size
+from edgespec.system.whole_file import whole_file
 
 ATTEMPTS = 5
 """Requests in a row that may bring nothing."""
@@ -50,7 +51,8 @@ def download(model: HubModel) -> Path:
     first = model.files[0]
     ref = folder_of(first.repo) / "refs" / "main"
     ref.parent.mkdir(parents=True, exist_ok=True)
-    ref.write_text(first.commit, "ascii")
+    with whole_file(ref, private=False) as out:
+        out.write(first.commit.encode("ascii"))
     return pointer(first)
 
 

@@ -19,6 +19,7 @@ USUAL = (
 """Quantisations that are taken where none is asked for, best choice first."""
 _MOST_SHOWN = 12
 _MAX_FILES = 10_000
+_MOST_BYTES = 1 << 44
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _QUANT = re.compile(
     r"(?:UD-)?(?:I?Q\d_[A-Z0-9]+(?:_[A-Z0-9]+)?|TQ\d_0|MXFP4(?:_MOE)?|NVFP4|BF16|F16|F32)", re.I
@@ -71,7 +72,7 @@ def find(reference: HubReference, revision: str = "main") -> HubModel:
         found = by_name[name]
         digest = "" if found.lfs is None else str(found.lfs["sha256"])
         size = found.size
-        if not _SHA256.fullmatch(digest) or not isinstance(size, int) or size <= 0:
+        if not _SHA256.fullmatch(digest) or not isinstance(size, int) or not 0 < size < _MOST_BYTES:
             raise HubError(
                 f"{reference.repo} states no size and SHA-256 of {name}, so it cannot be checked; "
                 "download it by hand"

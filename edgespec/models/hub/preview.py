@@ -29,8 +29,14 @@ def previewed(model: HubModel) -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory(prefix="edgespec-preview-") as folder:
         places = [Path(folder) / file.name.rpartition("/")[2] for file in model.files]
-        for file, place in zip(model.files, places, strict=True):
-            _write_header(file, place)
+        try:
+            for file, place in zip(model.files, places, strict=True):
+                _write_header(file, place)
+        except OSError as error:
+            raise HubError(
+                f"cannot keep the header of {model.name} in {folder}: {error.strerror or error}; "
+                "make room, or pull it with --no-plan"
+            ) from None
         yield places[0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,10 +16,12 @@ from edgespec.models.file import ModelFile
 from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.system.records import dataclass
+from edgespec.system.whole_file import SUFFIX, whole_file
 
 FORMATS = ("onnx",)
 BITS = (4, 8, 16, 32)
 GRAPH, DATA = "model.onnx", "model.onnx.data"
+FILES = (GRAPH, DATA, "tokenizer.json", "tokenizer_config.json", "genai_config.json")
 MOST_CONTEXT = 32_768
 """Positions whose rotation is written out, unless fewer or more are asked for."""
 _LAST_LAYER = "blk.{}."
@@ -125,7 +128,7 @@ def _folder(out: Path, overwrite: bool) -> Path:
         )
     try:
         out.mkdir(parents=True, exist_ok=True)
-        taken = [path.name for path in out.iterdir() if path.name != GRAPH]
+        taken = [path.name for path in out.iterdir() if not _is_ours(path.name)]
     except OSError as error:
         raise ExportError(
             f"cannot write to {out}: {error.strerror or error}; give another folder"
@@ -156,20 +159,28 @@ def _write(
         "tokenizer_config.json": tokenizer_config(file, context),
         "genai_config.json": genai_config(file, GRAPH, context),
     }
-    partial = folder / f"{DATA}.part"
-    try:
-        with partial.open("wb") as data:
-            writer = GraphWriter(file, DataFile(data, DATA), bits, context)
-            model = writer.model(progress)
-        partial.replace(folder / DATA)
-    finally:
-        partial.unlink(missing_ok=True)
-    (folder / GRAPH).write_bytes(model.SerializeToString())
-    for name, values in described.items():
-        text = json.dumps(
-            values, indent=None if name == "tokenizer.json" else 2, ensure_ascii=False
+    with ExitStack() as files:  # they take their places in the other order: the graph last
+        graph, data = (
+            files.enter_context(whole_file(folder / name, private=False)) for name in (GRAPH, DATA)
         )
-        (folder / name).write_text(text, encoding="utf-8")
+        writer = GraphWriter(file, DataFile(data, DATA), bits, context)
+        graph.write(writer.model(progress).SerializeToString())
+        for name, values in described.items():
+            text = json.dumps(
+                values, indent=None if name == "tokenizer.json" else 2, ensure_ascii=False
+            )
+            out = files.enter_context(whole_file(folder / name, private=False))
+            out.write(text.encode())
+        for written in (graph, data):  # what takes long, or fails, comes before what cannot wait
+            written.flush()
+            os.fsync(written.fileno())
+        # A graph says what the others mean: none is better than one of another model.
+        files.callback((folder / GRAPH).unlink, missing_ok=True)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether exports write files of this name, also those that were killed."""
+    return name in FILES or (name.startswith(FILES) and name.endswith(SUFFIX))
 
 
 def _agreement(file: ModelFile, path: Path) -> Any:

@@ -42,6 +42,7 @@ from edgespec.backends.llamacpp.remote.wire import Wire
 from edgespec.errors import BackendError, BudgetError
 from edgespec.system.resident_memory import resident_bytes
 from edgespec.system.size import MIB, format_size, option_size
+from edgespec.system.threads import start_thread
 
 WORK_BYTES = 32 * MIB
 """What the server holds beside buffers: the graph, the processor's scratch, a piece of a tensor."""
@@ -112,7 +113,7 @@ class Front:
         self._open: list[Wire] = []
         """Connections, the oldest first."""
         self._served: Wire | None = None
-        threading.Thread(target=self._watch, name="edgespec-watch", daemon=True).start()
+        start_thread(threading.Thread(target=self._watch, name="edgespec-watch", daemon=True))
 
     def serve(self) -> None:
         """Serve clients until the process ends."""

@@ -33,6 +33,7 @@ from edgespec.backends.llamacpp.remote.pulse import Pulse
 from edgespec.backends.llamacpp.remote.wire import Wire
 from edgespec.errors import BackendError
 from edgespec.memory.plan.placement import Device, DevicePart
+from edgespec.system.threads import start_thread
 
 SILENCE_S = 120.0
 """A worker that computes is silent. One that answers pulses is given up when it computed nothing
@@ -52,7 +53,7 @@ class Link:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(_LOOK_S)
         self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, name="edgespec-link", daemon=True).start()
+        start_thread(threading.Thread(target=self._accept, name="edgespec-link", daemon=True))
 
     def check(self) -> None:
         """Raise BackendError when the worker failed; what was computed since is worth nothing."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from edgespec.backends.native.streaming.direct_file import DirectFile
 from edgespec.memory.plan.streaming import PAGE, READ_BYTES, READ_THREADS
+from edgespec.system.durations import seconds_since
 
 _ROUNDS, _BLOCKS = 3, 16
 """A round is so many blocks in a row, somewhere in the file."""
@@ -41,7 +42,7 @@ def disk_bytes_per_s(path: Path) -> float:
             first = random.randint(0, blocks - count)
             start = time.perf_counter()
             done = sum(pool.map(read, [(first, room, i) for i, room in enumerate(rooms)]))
-            speeds.append(done / (time.perf_counter() - start))
+            speeds.append(done / seconds_since(start))
     return median(speeds)
 
 

@@ -17,6 +17,7 @@ from edgespec.memory.plan.streaming import PAGE
 from edgespec.models.file import ModelFile
 from edgespec.models.layers import Matrix
 from edgespec.system.records import dataclass
+from edgespec.system.threads import start_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +98,13 @@ class ReadThreads:
             )
             for number, room in enumerate(rooms)
         ]
-        for thread in threads:
-            thread.start()
         self.end = weakref.finalize(self, _end, pieces, threads)
+        try:
+            for thread in threads:
+                start_thread(thread)
+        except BaseException:
+            self.end()
+            raise
 
     def check(self) -> None:
         """Raise what went wrong while something was read."""
@@ -131,4 +136,5 @@ def _serve(
 def _end(pieces: Pieces, threads: list[threading.Thread]) -> None:
     pieces.stop()
     for thread in threads:
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
