@@ -74,14 +74,14 @@ def drawn(number: int) -> tuple[str, str, Any]:
     if kind == "nonsense":
         wrong: list[dict[str, Any]] = [{"max_tokens": -1}, {"temperature": "x"}, {"messages": 3}]
         return kind, "/v1/chat/completions", body | rng.choice(wrong)
-    more: dict[str, Any] = {
+    form = {"type": "json_schema", "json_schema": {"name": "one", "schema": SCHEMA}}
+    more: dict[str, dict[str, Any]] = {
         "stream": {"stream": True},
         "left": {"stream": True},
         "pair": {"n": 2},
-        "schema": {"response_format": {"type": "json_schema",
-                                       "json_schema": {"name": "one", "schema": SCHEMA}}},
-    }.get(kind, {})  # fmt: skip
-    return kind, "/v1/chat/completions", body | more
+        "schema": {"response_format": form},
+    }
+    return kind, "/v1/chat/completions", body | more.get(kind, {})
 
 
 def answer(port: int, number: int) -> str:
