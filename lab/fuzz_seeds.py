@@ -89,7 +89,7 @@ SEEDS: dict[str, Callable[[], list[bytes]]] = {
         b' "tokenizer": "ab", "text": "x", "tools": [{"name": "f"}], "model": "m.gguf"}'
     ),
     "kept": _other(struct.pack("<8s3I16s2i", b"EDGEPAST", 1, 64, 2, bytes(16), -1, 5)),
-    "store": _other(struct.pack("<8i", 3, 1, 2, -1, 5, 9, 0, 1), bytes(range(64))),
+    "store": _other(struct.pack("<16i", -1, 1, 2, 3, 1, 2, 4, 1, 0, 1, 4, 7, 2, 5, 3, 6)),
     "configs": _other(
         b'\0{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}',
         b'\1{"chat_template": "{{ messages }}", "bos_token": {"content": "<s>"},'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -245,18 +246,23 @@ def _kept() -> Reader:
 
 
 def _store() -> Reader:
-    """A datastore whose header and checksum are as they should be."""
-    import numpy as np
-
-    from edgespec.drafting.text.store import COLUMNS, Store, write_store
+    """A datastore as it is, and one whose numbers these are, well signed, which is drafted from."""
+    from edgespec.drafting.text.hierarchy import HierarchyDrafter
+    from edgespec.drafting.text.store import HEADER_BYTES, Store, StoreHeader, digest_of
+    from edgespec.errors import StoreError
 
     def use(path: Path) -> None:
-        raw = path.read_bytes()
-        rows = np.frombuffer(raw[: len(raw) // 4 * 4], "<i4")
-        rows = np.resize(rows, (4, COLUMNS)) if len(rows) else np.zeros((4, COLUMNS), np.int32)
-        write_store(path, rows.astype(np.int32), 9, 64, bytes(16))
-        tokens = Store(path).rows
-        assert len(tokens) == 4
+        data = path.read_bytes()
+        with suppress(StoreError):
+            path.write_bytes(data.ljust(HEADER_BYTES, b"\0"))
+            Store(path)
+        body = data[: len(data) // 8 * 8]
+        header = StoreHeader(len(body) // 8, 1, 0, 300, bytes(16), bytes(16))
+        path.write_bytes(header.pack(digest_of(body)) + body)
+        drafter = HierarchyDrafter(corpus=Store(path))
+        drafter.reset([1, 2, 3, 1, 2])
+        tree = drafter.propose(8)
+        assert all(0 <= token < 300 for token in tree.tokens.tolist())
 
     return _file_reader("fuzz.store", use)
 

@@ -74,13 +74,13 @@ def drawn(number: int) -> tuple[str, str, Any]:
     if kind == "nonsense":
         wrong: list[dict[str, Any]] = [{"max_tokens": -1}, {"temperature": "x"}, {"messages": 3}]
         return kind, "/v1/chat/completions", body | rng.choice(wrong)
-    form = {"type": "json_schema", "json_schema": {"name": "one", "schema": SCHEMA}}
     more: dict[str, dict[str, Any]] = {
         "stream": {"stream": True},
         "left": {"stream": True},
         "pair": {"n": 2},
-        "schema": {"response_format": form},
-    }
+        "schema": {"response_format": {"type": "json_schema",
+                                       "json_schema": {"name": "one", "schema": SCHEMA}}},
+    }  # fmt: skip
     return kind, "/v1/chat/completions", body | more.get(kind, {})
 
 

@@ -37,7 +37,7 @@ LARGEST_BYTES = {"README.md": 7_168, "docs/performance.md": 15_360, "docs/cli.md
 PAGE_BYTES = 10_240
 LINE_COLUMNS = 120
 GENERATED = [DOCS / "cli.md", *sorted(DOCS.glob("reference/*.md"))]
-WIDE = [*GENERATED, DOCS / "README.md"]
+WIDE = [*GENERATED, DOCS / "README.md", DOCS / "comparison.md"]
 """Tables whose rows are longer."""
 
 
@@ -253,3 +253,17 @@ def test_the_reference_names_all_that_is_exported() -> None:
 def test_the_model_card_is_in_the_package(bundled_model: Path) -> None:
     assert (bundled_model.parent / "MODEL_CARD.md").is_file()
     assert bundled_model.stat().st_size < 20 * 2**20
+
+
+def test_every_feature_that_is_claimed_names_its_test() -> None:
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (DOCS / "comparison.md").read_text("utf-8").splitlines()
+        if line.startswith("| ")
+    ]
+    claimed = [row[0] for row in rows if row[1].startswith(("yes", "part"))]
+    held = {row[0]: row[1:] for row in rows if row[1].endswith(".py`")}
+    assert list(held) == claimed
+    for file, test in held.values():
+        text = (ROOT / file.strip("`")).read_text("utf-8")
+        assert re.search(rf"^(async )?def {test.strip('`')}\(", text, re.MULTILINE), (file, test)

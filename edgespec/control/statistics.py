@@ -93,6 +93,18 @@ class ReplyStats:
         for name, spent in draft_s_by_source.items():
             self._named(name).seconds += spent
 
+    def record_rest(self, num_tokens: int, plain_token_s: float) -> None:
+        """Add tokens that came with the last step and took no pass, of the last source; each would
+        have taken `plain_token_s` seconds.
+        """
+        source = self._named(self.sources[-1])
+        source.drafted += num_tokens
+        source.accepted += num_tokens
+        self.drafted += num_tokens
+        self.accepted += num_tokens
+        self.output_tokens += num_tokens
+        self.plain_s += num_tokens * plain_token_s
+
     def add(self, other: ReplyStats) -> None:
         """Count another reply in."""
         self.steps += other.steps

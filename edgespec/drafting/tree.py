@@ -109,10 +109,16 @@ class DraftTree:
         for node, parent in enumerate(self.parents.tolist()):
             if parent == path[-1]:
                 path.append(node)
-        if len(path) == len(self):
+        return self.only(path)
+
+    def only(self, nodes: list[int]) -> DraftTree:
+        """Some of the nodes, in their order, the root and each one's parent among them."""
+        if len(nodes) == len(self):
             return self
-        parents = np.arange(-1, len(path) - 1, dtype=np.int16)
-        return DraftTree(self.tokens[path], parents, self.p_accept[path], self.sources[path])
+        places = np.full(len(self) + 1, -1, np.int16)  # the last one's is the root's parent's
+        places[nodes] = np.arange(len(nodes))
+        parents = places[self.parents[nodes]]
+        return DraftTree(self.tokens[nodes], parents, self.p_accept[nodes], self.sources[nodes])
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from edgespec.drafting.market.account import NOTHING_COSTLY, CostlyStep
 from edgespec.drafting.tree import DraftTree, StepOutcome, TopTokens
 from edgespec.engine.burst import Burst, Written
 from edgespec.engine.generation import Generation
+from edgespec.engine.grammar_drafts import allowed, certain
 from edgespec.verification.match import bad_row
 from edgespec.verification.top import top_tokens
 
@@ -69,48 +70,34 @@ def draft(
     running: Sequence[Generation], controller: Controller, clock: StepClock
 ) -> list[DraftTree]:
     """What to verify next: of all that drafters propose, the nodes that pay; where a grammar leaves
-    no choice, what must come, and nothing else.
+    no choice, what must come.
     """
-    certain = forced(running, controller.max_nodes)
-    if certain is not None:
-        return certain
-    trees, was_asked = [], False
+    room, num_sequences = controller.max_nodes - len(running), len(running)
+    trees, chains, was_asked = [], [], False
     for one in running:
-        trees.append(propose(one, controller, len(running)))
+        chain = certain(one, room)
+        chains.append(chain)
+        if chain is not None:
+            room -= len(chain) - 1
+            one.slot.prospects.asked = False
+            trees.append(one.slot.root())
+            continue
+        trees.append(allowed(one, propose(one, controller, num_sequences)))
         was_asked |= one.slot.prospects.asked or len(trees[-1]) > 1
-    if not was_asked:
-        return trees
-    markets = [one.slot.market for one in running]
-    counts = controller.choose(
-        [one.slot.prospects for one in running],
-        trees,
-        max(clock.elapsed_s - sum(market.saved_s for market in markets), 0.0),
-        costly_s=sum(market.costly_s for market in markets),
-        risk_s=max(market.costly_risk_s for market in markets),
-    )
-    return [
-        tree.take(1 + count) if count else one.slot.root()
-        for one, tree, count in zip(running, trees, counts, strict=True)
-    ]
-
-
-def forced(running: Sequence[Generation], max_nodes: int) -> list[DraftTree] | None:
-    """Chains of the tokens that must come next, as many as a pass takes; None where none must."""
-    if all(one.request.grammar is None for one in running):
-        return None
-    room, trees, was_any = max_nodes - len(running), [], False
-    for one in running:
-        slot, tokens = one.slot, one.forced()[:room]
-        room -= len(tokens)
-        slot.prospects.asked = False
-        was_any |= bool(tokens)
-        source = len(slot.market.names)
-        trees.append(
-            DraftTree.chain(slot.ids[-1], tokens, [1.0] * len(tokens), source)
-            if tokens
-            else slot.root()
+    if was_asked:
+        markets = [one.slot.market for one in running]
+        counts = controller.choose(
+            [one.slot.prospects for one in running],
+            trees,
+            max(clock.elapsed_s - sum(market.saved_s for market in markets), 0.0),
+            costly_s=sum(market.costly_s for market in markets),
+            risk_s=max(market.costly_risk_s for market in markets),
         )
-    return trees if was_any else None
+        for place, (one, count) in enumerate(zip(running, counts, strict=True)):
+            count = min(count, room)
+            room -= count
+            trees[place] = trees[place].take(1 + count) if count else one.slot.root()
+    return [tree if chain is None else chain for chain, tree in zip(chains, trees, strict=True)]
 
 
 def propose(generation: Generation, controller: Controller, num_sequences: int) -> DraftTree:
@@ -192,7 +179,10 @@ def learn(
             feed(one, outcome, new, rows[place][1])
             costly[place] = market.costly_step
             clock.learnt()
-        elif market.wants_top and controller.may_study:
+            continue
+        if len(outcome.tree) > 1:  # a grammar's: nobody's to answer for
+            costly[place] = CostlyStep(0.0, len(outcome.path) - 1, len(outcome.tree) - 1)
+        if market.wants_top and controller.may_study:
             feed(one, outcome, new, rows[place][1])
             clock.studied()
         else:

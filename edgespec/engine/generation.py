@@ -28,6 +28,7 @@ from edgespec.models.reasoning import Parser, Piece, joined
 from edgespec.models.tokenizers.stream import StreamDecoder
 from edgespec.system.records import dataclass
 from edgespec.system.resident_memory import peak_resident_bytes
+from edgespec.verification.constraint import Constraint
 from edgespec.verification.logprobs import log_probabilities
 from edgespec.verification.match import Verifier
 from edgespec.verification.shaped_verifier import ShapedVerifier
@@ -186,21 +187,18 @@ class Generation:
         return verifier if is_plain else None
 
     @property
+    def constraint(self) -> Constraint | None:
+        """What binds the reply."""
+        verifier = self._verifier
+        return verifier.constraint if isinstance(verifier, ShapedVerifier) else None
+
+    @property
     def most_drafts(self) -> int:
         """Most nodes besides the root that may be drafted now."""
         sequence = self.slot.sequence
         room = sequence.target.context_length - sequence.length
         room = min(room, self.tokens_left)
         return min(room, self.request.max_nodes or room) - 1
-
-    def forced(self) -> list[int]:
-        """The tokens that a grammar leaves no choice about, as many as may be verified now."""
-        verifier = self._verifier
-        if not self.request.speculation or not isinstance(verifier, ShapedVerifier):
-            return []
-        if verifier.constraint is None or self.most_drafts < 1:
-            return []
-        return verifier.constraint.forced()[: self.most_drafts]
 
     def commit(
         self, tree: DraftTree, logits: Logits, maxima: Logits | None
@@ -221,12 +219,24 @@ class Generation:
             found = log_probabilities(logits, verdict.path, new, self.request.logprobs)
             self.logprobs += [TokenLogprob(*one) for one in found]
         if self.request.origins:
-            names = self.counts.sources
-            self.origins += [*(names[source] for source in tree.sources[drafts].tolist()), ""][
-                : len(new)
-            ]
+            named = [self.counts.sources[source] for source in tree.sources[drafts].tolist()]
+            self.origins += [*named, ""][: len(new)]
+        rest = self._rest(len(tokens))
         self.grow(new, len(tokens))
-        return StepOutcome(tree, verdict.path, verdict.bonus, tokens), new
+        return StepOutcome(tree, verdict.path, verdict.bonus, tokens), new + rest
+
+    def _rest(self, num_tokens: int) -> list[int]:
+        """The end of the reply behind a step, where no choice is left: it takes no pass."""
+        constraint, request = self.constraint, self.request
+        if constraint is None or not request.speculation or request.logprobs is not None:
+            return []
+        sequence = self.slot.sequence
+        room = sequence.target.context_length - sequence.length - 1
+        rest = constraint.finish(min(room, self.tokens_left - num_tokens))
+        if rest:
+            self.counts.record_rest(len(rest), self.slot.market.token_s)
+            self.origins += ["grammar"] * len(rest) if request.origins else []
+        return rest
 
     def grow(self, new: list[int], num_tokens: int) -> None:
         """Steps have brought these tokens, and committed `num_tokens`."""
@@ -236,9 +246,10 @@ class Generation:
     def _judge(self, new: Sequence[int] = (), num_tokens: int = 0) -> None:
         """Find out whether the reply has ended, now that a step brought so many tokens."""
         sequence = self.slot.sequence
+        is_whole = self.constraint is not None and self.constraint.is_over
         self.finish_reason = (
             "stop"
-            if new and new[-1] in self._end_ids
+            if (new and new[-1] in self._end_ids) or is_whole
             else "length"
             if self.counts.output_tokens + num_tokens >= self.request.max_tokens
             else "context"
@@ -258,7 +269,7 @@ class Generation:
         """
         assert self._pieces is not None
         self._first_s = self._first_s or time.perf_counter() - self._start
-        kept = new[:-1] if self.finish_reason == "stop" else new
+        kept = new[:-1] if new and new[-1] in self._end_ids else new
         pieces, num_kept = self._made(kept)
         self.token_ids += kept[:num_kept]
         self.seen_ids += kept[:num_kept]

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from edgespec.errors import OptionError
+from edgespec.system.folder_files import files_below, nearness
 
 MOST_BYTES = 2**20
 """Of text read at once; more would push itself out of the drafters' memory."""
@@ -37,11 +38,11 @@ class Repository:
         """
         edited = self.folder / near if near is not None else self.folder / "any"
         found = []
-        for path in _files(self.folder):
+        for path in files_below(self.folder):
             with suppress(OSError):
                 stat = path.stat()
                 if path != edited:
-                    found.append((_nearness(path, edited), stat.st_mtime_ns, path, stat.st_size))
+                    found.append((nearness(path, edited), stat.st_mtime_ns, path, stat.st_size))
         chosen, num_bytes = [], 0
         for _, changed, path, size in sorted(found, reverse=True):
             if num_bytes + size > MOST_BYTES:
@@ -55,24 +56,3 @@ class Repository:
                 text = path.read_text(encoding="utf-8")
                 if "\0" not in text:
                     yield text
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """All plain files below a folder, hidden ones and links left out."""
-    folders = [folder]
-    while folders:
-        with suppress(OSError):
-            for path in folders.pop().iterdir():
-                if path.name.startswith(".") or path.is_symlink():
-                    continue
-                if path.is_dir():
-                    folders.append(path)
-                elif path.is_file():
-                    yield path
-
-
-def _nearness(path: Path, other: Path) -> float:
-    """How much of the way to two files is the same, from 0 to 1."""
-    ours, theirs = path.parts[:-1], other.parts[:-1]
-    same = sum(1 for one, another in zip(ours, theirs, strict=False) if one == another)
-    return 2 * same / (len(ours) + len(theirs))

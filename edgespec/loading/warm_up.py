@@ -113,9 +113,9 @@ def warm_up_drafter(name: str) -> None:
     from edgespec.drafting.market.market import Market
     from edgespec.drafting.registry import make_drafter
     from edgespec.drafting.tables.followers import SET_ROWS
+    from edgespec.drafting.text.history import COLUMNS
+    from edgespec.drafting.text.history import first_bad_row as check_rows
     from edgespec.drafting.text.past import Past
-    from edgespec.drafting.text.store import COLUMNS
-    from edgespec.drafting.text.store import first_bad_row as check_rows
     from edgespec.drafting.tree import StepOutcome, TopTokens
     from edgespec.engine.burst import Burst
     from edgespec.memory.plan.sizing import MODEL_DRAFTERS

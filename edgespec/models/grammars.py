@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +26,24 @@ BYTES_PER_TOKEN = 600
 MAX_SOURCE_CHARACTERS = 1 << 20
 _SPECIAL = b"\xff"
 """What llguidance wants before tokens that are no text."""
-_STYLE: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_STYLE: Any = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "coerce_one_of": True,
+}
 """One way to put blanks into JSON: it leaves more of the text without a choice, and keeps models
-from writing blanks for ever. A schema's "x-guidance" may say otherwise.
+from writing blanks for ever. `oneOf` is read as `anyOf`, as everywhere where tokens are masked. A
+schema's "x-guidance" may say otherwise.
 """
-_tokenizers: weakref.WeakKeyDictionary[Tokenizer, Any] = weakref.WeakKeyDictionary()
+FORMATS = frozenset(
+    ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+)
+"""Those of JSON schema that bind a text; any other is a comment, as the standard has it."""
+_VALUES = ("const", "enum", "default", "examples")
+"""Keys of a schema below which there are values, not schemas."""
+MOST_KEPT = 4
+"""Grammars that are kept for the next reply, with what was found out about them."""
 
 
 def grammar_of(schema: Any, regex: str | None, grammar: str | None) -> str | None:
@@ -51,10 +66,10 @@ def grammar_of(schema: Any, regex: str | None, grammar: str | None) -> str | Non
         return _checked(LLMatcher.grammar_from_regex(regex), regex)
     if grammar is not None:
         return _checked(LLMatcher.grammar_from_lark(grammar), grammar)
-    text = json.dumps(_schema(schema))
     try:
+        text = json.dumps(_known_formats(_schema(schema)))
         return _checked(LLMatcher.grammar_from_json_schema(text, defaults=_STYLE), text)
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise OptionError(f"the schema cannot be used: {error}") from None
 
 
@@ -69,25 +84,25 @@ def sent_schema(given: Any) -> Any:
 
 def matcher_of(tokenizer: Tokenizer, grammar: str) -> llguidance.LLMatcher:
     """What follows one reply through a grammar; raises OptionError for one that cannot be read."""
-    from llguidance import LLMatcher
+    return _vocabulary(tokenizer).matcher(grammar)
 
-    matcher = LLMatcher(_tokens(tokenizer), grammar, log_level=0)
-    if matcher.is_error():
-        first = matcher.get_error().strip().splitlines()[0]
-        raise OptionError(f"the schema, regex or grammar cannot be used: {first}")
-    return matcher
+
+def longest_tokens(tokenizer: Tokenizer, text: bytes) -> list[int]:
+    """A text in tokens, each as long as any that the rest begins with."""
+    tokens: list[int] = _vocabulary(tokenizer).tokens.greedy_tokenize(text.decode(errors="ignore"))
+    return tokens
 
 
 def prepare(tokenizer: Tokenizer, room_bytes: int) -> None:
     """Make of a vocabulary what grammars need, once; raises BudgetError where there is no room."""
     needed = BYTES_PER_TOKEN * tokenizer.vocab_size
-    if tokenizer not in _tokenizers and needed > room_bytes:
+    if tokenizer not in _vocabularies and needed > room_bytes:
         raise BudgetError(
             f"a schema, regex or grammar needs {format_size(needed)} once for this vocabulary, and "
             f"{format_size(max(room_bytes, 0))} of the budget are left; load with more --memory or "
             "a smaller --context"
         )
-    _tokens(tokenizer)
+    _vocabulary(tokenizer)
 
 
 def _checked(made: str, source: str) -> str:
@@ -126,18 +141,58 @@ def _read(place: Path) -> bytes:
         return file.read(MAX_SOURCE_CHARACTERS)
 
 
-def _tokens(tokenizer: Tokenizer) -> Any:
-    """The vocabulary as llguidance wants it, made once for each tokenizer."""
-    found = _tokenizers.get(tokenizer)
-    if found is None:
-        from llguidance import LLTokenizer, TokenizerWrapper
+def _known_formats(schema: Any) -> Any:
+    """A schema without the formats that nobody knows."""
+    if isinstance(schema, list):
+        return [_known_formats(one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        key: value if key in _VALUES else _known_formats(value)
+        for key, value in schema.items()
+        if key != "format" or not isinstance(value, str) or value in FORMATS
+    }
 
-        found = LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer)))
-        _tokenizers[tokenizer] = found
+
+def _vocabulary(tokenizer: Tokenizer) -> _Vocabulary:
+    """A tokenizer as llguidance wants it, made once."""
+    found = _vocabularies.get(tokenizer)
+    if found is None:
+        found = _vocabularies[tokenizer] = _Vocabulary(tokenizer)
     return found
 
 
 class _Vocabulary:
+    """What llguidance keeps of a tokenizer, and the grammars that were used last."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        self.tokens = LLTokenizer(TokenizerWrapper(_Spelling(tokenizer)))
+        self._grammars: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def matcher(self, grammar: str) -> llguidance.LLMatcher:
+        """At the beginning of a grammar; copies know what the first has found out."""
+        from llguidance import LLMatcher
+
+        with self._lock:
+            found = self._grammars.pop(grammar, None)
+            if found is None:
+                found = LLMatcher(self.tokens, grammar, log_level=0)
+            if found.is_error():
+                first = found.get_error().strip().splitlines()[0]
+                raise OptionError(f"the schema, regex or grammar cannot be used: {first}")
+            self._grammars[grammar] = found
+            if len(self._grammars) > MOST_KEPT:
+                self._grammars.popitem(last=False)
+            return found.deep_copy()
+
+
+_vocabularies: weakref.WeakKeyDictionary[Tokenizer, _Vocabulary] = weakref.WeakKeyDictionary()
+
+
+class _Spelling:
     """A tokenizer under the names that llguidance asks for."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

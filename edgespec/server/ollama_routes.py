@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
@@ -87,6 +88,14 @@ class _GenerateAsked(_Asked):
     images: list[str] | None = None
 
 
+class _EmbedAsked(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    model: str = ""
+    input: str | list[str] = Field(default_factory=list)
+    dimensions: int | None = None
+
+
 class OllamaRoutes:
     """What Ollama's clients ask for, of one service."""
 
@@ -97,6 +106,7 @@ class OllamaRoutes:
         return [
             Route("/api/chat", self.chat, methods=["POST"]),
             Route("/api/generate", self.generate, methods=["POST"]),
+            Route("/api/embed", self.embed, methods=["POST"]),
             Route("/api/tags", self.tags),
             Route("/api/ps", self.tags),
             Route("/api/show", self.show, methods=["POST"]),
@@ -140,7 +150,11 @@ class OllamaRoutes:
             {
                 "details": self._details(),
                 "template": "" if template is None else template.source,
-                "capabilities": ["completion", *(["tools"] if template is not None else [])],
+                "capabilities": [
+                    "completion",
+                    "embedding",
+                    *(["tools"] if template is not None else []),
+                ],  # fmt: skip
                 "model_info": {
                     "general.architecture": spec.architecture,
                     f"{spec.architecture}.context_length": self._engine.plan.context_length,
@@ -178,6 +192,26 @@ class OllamaRoutes:
             return self._engine.request(messages=messages, **keywords)
 
         return await self._answered(http, asked, make, "response", [])
+
+    async def embed(self, http: HttpRequest) -> Response:
+        asked, begun = await read(http, _EmbedAsked), time.perf_counter()
+        self._service.check_name(asked.model)
+        texts = [asked.input] if isinstance(asked.input, str) else asked.input
+        vectors, num_tokens = [], 0
+        async with self._service.desk.turn(client_of(http)):
+            for text in texts:
+                vector, num = await self._service.embedded(text, "mean")
+                vectors.append([float(value) for value in vector[: asked.dimensions]])
+                num_tokens += num
+        return JSONResponse(
+            {
+                "model": self._service.name,
+                "embeddings": vectors,
+                "total_duration": int((time.perf_counter() - begun) * 1e9),
+                "load_duration": 0,
+                "prompt_eval_count": num_tokens,
+            }
+        )
 
     async def _answered(
         self, http: HttpRequest, asked: _Asked, make: Any, kind: str, tools: list[str]

@@ -179,7 +179,7 @@ class EmbeddingAsked(BaseModel):
 
     model: str = ""
     input: str | list[str] | list[int] | list[list[int]]
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
     user: str | None = None
     pooling: Literal["mean", "last"] = "mean"

@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from edgespec.engine.reply import Reply, Stats, TokenLogprob
 from edgespec.engine.request import Request
+from edgespec.errors import OptionError
 from edgespec.models.tokenizers.tokenizer import Tokenizer
 from edgespec.server.choices import News, news, whole
 from edgespec.server.openai_requests import Asked, ChatAsked, CompletionAsked, EmbeddingAsked
@@ -104,6 +105,8 @@ class OpenAiRoutes:
         asked = await read(http, EmbeddingAsked)
         self._service.check_name(asked.model)
         given: Any = asked.input
+        if given == []:
+            raise OptionError("input has no text; name one, or a list of them")
         texts = [given] if isinstance(given, str) or isinstance(given[0], int) else given
         vectors: list[NDArray[np.float32]] = []
         num_tokens = 0

@@ -56,7 +56,14 @@ def abandon_output() -> None:
 
 
 def _say(message: str) -> None:
-    print(f"edgespec: {printable(message)}", file=sys.stderr)
+    text = f"edgespec: {printable(message)}"
+    if sys.stderr.isatty():  # lines end between words
+        import shutil
+        import textwrap
+
+        width = shutil.get_terminal_size().columns
+        text = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    print(text, file=sys.stderr)
 
 
 def _debugging() -> bool:

@@ -54,8 +54,12 @@ def print_plan(plan: Plan, model: str | os.PathLike[str] | None) -> None:
         console.print(_alternatives(plan, narrow))
 
 
-def print_summary(plan: Plan, model: str | os.PathLike[str] | None) -> None:
-    """The plan in three lines: whether it fits, how it runs, how fast."""
+def print_summary(
+    plan: Plan, model: str | os.PathLike[str] | None, last_rate: float | None = None
+) -> None:
+    """The plan in three lines: whether it fits, how it runs, how fast; `last_rate` is that of a
+    reply in tokens a second, if there was one.
+    """
     console = wide_console()
     planned, budget = format_size(plan.planned_bytes), format_size(plan.budget_bytes)
     threads = f"{plan.threads} thread{'' if plan.threads == 1 else 's'}"
@@ -64,19 +68,24 @@ def print_summary(plan: Plan, model: str | os.PathLike[str] | None) -> None:
         f"{plan.quantisation}, context {plan.context_length:,} tokens ({plan.kv_type} KV), "
         f"backend {plan.backend}, {threads}"
     )
-    console.print(_speed(plan))
+    console.print(_speed(plan, last_rate))
 
 
-def _speed(plan: Plan) -> str:
+def _speed(plan: Plan, last_rate: float | None) -> str:
     chosen = next((one for one in plan.candidates if one.backend == plan.backend), None)
     if chosen is None or not chosen.tokens_per_second:
+        if last_rate is not None:
+            return f"The last reply came at {_rate(last_rate)} tokens/s. -v shows the whole plan."
         return "The first reply measures how fast it is here. -v shows the whole plan."
     slow, fast = sorted((chosen.plain_tokens_per_second, chosen.tokens_per_second))
-    rates = [f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}" for rate in (slow, fast)]
     basis = chosen.basis
     if basis == "measured under load":
         basis = "measured while other programs were busy; plan again when they are not"
-    return f"About {rates[0]} to {rates[1]} tokens/s ({basis}). -v shows the whole plan."
+    return f"About {_rate(slow)} to {_rate(fast)} tokens/s ({basis}). -v shows the whole plan."
+
+
+def _rate(tokens_per_second: float) -> str:
+    return f"{tokens_per_second:,.0f}" if tokens_per_second >= 10 else f"{tokens_per_second:.1f}"
 
 
 def _name(model: str | os.PathLike[str] | None) -> str:

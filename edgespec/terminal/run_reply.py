@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Annotated
 
 from edgespec.engine.reply_options import ReplyOptions
@@ -29,6 +30,12 @@ class RunOptions:
     json_stream: Annotated[
         bool, Option("Print each piece as a line of JSON, and last what --json prints.")
     ] = False
+    record: Annotated[
+        str | None, Option("Add prompt and reply to a log for replay.", metavar="FILE")
+    ] = None
+    record_top: Annotated[
+        int, Option("Likeliest tokens recorded for each of the reply.", metavar="N")
+    ] = 8
 
 
 def run_reply(
@@ -44,7 +51,12 @@ def run_reply(
         load = with_model(load, yes=options.yes)
     text = read_prompt(prompt, sys.stdin.buffer, stdin_is_terminal=sys.stdin.isatty())
     form: Form = "json-stream" if options.json_stream else "json" if options.as_json else "text"
-    write_reply(text, load, reply, system=options.system, stats=options.stats, form=form)
+    if options.record is not None:
+        reply = replace(reply, logprobs=options.record_top)
+    write_reply(
+        text, load, reply, system=options.system, stats=options.stats, form=form,
+        record=options.record,
+    )  # fmt: skip
 
 
 def check_system(system: str | None, reply: ReplyOptions) -> None:

@@ -15,6 +15,7 @@ from edgespec.system.option_fields import changed
 from edgespec.terminal.opened_engine import check_chat_template, opened_engine
 from edgespec.terminal.show_pieces import show_pieces
 from edgespec.terminal.text_io import notices, stats_line
+from edgespec.tools.replay.recording import append_recorded
 
 if TYPE_CHECKING:  # they bring Numba, and planning measures what the process holds without it
     from edgespec.engine.engine import Engine
@@ -32,8 +33,11 @@ def write_reply(
     system: str | None,
     stats: bool | None,
     form: Form = "text",
+    record: str | None = None,
 ) -> None:
-    """Write one reply to stdout, and its numbers to stderr: None if that is a terminal."""
+    """Write one reply to stdout, and its numbers to stderr: None if that is a terminal; a file to
+    `record` it in gets one line more.
+    """
     if system is not None:
         check_chat_template(load)
     with opened_engine(load, reply) as (engine, progress):
@@ -47,6 +51,8 @@ def write_reply(
             else:
                 show_pieces(stream)
         made = stream.reply
+        if record is not None:
+            append_recorded(record, stream.request, made)
         if form != "text":
             fields = {
                 "text": made.text,

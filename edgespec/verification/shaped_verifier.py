@@ -74,12 +74,18 @@ class ShapedVerifier(Verifier):
         drafts, above = tokens.tolist(), parents.tolist()
         text, path = list(recent), [0]
         root, no_parent = np.zeros(1, np.int32), np.full(1, -1, np.int16)
+        bound = self.constraint
         while True:
             place = position + len(path) - 1
-            row = self.shape(logits[path[-1]], text, place)
-            bonus = super().verify(row[None], root, no_parent, (), place).bonus
-            if self.constraint is not None:
-                self.constraint.take(bonus)
+            if bound is not None and bound.forced:
+                bonus = bound.forced[0]
+            else:
+                row = self.shape(logits[path[-1]], text, place)
+                bonus = super().verify(row[None], root, no_parent, (), place).bonus
+            if bound is not None:
+                bound.take(bonus)
+                if bound.is_over:
+                    return Verdict(path, bonus)
             child = next(
                 (
                     node

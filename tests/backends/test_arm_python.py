@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from edgespec.system.size import MIB
 from tests.support import arm_python
 from tests.support.command_line import Finished, edgespec
+from tests.terminal.test_plain_run import PROGRAM
 
 pytestmark = pytest.mark.skipif(not arm_python.PYTHON.exists(), reason="`make test-arm` makes it")
 SHORT = ("--max-tokens", "8", "--seed", "7")
@@ -23,8 +23,12 @@ SHORT = ("--max-tokens", "8", "--seed", "7")
 
 def arm(*arguments: object, stdin: str = "") -> Finished:
     """Run `edgespec` in the emulator."""
+    return python("-m", "edgespec", *map(str, arguments), stdin=stdin)
+
+
+def python(*arguments: str, stdin: str = "") -> Finished:
     found = subprocess.run(
-        [arm_python.PYTHON, "-m", "edgespec", *map(str, arguments)],
+        [arm_python.PYTHON, *arguments],
         input=stdin,
         capture_output=True,
         text=True,
@@ -55,20 +59,24 @@ def test_a_reply_is_the_one_of_this_machine_and_keeps_its_budget() -> None:
     assert theirs["plan"]["backend"] == "native"
 
 
-def test_a_chat_and_a_batch(tmp_path: Path) -> None:
-    said = [
-        json.loads(line)
-        for line in arm("chat", "--json", *SHORT, stdin="Hi.\n").out.split("\n")
-        if line
-    ]
-    assert [one["finish_reason"] for one in said] == ["length"]
+def test_a_chat_and_a_batch_too(tmp_path: Path) -> None:
+    asked = ("chat", "--json", *SHORT)
+    ours, theirs = values(edgespec(*asked, stdin=b"Hi.\n")), values(arm(*asked, stdin="Hi.\n"))
+    assert theirs["token_ids"] == ours["token_ids"]
     prompts = tmp_path / "prompts"
     prompts.write_text('{"prompt": "One"}\n{"prompt": "Two"}\n', "utf-8")
-    done = arm("batch", prompts, *SHORT)
-    assert done.code == 0, done.err
-    assert len(done.out.splitlines()) == 2
+    texts = []
+    for run in (edgespec, arm):
+        done = run("batch", prompts, *SHORT)
+        assert done.code == 0, done.err
+        texts.append([json.loads(line)["text"] for line in done.out.splitlines()])
+    assert texts[0] == texts[1] and len(texts[0]) == 2
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="an emulator of Linux")
 def test_a_budget_that_is_too_small_is_refused_with_numbers() -> None:
     arm("run", "--memory", "20MiB", "hello").assert_refused(1, "MiB")
+
+
+def test_a_plain_run_imports_nothing_heavy() -> None:
+    found = python("-c", PROGRAM)
+    assert (found.code, found.err) == (0, "[]\n")

@@ -87,7 +87,7 @@ def test_the_second_token_gets_the_noise_of_its_own_position() -> None:
     params = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=11)
     for token in (1, 2):
         drafter.reset([token])
-        tops = TopTokens(np.array([[1, 2]], np.int32), np.zeros((1, 2), np.float32))
+        tops = TopTokens(np.array([[1, 2, 3]], np.int32), np.array([[0.0, 0.0, -60.0]], np.float32))
         drafter.observe(StepOutcome(drafter.propose(0), [0], 1, [1], tops))
     drafter.begin(params)
     drafter.reset([5, 5, 1])

@@ -13,8 +13,10 @@ import pytest
 
 import edgespec
 from edgespec import OptionError, Reply
+from edgespec.drafting.tree import DraftTree
 from edgespec.engine.engine import Engine
-from edgespec.models.grammars import prepare
+from edgespec.models.grammars import grammar_of, prepare
+from edgespec.verification.constraint import Constraint
 from tests.support.equality import verify_everything
 
 PROMPT = "the red ball and the red box and the red ball"
@@ -185,6 +187,75 @@ def test_a_schema_may_be_a_file_or_a_class(engine: Engine, tmp_path: Path) -> No
         for given in (schema, json.dumps(schema), str(path), Point)
     }
     assert len(texts) == 1
+
+
+def test_the_end_that_must_come_takes_no_pass(engine: Engine) -> None:
+    schema = {"enum": [True, False]}
+    found = engine.generate(PROMPT, schema=schema, seed=1)
+    assert json.loads(found.text) in (True, False)
+    assert found.stats.steps == 1 and found.stats.output_tokens == len(found.token_ids)
+    origins = engine.generate(PROMPT, regex="(red|blue) ball in the sea", seed=1, origins=True)
+    assert origins.origins is not None and len(origins.origins) == len(origins.token_ids)
+    assert origins.origins[-1] == "grammar" and origins.text.endswith(" ball in the sea")
+    short = engine.generate(PROMPT, schema=schema, seed=1, max_tokens=1)
+    assert short.token_ids == found.token_ids[:1]
+
+
+def test_a_quotation_mark_behind_what_must_come_is_drafted(engine: Engine) -> None:
+    """Though it may be the beginning of a longer token; until that was so too often."""
+    names = "abcdef"
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in names},
+              "required": list(names), "additionalProperties": False}  # fmt: skip
+    constraint = Constraint(engine.tokenizer, str(grammar_of(schema, None, None)))
+    longer, end = (engine.tokenizer.encode(text, add_bos=False) for text in (' "-', '"'))
+    assert len(longer) == len(end) == 1
+    guessed = []
+    for _ in names:
+        text = engine.tokenizer.decode(constraint.drafts())
+        guessed.append(text.endswith(': "'))
+        assert guessed[-1] or text.endswith(":")
+        for token in (*constraint.forced, *longer, *end):
+            constraint.take(token)
+    assert guessed[0] and not guessed[-1]
+
+
+def test_drafts_that_a_grammar_forbids_are_left_out(engine: Engine) -> None:
+    constraint = Constraint(engine.tokenizer, str(grammar_of(None, "(red|blue) ball", None)))
+    red, blue, cat = (
+        engine.tokenizer.encode(text, add_bos=False)
+        for text in ("red ball", "blue ball", "red cat")
+    )
+    tokens, parents = [0], [-1]
+    for chain in (cat, red, blue):
+        for place, token in enumerate(chain):
+            parents.append(len(tokens) - 1 if place else 0)
+            tokens.append(token)
+    tree = DraftTree(
+        np.array(tokens, np.int32), np.array(parents, np.int16),
+        np.ones(len(tokens), np.float32), np.zeros(len(tokens), np.uint8),
+    )  # fmt: skip
+    found = tree.only(constraint.allowed(tree.tokens, tree.parents))
+    paths = [[0]]
+    for token, parent in zip(found.tokens[1:].tolist(), found.parents[1:].tolist(), strict=True):
+        paths.append([*paths[parent], token])
+    assert {tuple(path[1:]) for path in paths} == {
+        tuple(chain[:length]) for chain in (red, blue) for length in range(len(chain) + 1)
+    } | {tuple(cat[:1])}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"oneOf": [{"const": 1}, {"const": 2}]}, r"1|2"),
+        ({"type": "string", "format": "colour", "maxLength": 3}, r'".*"'),
+        ({"enum": [{"format": "colour"}]}, r'\{"format": "colour"\}'),
+    ],
+)
+def test_schemas_that_are_read_as_others_read_them(
+    engine: Engine, schema: dict[str, Any], text: str
+) -> None:
+    reply = engine.generate(PROMPT, schema=schema, seed=1, max_tokens=40)
+    assert re.fullmatch(text, reply.text) and reply.finish_reason == "stop"
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,8 @@ ONLY_IN_OTHERS = {
     "edgespec.control.accounts earn_probe",
     "edgespec.drafting.tables.followers count_text",
     "edgespec.drafting.text.automaton find_edge",
-    "edgespec.drafting.text.store_builder count_corpus",
 }
-"""What only others call, and what `store build` alone does."""
+"""What only others call."""
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,15 @@ def test_it_chats_and_generates(client: Any, engine: Engine) -> None:
     assert found.response == engine.generate("Once", raw=True, seed=1, max_tokens=12).text
 
 
+def test_it_embeds(client: Any, engine: Engine) -> None:
+    found = client.embed(model="tiny", input=["a dog", "the sea"])
+    assert [list(one) for one in found.embeddings] == [
+        engine.embed(text).tolist() for text in ("a dog", "the sea")
+    ]
+    assert client.embed(model="tiny", input=[]).embeddings == []
+    assert "embedding" in client.show("tiny").capabilities
+
+
 def test_it_lists_the_model(client: Any, engine: Engine) -> None:
     names = [model.model for model in client.list().models]
     assert names == [f"{engine.file.path.stem}:latest", "tiny:latest"]

@@ -145,6 +145,11 @@ def test_embeddings_are_the_engines(client: openai.OpenAI, engine: Engine) -> No
     )
     raw = base64.b64decode(json.loads(coded.text)["data"][0]["embedding"])
     assert np.allclose(np.frombuffer(raw, "<f4"), engine.embed("a dog", pooling="last"), atol=1e-6)
+    extra: Any = {"encoding_format": None}  # as litellm sends it
+    (one,) = client.embeddings.create(model="tiny", input="a dog", extra_body=extra).data
+    assert np.allclose(one.embedding, engine.embed("a dog"), atol=1e-6)
+    with pytest.raises(openai.BadRequestError, match="input has no text"):
+        client.embeddings.create(model="tiny", input=[])
 
 
 @pytest.mark.parametrize(

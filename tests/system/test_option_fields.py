@@ -93,6 +93,7 @@ def test_keywords_for_type_checkers_are_those_of_the_dataclass() -> None:
 
 
 def test_mypy_knows_the_options(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
     program = tmp_path / "program.py"
     program.write_text(
         "import edgespec\n"

@@ -188,6 +188,7 @@ def _run(script: str, folder: Path, *arguments: str) -> str:
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     """A cache that a process has filled, and what that said."""
+    pytest.importorskip("numba")
     folder = tmp_path_factory.mktemp("compiled")
     yield folder, _run(RUN, folder)
 

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from edgespec.errors import BackendError, OptionError
 from edgespec.system import precompiled
 
 NO_LIBRARY = precompiled.refusal()
+needs_compiler = pytest.mark.skipif(find_spec("numba") is None, reason="needs Numba")
 needs_library = pytest.mark.skipif(bool(NO_LIBRARY), reason=f"no precompiled kernels: {NO_LIBRARY}")
 
 
@@ -35,6 +37,7 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Any:
     return choose
 
 
+@needs_compiler
 def test_the_library_comes_first(choose: Any) -> None:
     assert choose().source == "library"
     assert choose(refusal="they were made from other sources") == precompiled.Choice(
@@ -50,6 +53,7 @@ def test_without_a_library_and_a_compiler_there_is_a_sentence(
         choose(refusal="this installation has none")
 
 
+@needs_compiler
 def test_a_source_can_be_forced(choose: Any) -> None:
     assert choose(EDGESPEC_KERNELS="jit").source == "numba"
     assert choose(EDGESPEC_KERNELS="library").source == "library"
@@ -89,12 +93,14 @@ def _compare(count: int) -> None:
     assert ours == theirs
 
 
+@needs_compiler
 @needs_library
 def test_replies_are_the_same() -> None:
     """And without importing a compiler."""
     _compare(20)
 
 
+@needs_compiler
 @needs_library
 @pytest.mark.slow
 def test_a_thousand_replies_are_the_same() -> None:

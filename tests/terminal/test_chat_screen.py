@@ -102,6 +102,7 @@ def test_settings(screen: ChatScreen, capsys: pytest.CaptureFixture[str]) -> Non
         screen, "/set temperature 0", "/set seed x", "/set top-p 7", "/set thinking off", "/set",
         "/set speculation off", "/set max_tokens 3", "/set seed default", "/set temp 1",
         "/set top-k", "/set markdown on", "/set system Be brief.", "hello", "/stats", "again",
+        "/plan",
     )  # fmt: skip
     reply = screen.reply
     assert (reply.temperature, reply.top_p, reply.thinking) == (0.0, 0.95, False)
@@ -111,9 +112,12 @@ def test_settings(screen: ChatScreen, capsys: pytest.CaptureFixture[str]) -> Non
     out, err = capsys.readouterr()
     assert "did you mean temperature?" in err
     assert "takes a value" in err
-    assert err.count("seed is not 'x'") == 1
+    assert err.count("seed takes a whole number, and 'x' is none") == 1
+    for listed in ("stop default", "thinking off", "speculation on"):
+        assert f"{listed.split()[0]:<19} {listed.split()[1]}" in out
+    assert "The last reply came at" in out or "About " in out
     assert "top_p" in err
-    assert (out + err).count("tokens/s") == 2  # of the reply before, and of the one after
+    assert (out + err).count("tokens/s") == 3  # of the reply before, the one after, and the plan
     with pytest.raises(OptionError, match="on or off"):
         set_option(reply, "thinking", "perhaps")
 

@@ -105,6 +105,20 @@ def test_broken_files_are_not_suggested(tmp_path: Path) -> None:
     found.assert_refused(1, "did you mean nofile3.gguf?")
 
 
+def test_doctor_ticks_only_what_is_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from edgespec.terminal import doctor, findings_table
+
+    monkeypatch.setattr(doctor, "_EXTRAS", {"hub": ("no-such-package", "downloads")})
+    (missing,) = doctor._extras()
+    monkeypatch.setattr(doctor, "_EXTRAS", {"hub": ("pytest", "downloads")})
+    (there,) = doctor._extras()
+    findings_table.print_findings([missing, there])
+    lines = [line for line in capsys.readouterr().out.splitlines() if "used by downloads" in line]
+    assert ["✓" in line for line in lines] == [False, True]
+
+
 def test_what_works_as_it_is_comes_last() -> None:
     help = edgespec("run", "--help").out
     places = [help.index(word) for word in ("--model", "--temperature", "Tuning:", "--backend")]

@@ -147,6 +147,12 @@ def count(rows: NDArray[np.int32], row: int, token: int, weight: int) -> None:
     rows[row, weights + way] = weight
 
 
+@inner_kernel
+def says_nothing(logits: NDArray[np.float32]) -> bool:
+    """Whether a node's likeliest tokens are all alike: so it is where a log does not tell."""
+    return len(logits) > 1 and logits[0] == logits[len(logits) - 1]
+
+
 @kernel("int32[:,:]", "int64[:,:]", "int32[:]", "int64", "int64")
 def count_text(
     rows: NDArray[np.int32],

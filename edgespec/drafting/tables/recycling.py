@@ -24,7 +24,7 @@ from edgespec.drafting.proposal import (
     push,
 )
 from edgespec.drafting.rates import RATE
-from edgespec.drafting.tables.followers import FIRST, find, lengthen, row_for
+from edgespec.drafting.tables.followers import FIRST, find, lengthen, row_for, says_nothing
 from edgespec.drafting.tables.table_drafter import TableDrafter, feed_nothing
 from edgespec.drafting.text_drafter import KEYS, ROWS
 from edgespec.drafting.tree import StepOutcome
@@ -35,21 +35,25 @@ RANKS = 8
 _PRIORS = (0.4, 0.12, 0.06, 0.04, 0.03, 0.02, 0.02, 0.01)
 
 
-@kernel("int32[:,:]", "int64[:,:]", "int32[:]", "int32[:,:]", "int64")
+@kernel("int32[:,:]", "int64[:,:]", "int32[:]", "int32[:,:]", "float32[:,:]", "int64")
 def remember_tops(
     rows: NDArray[np.int32],
     keys: NDArray[np.int64],
     tokens: NDArray[np.int32],
     tops: NDArray[np.int32],
+    logits: NDArray[np.float32],
     now: int,
 ) -> None:
-    """The followers of each of `tokens` [n] are its row of `tops` [n, k] from now on.
+    """The followers of each of `tokens` [n] are its row of `tops` [n, k], whose logits are alike in
+    shape, from now on; where these are all the same, nothing is known.
 
     Where a token is at several nodes, the likelier node, which is the earlier one, has the last
     word.
     """
     num_ways = (rows.shape[1] - FIRST) // 2
     for node in range(len(tokens) - 1, -1, -1):
+        if says_nothing(logits[node]):
+            continue
         lengthen(keys, 0, tokens[node])
         row = row_for(rows, keys[0, 0], keys[0, 1], now)
         for rank in range(min(num_ways, tops.shape[1])):
@@ -105,6 +109,7 @@ class RecyclingDrafter(TableDrafter):
         super().observe(outcome)
         if outcome.top is not None:
             remember_tops(
-                self._rows, self._keys, outcome.tree.tokens, outcome.top.tokens, self._now
-            )
+                self._rows, self._keys, outcome.tree.tokens, outcome.top.tokens,
+                outcome.top.logits, self._now,
+            )  # fmt: skip
             self._now += 1

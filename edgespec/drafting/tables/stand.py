@@ -32,7 +32,14 @@ from edgespec.drafting.proposal import (
     push,
 )
 from edgespec.drafting.rates import RATE
-from edgespec.drafting.tables.followers import FIRST, NOBODY, find, keys_at_node, row_for
+from edgespec.drafting.tables.followers import (
+    FIRST,
+    NOBODY,
+    find,
+    keys_at_node,
+    row_for,
+    says_nothing,
+)
 from edgespec.drafting.tables.table_drafter import TableDrafter, feed_nothing
 from edgespec.drafting.text_drafter import KEYS, ROWS, STORE, WINDOW
 from edgespec.drafting.tree import DraftTree, StepOutcome
@@ -100,6 +107,8 @@ def learn_tree(
     nodes have the last word.
     """
     for node in range(len(tokens) - 1, -1, -1):
+        if says_nothing(top_logits[node]):
+            continue
         for order in range(keys_at_node(tokens, parents, node, tail, keys)):
             row = row_for(rows, keys[order, 0], keys[order, 1], now)
             remember(rows, row, top_tokens[node], top_logits[node])

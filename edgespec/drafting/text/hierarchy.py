@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from edgespec.drafting.grown import Kernels
 from edgespec.drafting.proposal import (
+    MATCH,
     NOW,
     PARENT,
     PATH,
@@ -22,16 +23,20 @@ from edgespec.drafting.proposal import (
     PROMPT,
     RATES,
     SCORES,
+    STATE,
     TOKEN,
+    Proposal,
     num_waiting,
 )
-from edgespec.drafting.tables.counted import priors_by_order, push_counted
+from edgespec.drafting.tables.counted import EVIDENCE, priors_by_order, push_counted
 from edgespec.drafting.tables.followers import SET_ROWS, count_text, find, keys_at_node
 from edgespec.drafting.tables.table_drafter import TableDrafter, new_rows
-from edgespec.drafting.text.history import History
-from edgespec.drafting.text.store import COLUMNS, ORDERS, WAYS, Store
+from edgespec.drafting.text.history import COLUMNS, ORDERS, WAYS, History
+from edgespec.drafting.text.match_rates import PRIORS as MATCH_PRIORS
+from edgespec.drafting.text.store import Store
+from edgespec.drafting.text.store_kernels import LONGEST, push_following, push_noted, search
 from edgespec.drafting.text_drafter import KEYS, ROWS, WINDOW, move_up, write_behind
-from edgespec.drafting.tree import DraftTree
+from edgespec.drafting.tree import DraftTree, Path
 from edgespec.system.addresses import (
     float64_rows,
     int32_line,
@@ -40,28 +45,52 @@ from edgespec.system.addresses import (
     set_word,
     word,
 )
-from edgespec.system.jit import entry
+from edgespec.system.jit import entry, inner_kernel
 
-_TRUST = (1.0, 0.95, 0.8, 0.6)
+_TRUST, _TRUST_IN_CORPUS = (1.0, 0.95, 0.8), 0.6
 """What followers in each store are worth at first, most local first."""
-_PRIORS = tuple(trust * prior for trust in _TRUST for prior in priors_by_order(ORDERS))
+CORPUS_KIND = len(_TRUST) * ORDERS * EVIDENCE
+"""Kinds from here on are matches with the corpus, by length."""
+_PRIORS = (
+    *(trust * prior for trust in _TRUST for prior in priors_by_order(ORDERS)),
+    *(_TRUST_IN_CORPUS * prior for prior in MATCH_PRIORS),
+)
 _LEAST_FOR_HISTORY = 2 * History.size_bytes
-CONVERSATION, HISTORY, CORPUS, NUM_PAST = ROWS + 3, ROWS + 6, ROWS + 9, ROWS + 12
-"""Words: the stores after the reply's own, in order; tokens of the history, -1 where none is kept.
+CONVERSATION, HISTORY, CORPUS, NUM_PAST = ROWS + 3, ROWS + 6, ROWS + 9, ROWS + 10
+"""Words: the stores after the reply's own, in order, of the corpus the address of its table or 0;
+tokens of the history, -1 where none is kept.
 """
+
+
+@inner_kernel
+def push_from_corpus(table: int, first: int, node: int, count: int, left: float) -> float:
+    """Let what the corpus says after a node wait; return what is left for others."""
+    places, scores = int32_rows(table, PLACES), float64_rows(table, SCORES)
+    rates, corpus = float64_rows(table, RATES), word(table, CORPUS)
+    if node == 0:
+        return push_noted(corpus, count, CORPUS_KIND, rates, places, scores, left)
+    return push_following(corpus, first, node, CORPUS_KIND, rates, places, scores, left)
 
 
 @entry
 def expand_stores(table: int, node: int, _: int) -> int:
     """Let what followed the contexts that end with a node wait, the longest context's first, of
-    each the most local store's.
+    each the most local store's. Only before the root the corpus is searched; below, it goes on.
     """
     places, scores = int32_rows(table, PLACES), float64_rows(table, SCORES)
-    rates, keys = float64_rows(table, RATES), int64_rows(table, KEYS)
-    tail = int32_line(table, WINDOW)[: len(keys)]
+    rates, keys = float64_rows(table, RATES), int64_rows(table, KEYS)[:ORDERS]
+    tail = int32_line(table, WINDOW)[: len(int64_rows(table, KEYS))]
     tokens, parents = places[:, TOKEN], places[:, PARENT]
-    left = 1.0
+    left, count, match = 1.0, 0, 0
     first = num_waiting(places)
+    if word(table, CORPUS) != 0:
+        if node == 0:
+            count, match = search(word(table, CORPUS), tail)
+            places[0, MATCH] = match
+        elif places[node, STATE] > 0:
+            match = places[node, MATCH]
+    if match > ORDERS:
+        left = push_from_corpus(table, first, node, count, left)
     for order in range(keys_at_node(tokens, parents, node, tail, keys) - 1, -1, -1):
         for level in range(len(_TRUST)):
             if left * scores[node, PATH] < PATH_FLOOR:
@@ -73,6 +102,8 @@ def expand_stores(table: int, node: int, _: int) -> int:
                     rows, row, level * ORDERS + order, rates, places, scores,
                     first, node, left, False,
                 )  # fmt: skip
+        if match == order + 1 and left * scores[node, PATH] >= PATH_FLOOR:
+            left = push_from_corpus(table, first, node, count, left)
     return 0
 
 
@@ -80,7 +111,8 @@ def expand_stores(table: int, node: int, _: int) -> int:
 def feed_stores(table: int, tokens: int, count: int) -> int:
     """Count a prompt in the conversation, and what is written in the reply and the history."""
     begin = write_behind(table, tokens, count)
-    text, keys = int32_line(table, WINDOW)[: begin + count], int64_rows(table, KEYS)
+    text = int32_line(table, WINDOW)[: begin + count]
+    keys = int64_rows(table, KEYS)[:ORDERS]
     if word(table, PROMPT) != 0:
         count_text(int32_rows(table, CONVERSATION), keys, text, begin, word(table, NOW))
     else:
@@ -101,7 +133,7 @@ class HierarchyDrafter(TableDrafter):
 
     name = "hierarchy"
     follows = True
-    orders = ORDERS
+    orders = LONGEST
     ways = WAYS
     part = 0.25
     priors = _PRIORS
@@ -124,7 +156,7 @@ class HierarchyDrafter(TableDrafter):
         past = self._nothing if self._history is None else self._history.rows
         self.table.bind(CONVERSATION, self._conversation)
         self.table.bind(HISTORY, past)
-        self.table.bind(CORPUS, self._nothing if corpus is None else corpus.rows)
+        self._words[CORPUS] = 0 if corpus is None else corpus.table.address
 
     def _forget(self) -> None:
         super()._forget()
@@ -142,6 +174,12 @@ class HierarchyDrafter(TableDrafter):
         if self._corpus is not None:
             self._corpus.keep_small()
         return super().propose(max_nodes)
+
+    def propose_after(self, path: Path, max_nodes: int, scratch: Proposal) -> DraftTree:
+        """What the stores know to follow, as if the text had grown by the path."""
+        if self._corpus is not None:
+            self._corpus.keep_small()
+        return super().propose_after(path, max_nodes, scratch)
 
     def close(self) -> None:
         """Keep the history for the next run."""

@@ -73,12 +73,14 @@ def agreement(
     """
     ring = int32_line(past, RING)
     oldest = max(word(past, TOTAL) - len(ring), 0)
-    same = 0
-    while same < most and position - same >= oldest:
-        token = ring[(position - same) % len(ring)]
+    most = min(most, position + 1 - oldest)
+    place, same = position % len(ring), 0
+    while same < most:
+        token = ring[place]
         if token < 0 or token != token_before(text, end, path, same):
             break
         same += 1
+        place = place - 1 if place > 0 else len(ring) - 1  # a division takes longer than all else
     return same
 
 
@@ -92,9 +94,11 @@ def weigh(
     ring, found = int32_line(past, RING), int64_rows(past, FOUND)
     if position + 1 >= word(past, TOTAL):
         return count
-    token = ring[(position + 1) % len(ring)]
     match = agreement(past, position, text, end, path, LONGEST_MATCH)
-    if token < 0 or match < SHORT:
+    if match < SHORT:
+        return count
+    token = ring[(position + 1) % len(ring)]
+    if token < 0:
         return count
     row, weakest = 0, 0
     while row < count and found[row, FOUND_TOKEN] != token:

@@ -42,19 +42,20 @@ async function json(path) {
   return found;
 }
 
-function mib(bytes) {
-  return `${Math.round(bytes / 2 ** 20)} MiB`;
+function size(bytes) {
+  const mib = bytes / 2 ** 20;
+  return mib < 1024 ? `${Math.round(mib)} MiB` : `${(mib / 1024).toFixed(1)} GiB`;
 }
 
 async function showStatus() {
   try {
     const found = await json("status");
-    $("model").textContent = `${found.model}, context ${found.context_tokens} tokens`;
+    $("model").textContent = `${found.model}, context ${found.context_tokens.toLocaleString("en")} tokens`;
     if (!$("memory-text").textContent) setSliders(found);
     $("memory").max = found.memory_budget_bytes;
     $("memory").value = found.memory_resident_bytes;
     $("memory-text").textContent =
-      `${mib(found.memory_resident_bytes)} of ${mib(found.memory_budget_bytes)}`;
+      `${size(found.memory_resident_bytes)} of ${size(found.memory_budget_bytes)}`;
   } catch (error) {
     $("model").textContent = error.message;
   }
@@ -246,8 +247,8 @@ function planText(plan) {
   const rows = Object.entries(plan.footprint).filter(([, bytes]) => bytes >= 2 ** 16);
   const lines = rows.map(([name, bytes]) => `${name.slice(0, 22).padEnd(23)}${sized(bytes).padStart(10)}`);
   return [
-    `${sized(plan.planned_bytes)} planned of ${mib(plan.budget_bytes)}`,
-    `context ${plan.context_length} tokens, ${plan.sequences} at once`,
+    `${sized(plan.planned_bytes)} planned of ${size(plan.budget_bytes)}`,
+    `context ${plan.context_length.toLocaleString("en")} tokens, ${plan.sequences} at once`,
     "", ...lines,
   ].join("\n");
 }
@@ -260,8 +261,8 @@ let planned = 0;
 function planAsked() {
   const budget = Math.round(64 * 1.25 ** Number($("budget").value));
   const context = 2 ** Number($("context").value);
-  $("budget-text").textContent = `${budget} MiB`;
-  $("context-text").textContent = `${context} tokens`;
+  $("budget-text").textContent = size(budget * 2 ** 20);
+  $("context-text").textContent = `${context.toLocaleString("en")} tokens`;
   clearTimeout(planned);
   planned = setTimeout(async () => {
     try {

@@ -14,7 +14,7 @@ from edgespec.system.records import dataclass
 from edgespec.terminal.chat import chat_files
 from edgespec.terminal.chat.attached_file import attached_file
 from edgespec.terminal.chat.quiet_keys import usual_keys
-from edgespec.terminal.chat.settings import set_option, settable
+from edgespec.terminal.chat.settings import set_option, settable, shown
 from edgespec.terminal.text_io import printable, stats_line
 
 if TYPE_CHECKING:
@@ -192,8 +192,12 @@ def _stats(screen: ChatScreen, rest: str) -> bool:
 def _plan(screen: ChatScreen, rest: str) -> bool:
     from edgespec.terminal.plan_table import print_plan, print_summary
 
-    file = screen.session.engine.file
-    (print_plan if rest == "-v" else print_summary)(screen.session.engine.plan, file.path)
+    plan, path = screen.session.engine.plan, screen.session.engine.file.path
+    if rest == "-v":
+        print_plan(plan, path)
+    else:
+        last = screen.last_stats
+        print_summary(plan, path, last.tokens_per_second if last is not None else None)
     return True
 
 
@@ -237,7 +241,7 @@ def _set(screen: ChatScreen, rest: str) -> bool:
         return True
     if not name:
         for known in settable():
-            screen.say(f"{known:<19} {getattr(screen.reply, known.replace('-', '_'))}")
+            screen.say(f"{known:<19} {shown(getattr(screen.reply, known.replace('-', '_')))}")
         screen.say(f"{'markdown':<19} {'on' if screen.markdown else 'off'}")
         return True
     screen.reply = set_option(screen.reply, name, value.strip())

@@ -43,16 +43,25 @@ def set_option(reply: ReplyOptions, name: str, value: str) -> ReplyOptions:
     field, _, _ = options_of(ReplyOptions)[name.replace("-", "_")]
     try:
         made: Any = field.default if value == _DEFAULT else known[name](value)
-    except ValueError as error:
-        raise OptionError(f"{name} is not {value!r}: {error}") from None
+    except ValueError:
+        wanted = {int: "a whole number", float: "a number", _switch: "on or off"}
+        asked = wanted.get(known[name], "another value")
+        raise OptionError(f"{name} takes {asked}, and {value!r} is none") from None
     change: dict[str, Any] = {field.name: made}
     changed = replace(reply, **change)
     check_options(changed)
     return changed
 
 
+def shown(value: Any) -> str:
+    """A value as `/set` takes it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return _DEFAULT if value is None else str(value)
+
+
 def _switch(value: str) -> bool:
     try:
         return _SWITCHES[value.lower()]
     except KeyError:
-        raise ValueError("it is on or off") from None
+        raise ValueError from None

@@ -124,7 +124,8 @@ def replay(
     """Estimate what speculation would gain on logged replies.
 
     Each drafter, all of them together, and prompt lookup as in other engines guess along with what
-    a model, any model, has written. No model runs, and nothing is stored.
+    a model, any model, has written. No model runs, and nothing is stored. Drafters that learn from
+    logits need lines that `run --record` wrote.
     """
     from edgespec.models.registry import resolve
     from edgespec.models.vocabulary_file import open_vocabulary

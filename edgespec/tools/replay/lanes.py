@@ -27,6 +27,8 @@ from edgespec.tools.replay.steps import Tally, replay_steps
 from edgespec.tools.replay.transcripts import Transcript
 
 _SMALLEST_BYTES = 64 * 1024
+_OF_REJECTED = ("jacobi",)
+"""They learn from nodes that were not accepted, of which no log tells."""
 
 
 class Lane(Protocol):
@@ -40,10 +42,10 @@ class Lane(Protocol):
 
 
 def choose_drafters(
-    names: str, store: str | None = None
+    names: str, store: str | None = None, *, logits: bool = False
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The drafters that can be replayed of those asked for, and those that cannot: they learn from
-    the model's logits, which no log holds. "all" asks for every one.
+    """The drafters that can be replayed of those asked for, and those that cannot: they ask a
+    model, or learn from `logits` that the log does not hold. "all" asks for every one.
 
     Raises OptionError for unknown names, or when nothing is left.
     """
@@ -53,13 +55,14 @@ def choose_drafters(
     wants_logits = {
         name
         for name in asked
-        if name in MODEL_DRAFTERS or make_drafter(name, _SMALLEST_BYTES).wants_top
+        if name in (*MODEL_DRAFTERS, *_OF_REJECTED)
+        or (not logits and make_drafter(name, _SMALLEST_BYTES).wants_top)
     }
     chosen = tuple(name for name in asked if name not in wants_logits)
     if not chosen:
         raise OptionError(
-            f"--drafters {names} leaves nothing to replay: a log does not hold the model's logits, "
-            "which these learn from; name others, or auto or all"
+            f"--drafters {names} leaves nothing to replay: the log does not hold the model's "
+            "logits, which these learn from; record it with `run --record`, or name others"
         )
     return chosen, tuple(name for name in asked if name in wants_logits)
 

@@ -12,12 +12,17 @@ from edgespec.backends.base import Part, Target
 from edgespec.backends.passes import TILE, Capabilities, Pass, Rows
 from edgespec.backends.sequence import KvSequence
 from edgespec.control.cost_curve import CostCurve
+from edgespec.drafting.tree import TopTokens
 from edgespec.models.spec import ModelSpec
 from edgespec.tools.replay.transcripts import Transcript
 
+_HIGHEST, _LEAST_GAP = 100.0, 1e-3
+"""What the log's next token gets, and how far any other is below it at least."""
+
 
 class LoggedTarget(Target):
-    """Computes nothing: at each node that the log agrees with, the log's next token is likeliest.
+    """Computes nothing: at each node that the log agrees with, the log's next token is likeliest,
+    and others are as likely as it says.
 
     What a model would say elsewhere no log tells; there all tokens are equally likely. `clock` runs
     as if passes took what the curve says.
@@ -36,6 +41,8 @@ class LoggedTarget(Target):
         self._prices = prices
         self._real_clock = clock
         self._text: list[int] = []
+        self._num_prompt = 0
+        self._top: TopTokens | None = None
         self._ahead_s = 0.0
         self._logits = np.zeros((max_nodes, spec.vocab_size), np.float32)
         self._maxima = np.zeros((max_nodes, -(-spec.vocab_size // TILE)), np.float32)
@@ -44,6 +51,7 @@ class LoggedTarget(Target):
     def open_log(self, transcript: Transcript) -> None:
         """Stand before the last token of this prompt."""
         self._text = transcript.prompt_ids + transcript.output_ids
+        self._num_prompt, self._top = len(transcript.prompt_ids), transcript.top
         self.own.length = len(transcript.prompt_ids) - 1
         self.context_length = len(self._text) + self.max_nodes
 
@@ -60,15 +68,30 @@ class LoggedTarget(Target):
         node = 0
         tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
         coming = self._text[sequence.length + 1 : sequence.length + 1 + len(tree)]
-        for token in coming:
-            self._logits[node, token] = self._maxima[node, token // TILE] = 1.0
-            self._raised.append((node, token))
+        for place, token in enumerate(coming, sequence.length + 1 - self._num_prompt):
+            if self._top is not None:
+                self._raise_all(node, self._top, place)
+            self._raise(node, token, _HIGHEST)
             below = (n for n in range(node + 1, len(tree)) if parents[n] == node)
             node = next((n for n in below if tokens[n] == token), -1)
             if node < 0:
                 break
         self._ahead_s += self._prices.seconds(len(tree)) - (self._real_clock() - start)
         return Pass(self._logits[: len(tree)], self._maxima[: len(tree)])
+
+    def _raise(self, node: int, token: int, logit: float) -> None:
+        self._logits[node, token] = logit
+        tile = token // TILE
+        self._maxima[node, tile] = max(self._maxima[node, tile], logit)
+        self._raised.append((node, token))
+
+    def _raise_all(self, node: int, top: TopTokens, place: int) -> None:
+        """Let the likeliest tokens at a place of the output be so; the best of them is as likely as
+        what came.
+        """
+        tokens, logits = top.tokens[place].tolist(), top.logits[place].tolist()
+        for token, logit in zip(tokens, logits, strict=True):
+            self._raise(node, token, max(_HIGHEST - _LEAST_GAP + min(logit - logits[0], 0.0), 1.0))
 
     def _snapshot(self, sequence: KvSequence) -> int:
         return sequence.length

@@ -15,8 +15,7 @@ from edgespec.engine.request import Request
 from edgespec.engine.slot import Slot
 from edgespec.models.spec import ModelSpec
 from edgespec.tools.replay.logged import LoggedTarget
-from edgespec.tools.replay.steps import LIKELIEST
-from edgespec.tools.replay.transcripts import Transcript
+from edgespec.tools.replay.transcripts import LIKELIEST, Transcript
 from edgespec.verification.match import Verifier
 
 

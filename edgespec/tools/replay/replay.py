@@ -13,7 +13,7 @@ from edgespec.system.records import dataclass
 from edgespec.tools.replay.lanes import choose_drafters, make_lanes
 from edgespec.tools.replay.prices import Prices, own_prices, read_prices
 from edgespec.tools.replay.report import ReplayReport
-from edgespec.tools.replay.transcripts import Transcript, read_transcripts
+from edgespec.tools.replay.transcripts import Transcript, holds_logits, read_transcripts
 
 Progress = Callable[[str, int, int], None]
 
@@ -45,7 +45,7 @@ class ReplayOptions:
         """From the words of a command line; raises OptionError."""
         if not 1 <= max_nodes < MOST_NODES:
             raise OptionError(f"--max-nodes takes 1 to {MOST_NODES - 1}, and got {max_nodes}")
-        chosen, left_out = choose_drafters(drafters, store)
+        chosen, left_out = choose_drafters(drafters, store, logits=holds_logits(path))
         prices = own_prices(vocabulary) if curve is None else read_prices(curve)
         return cls(path, vocabulary, max_nodes, chosen, left_out, prices, store)
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
+
+import numpy as np
 
 from edgespec.drafting.base import Drafter
 from edgespec.drafting.market.market import Market
-from edgespec.drafting.tree import DraftTree, StepOutcome
+from edgespec.drafting.tree import DraftTree, StepOutcome, TopTokens
 from edgespec.system.records import dataclass
 from edgespec.tools.replay.transcripts import Transcript
-from edgespec.verification.sampling import SamplingParams
-
-LIKELIEST = SamplingParams(temperature=0.0, seed=0)
-"""A log says which token came and not how it was drawn, so it counts as the likeliest."""
 
 
 def right_path(tree: DraftTree, coming: Sequence[int]) -> list[int]:
@@ -28,6 +26,18 @@ def right_path(tree: DraftTree, coming: Sequence[int]) -> list[int]:
         if parents[node] == path[-1] and tokens[node] == coming[len(path) - 1]:
             path.append(node)
     return path
+
+
+def top_of(tree: DraftTree, path: Sequence[int], logged: TopTokens, place: int) -> TopTokens:
+    """What the log says the likeliest tokens were after each node of a tree whose path goes on at
+    this place of the output; of other nodes it says nothing, and those are all alike.
+    """
+    shape = len(tree), logged.tokens.shape[1]
+    top = TopTokens(np.zeros(shape, np.int32), np.zeros(shape, np.float32))
+    for depth, node in enumerate(path):
+        top.tokens[node] = logged.tokens[place + depth]
+        top.logits[node] = logged.logits[place + depth]
+    return top
 
 
 @dataclass(slots=True)
@@ -61,10 +71,18 @@ class Tally:
 
 def replay_steps(drafter: Drafter, transcript: Transcript, max_nodes: int, tally: Tally) -> None:
     """Replay one reply: each step drafts at most `max_nodes` tokens and verifies all of them."""
+    for _ in steps_of(drafter, transcript, max_nodes, tally):
+        pass
+
+
+def steps_of(
+    drafter: Drafter, transcript: Transcript, max_nodes: int, tally: Tally
+) -> Iterator[None]:
+    """The same a step at a time, for replies that are written beside each other."""
     clock = time.perf_counter
     output, place = transcript.output_ids, 0
     start = clock()
-    drafter.begin(LIKELIEST)
+    drafter.begin(transcript.sampling)
     drafter.reset(transcript.prompt_ids)
     tally.reading_s += clock() - start
     while place < len(output):
@@ -73,7 +91,8 @@ def replay_steps(drafter: Drafter, transcript: Transcript, max_nodes: int, tally
         drafted = clock()
         path = right_path(tree, output[place : place + max_nodes])
         new = output[place : place + len(path)]
-        outcome = StepOutcome(tree, path, new[-1], new)
+        top = None if transcript.top is None else top_of(tree, path, transcript.top, place)
+        outcome = StepOutcome(tree, path, new[-1], new, top)
         verified = clock()
         drafter.observe(outcome)
         drafter.extend(new)
@@ -82,3 +101,4 @@ def replay_steps(drafter: Drafter, transcript: Transcript, max_nodes: int, tally
             drafter.take_seconds()  # the bill of a step: what it cost decides who is asked again
         tally.count(outcome)
         place += len(path)
+        yield
