@@ -54,5 +54,5 @@ def test_a_program_that_asks_sees_what_was_done(
 
 def test_collections_are_as_they_were_after_loading(bundled_model: Path) -> None:
     before = gc.get_threshold()
-    with edgespec.load(bundled_model, backend="reference", memory="400MiB"):
+    with edgespec.load(bundled_model, backend="reference"):
         assert gc.get_threshold() == before

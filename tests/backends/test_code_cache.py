@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -216,9 +217,9 @@ CHANGES = {
 
 
 def _change_version(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    told = disk_cache.metadata.version
+    told = metadata.version
     monkeypatch.setattr(
-        disk_cache.metadata, "version", lambda name: "0.0.0" if name == package else told(name)
+        metadata, "version", lambda name: "0.0.0" if name == package else told(name)
     )
 
 
