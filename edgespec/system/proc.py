@@ -54,3 +54,17 @@ def physical_cores(cpus: Path = Path("/sys/devices/system/cpu")) -> int | None:
     except OSError:
         return None
     return len(lists) or None
+
+
+def idle_ticks(proc: Path = Path("/proc")) -> dict[int, tuple[int, int]] | None:
+    """Of each logical processor, by its number: how long it was idle and how long it was there."""
+    try:
+        lines = [line.split() for line in (proc / "stat").read_text("ascii").splitlines()]
+        # Guests' times, after the eighth, are in the users' already.
+        times = {one[0]: list(map(int, one[1:9])) for one in lines if one and one[0][:3] == "cpu"}
+        found = {
+            int(name[3:]): (its[3] + its[4], sum(its)) for name, its in times.items() if name[3:]
+        }
+    except (OSError, ValueError, IndexError):
+        return None
+    return found or None

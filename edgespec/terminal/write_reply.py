@@ -15,7 +15,6 @@ from edgespec.system.option_fields import changed
 from edgespec.terminal.opened_engine import check_chat_template, opened_engine
 from edgespec.terminal.show_pieces import show_pieces
 from edgespec.terminal.text_io import notices, stats_line
-from edgespec.tools.replay.recording import append_recorded
 
 if TYPE_CHECKING:  # they bring Numba, and planning measures what the process holds without it
     from edgespec.engine.engine import Engine
@@ -52,6 +51,8 @@ def write_reply(
                 show_pieces(stream)
         made = stream.reply
         if record is not None:
+            from edgespec.tools.replay.recording import append_recorded
+
             append_recorded(record, stream.request, made)
         if form != "text":
             fields = {

@@ -78,5 +78,7 @@ def test_a_budget_that_is_too_small_is_refused_with_numbers() -> None:
 
 
 def test_a_plain_run_imports_nothing_heavy() -> None:
+    """Once the machine was measured."""
+    python("-c", PROGRAM)
     found = python("-c", PROGRAM)
     assert (found.code, found.err) == (0, "[]\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edgespec.system import proc
+from edgespec.system import proc, processor_load
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -31,10 +31,34 @@ def test_a_process_that_is_gone() -> None:
         proc.resident_bytes(2**22 + 1)
 
 
+@linux
+def test_ticks_as_psutil_reads_them() -> None:
+    told, asked = proc.idle_ticks(), psutil.cpu_times(percpu=True)
+    assert told is not None and len(told) == len(asked)
+    hertz = os.sysconf("SC_CLK_TCK")
+    for (idle, all_), one in zip(told.values(), asked, strict=True):
+        assert abs(idle / hertz - one.idle - one.iowait) < 2.0
+        assert idle <= all_
+
+
+def test_a_busy_processor_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor_load.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr(processor_load.time, "sleep", lambda _: None)
+    for idle, threads, busy in ((10, 2, False), (10, 1, False), (4, 2, True), (1, 1, False)):
+        seen = iter([{0: (0, 0), 1: (0, 0), 2: (0, 0)}, {0: (10, 10), 1: (idle, 10), 2: (0, 10)}])
+        monkeypatch.setattr(processor_load.proc, "idle_ticks", lambda seen=seen: next(seen))
+        assert processor_load.is_busy(threads) is busy
+
+
 def test_elsewhere_and_where_it_is_hidden(tmp_path: Path) -> None:
     assert proc.resident_bytes(proc=tmp_path) is None
     assert proc.memory(tmp_path) is None
     assert proc.physical_cores(tmp_path / "cpu") is None
+    assert proc.idle_ticks(tmp_path) is None
+    (tmp_path / "stat").write_text("intr 12\n", "ascii")
+    assert proc.idle_ticks(tmp_path) is None
+    (tmp_path / "stat").write_text("cpu  1 2\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 1\n", "ascii")
+    assert proc.idle_ticks(tmp_path) == {0: (9, 36)}
     (tmp_path / "meminfo").write_text("MemTotal:       12 kB\n", "ascii")
     assert proc.memory(tmp_path) is None
     (tmp_path / "meminfo").write_text("MemTotal:  12 kB\nMemAvailable:  3 kB\n", "ascii")
