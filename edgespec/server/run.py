@@ -6,6 +6,7 @@ import ipaddress
 import logging
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import field, replace
 
 from edgespec.errors import OptionError
@@ -93,10 +94,9 @@ def run_server(load: LoadOptions, options: ServeOptions) -> None:
             f"/v1, Ollama's under /api), {engine.plan.sequences} replies at once; stop with Ctrl-C",
             flush=True,
         )
-        try:
+        with suppress(KeyboardInterrupt):  # which uvicorn raises anew at the end, but not always
             uvicorn.Server(config).run([listening])
-        except KeyboardInterrupt:
-            print("edgespec serve: stopped", file=sys.stderr)
+        print("edgespec serve: stopped", file=sys.stderr)
 
 
 def _listening(host: str, port: int) -> socket.socket:
