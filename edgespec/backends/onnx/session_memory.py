@@ -56,6 +56,8 @@ after it.
 """
 OPENING_BYTES = 10 * MIB
 """Library pages that only opening needs, and the tokenizer, which is there by then."""
+_WIDENING_BYTES = 8 * MIB
+"""What opening takes besides where 16-bit floats are widened (onnxruntime 1.32)."""
 
 
 def choose_onnx(name: str, file: ModelFile) -> str:
@@ -139,6 +141,7 @@ class Weights:
         products, scales, others = _uses(graph)
         kept, mapped, largest, within = BLOCK_BYTES * _num_blocks(graph), 0, 0, 0
         untouched = 0  # nobody reads an embedding before the first pass
+        widening = 0
         for tensor in graph.constants.values():
             size = tensor.size_bytes
             if tensor.name in products:  # 16-bit floats are multiplied with as 32-bit ones
@@ -148,9 +151,12 @@ class Weights:
             if tensor.name in others or tensor.name not in products | scales or _NO_PAGES_BACK:
                 kept += size
                 untouched += size if tensor.location and tensor.name not in products else 0
+            if tensor.name in products and tensor.kind in _HALVES:
+                widening = _WIDENING_BYTES
+                largest = max(largest, 2 * size)  # as 32-bit floats, before it is repacked
             largest = max(largest, size)
             within += 0 if tensor.location else size
-        opening = OPENING_BYTES + mapped + largest + (2 if patched else 1) * within
+        opening = OPENING_BYTES + widening + mapped + largest + (2 if patched else 1) * within
         opening -= untouched
         left = int(PARSED_KEPT * within)
         return cls(kept + left, opening - left)
