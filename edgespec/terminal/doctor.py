@@ -243,7 +243,7 @@ def _devices() -> Finding:
         found = devices.local_devices()
     except EdgeSpecError as error:
         return Finding("devices", str(error), value, "note", "update the driver")
-    value["devices"] = [asdict(device) for device in found]
+    value["devices"] = [device._asdict() for device in found]
     names = ", ".join(
         f"{one.kind} {one.name} ({one.description}, {format_size(one.free_bytes)} of "
         f"{format_size(one.total_bytes)} free)"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -24,12 +26,26 @@ from edgespec.backends.llamacpp.remote.protocol import (
 )
 from edgespec.backends.llamacpp.remote.wire import Wire
 from edgespec.models.spec import TensorType
+from edgespec.system import wall
 from edgespec.system.size import MIB
 from tests.support.llamacpp_workers import Worker, own_bytes, serving
 
 NAMES = ("NONE", "ADD", "VIEW", "MAP_CUSTOM1", "CUSTOM", "OPT_STEP_ADAMW", "GLU")
 NONE, ADD, VIEW, CUSTOM, LAST = 0, 1, 2, 3, 6
 HELD, BASE, ROOM = 0x7000, 0x10000, 4096
+
+
+def test_the_process_that_serves_needs_nothing_of_the_package() -> None:
+    for module in (ggml, wall):
+        program = [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            "import runpy, sys; runpy.run_path(sys.argv[1])",
+        ]
+        done = subprocess.run([*program, module.__file__], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def _tensor(

@@ -13,9 +13,7 @@ import os
 import sys
 import threading
 from pathlib import Path
-from typing import Any
-
-from edgespec.system.records import dataclass
+from typing import Any, NamedTuple
 
 _KINDS = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accelerator", 4: "meta"}
 """ggml_backend_dev_type; an "igpu" computes in the machine's own memory."""
@@ -25,8 +23,7 @@ _LAST_OPERATION = "GLU"
 _SUFFIXES = {"darwin": ".dylib", "win32": ".dll"}
 
 
-@dataclass(frozen=True, slots=True)
-class GgmlDevice:
+class GgmlDevice(NamedTuple):
     """What ggml says of a device; sizes in bytes."""
 
     name: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -157,7 +157,7 @@ def _workers(addresses: Sequence[Address]) -> tuple[Device, ...]:
 
 def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
     found = Ggml(Path(request["folder"])).devices()
-    return [asdict(device) for device in found], lambda question: question
+    return [device._asdict() for device in found], lambda question: question
 
 
 if __name__ == "__main__":
