@@ -142,11 +142,9 @@ def test_scores_become_observed_rates() -> None:
 
 def test_scores_keep_their_order_where_they_are_all_too_high() -> None:
     statistics = AcceptanceStatistics()
-    tree = DraftTree.chain(ROOT, [7], [0.38], 1)
+    tree, tokens = DraftTree.chain(ROOT, [7], [0.38], 1), np.array([8], np.int32)
     for _ in range(200):
-        record_tree(
-            statistics.table, 1, tree.tokens, tree.parents, tree.p_accept, np.array([8]), 0, True
-        )
+        record_tree(statistics.table, 1, tree.tokens, tree.parents, tree.p_accept, tokens, 0, True)
     low, high = (statistics.p_accept(1, score, 1) for score in (0.31, 0.39))
     assert 0.001 < low < high < 0.05
 
