@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from edgespec.errors import OptionError
 from edgespec.terminal.help_layout import App, Group
 from edgespec.terminal.parameters import Json, Model, ModelArgument, Plot, Threads, one_model
 from edgespec.terminal.text_io import print_json, printable
@@ -60,7 +61,14 @@ def kernels(
     from edgespec.terminal.progress import ProgressLine
     from edgespec.tools.bench.kernel_plot import Plotter
     from edgespec.tools.bench.kernel_text import lines
-    from edgespec.tools.bench.kernels import KernelOptions, measure
+
+    try:
+        from edgespec.tools.bench.kernels import KernelOptions, measure
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            "bench kernels compiles loops that find this machine's limits, and "
+            f"{error.name} is not installed: pip install 'edgespec[jit]'"
+        ) from None
 
     named = one_model(model_argument, model)
     options = KernelOptions.parse(named, threads, context, nodes, rounds, peers)

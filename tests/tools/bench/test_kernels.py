@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from edgespec.tools.bench import peers
 from edgespec.tools.bench.curve import matrices
 from edgespec.tools.bench.llamacpp import LlamaProcess
 from edgespec.tools.bench.onnx_matmuls import OnnxProcess, kind_of, needed_bytes
-from tests.support.command_line import ROOT, edgespec
+from tests.support.command_line import ROOT, edgespec, environment
 from tests.support.gguf_models import write_gguf
 
 SHORT = ("bench", "kernels", "--rounds", 1, "--nodes", "2,4", "--context", 16)
@@ -55,6 +57,19 @@ def test_the_bundled_model_is_measured_against_the_limits(bundled_model: Path) -
             point["nodes"] * count / seconds / 1e9 / multiply["gigamultiplications_per_second"]
         )
         assert point["bound"] in ("memory", "multiply", "neither")
+
+
+def test_a_missing_compiler_is_one_sentence() -> None:
+    program = (
+        "import sys; sys.modules['llvmlite'] = None; sys.argv[1:] = ['bench', 'kernels'];"
+        "from edgespec.__main__ import main; main()"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment()
+    )
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "llvmlite is not installed: pip install 'edgespec[jit]'" in found.stderr
+    assert "Traceback" not in found.stderr
 
 
 def test_the_text_and_the_plot(model: Path, tmp_path: Path) -> None:
