@@ -61,9 +61,11 @@ def warm_up(
     asked = backends.compiled_apart(backend, kv_type)
     drafters = drafters or BUILT_IN_DRAFTERS  # what verifies is compiled with them
     if can_have_children():
-        commands = [["--drafter", name] for name in drafters if not drafter_is_cached(name)]
+        # The backend first: beside it the first drafter compiles what all of them decode with.
+        commands = []
         if not kernels_are_cached(backend, kinds, kv_type=asked):
             commands.append(["--backend", backend, kv_type, *(kind.name for kind in kinds)])
+        commands += [["--drafter", name] for name in drafters if not drafter_is_cached(name)]
         _run_children(commands, at_once=spare_bytes >= KERNELS["cold"].peak_bytes)
     backends.warm_up(backend, kinds, kv_type)
     for name in drafters:
