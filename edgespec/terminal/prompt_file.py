@@ -107,7 +107,10 @@ def read_lines(path: str) -> list[Line]:
     try:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
-        raise EdgeSpecError(f"cannot read {path}: {error.strerror}") from None
+        raise EdgeSpecError(
+            f'cannot read {path} ({error.strerror}); name a file of lines {{"prompt": ...}}, or - '
+            "for standard input"
+        ) from None
     return [_line(number, text) for number, text in enumerate(data.splitlines(), 1)]
 
 
