@@ -101,7 +101,7 @@ def run(number: int) -> dict[str, Any]:
     """One run, its draw and what it found, in bytes."""
     drawn = Draw.of(number)
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         found = _run(drawn, Path(folder))
     return asdict(drawn) | found | {"seconds": round(time.monotonic() - begin, 1)}
 
