@@ -37,8 +37,8 @@ package's own modules that come with it.
 KERNELS: dict[KernelState, Cost] = {
     "ready": Cost(0, 0),
     "library": Cost(13 * MIB, 11 * MIB),
-    "cached": Cost(45 * MIB, 14 * MIB),
-    "cold": Cost(252 * MIB, 14 * MIB),
+    "cached": Cost(47 * MIB, 16 * MIB),
+    "cold": Cost(252 * MIB, 16 * MIB),
 }
 """All kernels of a session: machine code, and what Numba and LLVM keep for good beside it; with the
 library, the package's own modules that come after planning, which Numba's figure holds otherwise.
