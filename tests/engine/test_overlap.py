@@ -165,6 +165,8 @@ def test_threads_end_with_the_engine_and_with_an_engine_nobody_holds(
     assert len(drafting()) == 1
     del engine, drafter
     gc.collect()
+    for thread in drafting():  # it is told to end, and may take a moment
+        thread.join(10)
     assert not drafting()
 
 
