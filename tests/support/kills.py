@@ -195,7 +195,9 @@ def interrupted(work: Work, times: int, seed: int) -> Killed:
         said = running.said()
         found.finished += ended
         found.kills += not ended
-        wanted = (0, 130) if sent is signal.SIGINT else (0, -sent)
+        # Before Python's own handlers are there, and once they are taken away at the end, the
+        # signal ends a process by itself: a shell tells 130 for that, too.
+        wanted = (0, 130, -sent) if sent is signal.SIGINT else (0, -sent)
         why = work.lost(said, ended)
         if code not in wanted and not ended:
             why = why or f"{sent.name} and exit code {code}"
