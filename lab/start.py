@@ -31,7 +31,7 @@ from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.native.weights import PackedMatrix, load_matrix
 from edgespec.engine.engine import Engine
 from edgespec.engine.reply import Reply
-from edgespec.memory.kv import prompt_cache
+from edgespec.memory.kv import saved_prefixes
 from edgespec.models.file import ModelFile
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import GgufHeader
@@ -133,7 +133,7 @@ def prefix(asked: Asked) -> Rows:
             text = _text_of(engine, asked.tokens)
             name = f"lab-{asked.kv_type}"
             try:
-                saved = prompt_cache.read(name)
+                saved = saved_prefixes.read(name)
             except edgespec.KvFileError:
                 saved = engine.save_prefix(name, text, raw=True)
             script.note(f"{len(saved.header.ids)} tokens, {saved.size_bytes / 2**20:.0f} MiB")

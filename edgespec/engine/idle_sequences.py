@@ -25,7 +25,7 @@ from edgespec.engine.slot import Slot, num_common
 from edgespec.errors import EdgeSpecError, KvFileError
 from edgespec.memory.kv.arena import BLOCK
 from edgespec.memory.kv.kv_file import KvHeader
-from edgespec.memory.kv.prompt_cache import Prefix, blocks, fill
+from edgespec.memory.kv.saved_prefixes import Prefix, blocks, fill
 from edgespec.memory.kv.spill import SpillFolder
 from edgespec.system.records import dataclass
 
@@ -40,6 +40,7 @@ class KvTraffic:
     spilled_tokens: int = 0
     restored_tokens: int = 0
     forgotten_tokens: int = 0
+    prompt_cache_tokens: int = 0
     notes: list[str] = field(default_factory=list)
 
     def note(self, sentence: str) -> None:
