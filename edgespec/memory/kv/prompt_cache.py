@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -197,9 +198,15 @@ def _each(
 
 
 def open_prompt_cache(limit_bytes: int, kind: bytes, block_bytes: int) -> PromptCache | None:
-    """The user's prompt cache for a model; None where others could change what is in it."""
+    """The user's prompt cache for a model; None where others could change what is in it, which is
+    said.
+    """
     folder = cache_folder() / FOLDER
-    if folder.exists() and why_shared(folder):
+    why = why_shared(folder) if folder.exists() else ""
+    if why:
+        print(
+            f"edgespec: prompts are neither read nor kept ({why}); delete {folder}", file=sys.stderr
+        )
         return None
     return PromptCache(folder, limit_bytes, kind, block_bytes)
 
