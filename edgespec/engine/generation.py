@@ -370,14 +370,11 @@ class Generation:
             dropped_turns=self.overflow.dropped_turns,
             dropped_tokens=self.overflow.dropped_tokens,
             lossy=self.request.lossy,
-            restored_tokens=traffic.restored_tokens,
-            spilled_tokens=traffic.spilled_tokens,
-            forgotten_tokens=traffic.forgotten_tokens,
-            prompt_cache_tokens=traffic.prompt_cache_tokens,
             joules_per_token=joules_per_token,
             notes=(*traffic.notes, *(market.notes if market else ())),
             overlap=market.overlap if market else "",
             disk_bytes_per_token=read // max(self.counts.output_tokens, 1),
+            **traffic.counts(),
             **self.counts.as_dict(),
         )
         if self.began:

@@ -43,6 +43,15 @@ class KvTraffic:
     prompt_cache_tokens: int = 0
     notes: list[str] = field(default_factory=list)
 
+    def counts(self) -> dict[str, int]:
+        """The numbers under their names in the stats."""
+        return {
+            "spilled_tokens": self.spilled_tokens,
+            "restored_tokens": self.restored_tokens,
+            "forgotten_tokens": self.forgotten_tokens,
+            "prompt_cache_tokens": self.prompt_cache_tokens,
+        }
+
     def note(self, sentence: str) -> None:
         """Keep what went wrong, once."""
         if sentence not in self.notes:

@@ -49,7 +49,7 @@ WEIGHTS = {"suffix-automaton": 4, "trigram": 4, "consensus": 2, "recycling": 2}
 LEAST_STORE_BYTES = 64 * KIB
 MARKET_BYTES = 128 * KIB
 """More than the draft market's own arrays hold, for trees of the usual sizes."""
-READERS = 2
+READERS = 4
 """Threads that read and check blocks of the prompt cache: checksums take longer than reading."""
 MAPPED_BYTES = 12 * MIB
 """Most that is resident of a mapped datastore, where its pages can be given back."""
