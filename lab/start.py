@@ -21,8 +21,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -195,12 +197,15 @@ def prompts(asked: Asked) -> Rows:
 
     Every trial has a new engine, which knows no text. The cache's folder ends with the script.
     """
-    with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
-        prompt_cache.cache_folder = prompt_cache.chosen_folder = lambda: Path(folder)
+    (ROOT / "build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as made, ExitStack() as patched:
+        for name in ("cache_folder", "chosen_folder"):
+            patched.enter_context(patch.object(prompt_cache, name, lambda: Path(made)))
+        cold = Path(made) / prompt_cache.FOLDER if asked.cold else None
         for count in asked.tokens:
             ids = np.random.default_rng(count).integers(300, 30_000, count).tolist()
             (first, kept_s), *again = [
-                _asked_anew(asked, ids, is_cold=asked.cold and trial > 0)
+                _asked_anew(asked, ids, cold if trial else None)
                 for trial in range(1 + asked.rounds)
             ]
             read = [reply.stats.prompt_cache_tokens for reply, _ in again]
@@ -219,11 +224,13 @@ def prompts(asked: Asked) -> Rows:
             prompt_cache.forget_prompts()
 
 
-def _asked_anew(asked: Asked, ids: list[int], *, is_cold: bool) -> tuple[Reply, float]:
-    """A reply of a new engine, and the seconds from its first token to its end."""
-    if is_cold:
+def _asked_anew(asked: Asked, ids: list[int], cold: Path | None) -> tuple[Reply, float]:
+    """A reply of a new engine, and the seconds from its first token to its end; the system forgets
+    the files of a cold folder first.
+    """
+    if cold is not None:
         os.sync()
-        for path in (prompt_cache.chosen_folder() / prompt_cache.FOLDER).iterdir():
+        for path in cold.iterdir():
             with path.open("rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     options = {"context": len(ids) + 64, "kv_type": asked.kv_type, "prompt_cache": "64GiB"}

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +44,7 @@ class KvTraffic:
     prompt_cache_tokens: int = 0
     notes: list[str] = field(default_factory=list)
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, Any]:
         """The numbers under their names in the stats."""
         return {
             "spilled_tokens": self.spilled_tokens,
