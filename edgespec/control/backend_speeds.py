@@ -39,10 +39,21 @@ class Contender:
     basis: Basis
     share: float
     """Of the text that is expected to repeat."""
+    source: str = ""
+    """Where the curve is from, if not from passes over the whole file."""
+    failure: str = ""
+    """Why it could not be measured, a sentence, "" where nobody tried."""
 
     @property
     def name(self) -> str:
         return self.plan.backend
+
+    @property
+    def told_basis(self) -> str:
+        """How the curve is known, in words."""
+        if not self.source:
+            return self.basis
+        return self.source + self.basis.removeprefix("measured")
 
     @property
     def speed(self) -> float:
@@ -74,7 +85,7 @@ def as_candidate(one: Contender, chosen: Contender) -> Candidate:
     return Candidate(
         backend=one.name,
         verdict=_verdict(one, chosen),
-        basis=one.basis,
+        basis=one.told_basis,
         tokens_per_second=one.speed,
         plain_tokens_per_second=plain_speed(one.curve),
         pass_ms=tuple((size, 1e3 * seconds) for size, seconds in sorted(one.curve.items())),
