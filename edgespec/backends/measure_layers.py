@@ -6,6 +6,7 @@ matrix, has put the layers out of the processor's caches when they are timed aga
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -51,15 +52,8 @@ def layer_times(paths: Sequence[Path], plan: Plan, memory_bytes: int) -> list[La
         ]
 
 
-def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
-    limit_memory(request["memory_bytes"])
-    plan = Plan(**request["plan"], footprint=Footprint(()))
-    found = [_times(Path(path), plan) for path in request["paths"]]
-    return found, lambda question: question
-
-
-def _times(path: Path, plan: Plan) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds of whole passes and of headless ones."""
+def model_times(path: Path, plan: Plan) -> LayerTimes:
+    """The same of one small model, in this process."""
     from edgespec.backends import registry as backends
     from edgespec.backends.pass_times import time_pass
     from edgespec.models.open_model import open_model
@@ -68,20 +62,25 @@ def _times(path: Path, plan: Plan) -> tuple[dict[str, float], dict[str, float]]:
         file.adopt_tokenizer(None)  # type: ignore[arg-type]  # nobody reads or writes texts here
         backends.warm_up(plan.backend, backends.compiled_for(plan.backend, file), plan.kv_type)
         with backends.open_target(file, plan) as target:
-            sizes = [size for size in SIZES if size <= plan.max_nodes]
-            whole: dict[str, float] = {}
-            headless: dict[str, float] = {}
+            sizes = [size for size in SIZES if size <= target.max_nodes]
             for size in sizes:  # the first round warms caches
                 time_pass(target, size)
+            found = LayerTimes(dict.fromkeys(sizes, math.inf), dict.fromkeys(sizes, math.inf))
             rounds, end = 0, time.perf_counter() + _SECONDS
             while rounds < _FEWEST_ROUNDS or (rounds < _MOST_ROUNDS and time.perf_counter() < end):
                 rounds += 1
                 for size in sizes:
-                    key, never = str(size), float("inf")
-                    whole[key] = min(whole.get(key, never), time_pass(target, size))
-                    seconds = time_pass(target, size, "none")
-                    headless[key] = min(headless.get(key, never), seconds)
-    return whole, headless
+                    found.whole[size] = min(found.whole[size], time_pass(target, size))
+                    headless = time_pass(target, size, "none")
+                    found.headless[size] = min(found.headless[size], headless)
+    return found
+
+
+def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
+    limit_memory(request["memory_bytes"])
+    plan = Plan(**request["plan"], footprint=Footprint(()))
+    found = [model_times(Path(path), plan) for path in request["paths"]]
+    return [(one.whole, one.headless) for one in found], lambda question: question
 
 
 def _reads(request: Any) -> list[Path] | None:

@@ -43,6 +43,8 @@ class Contender:
     """Where the curve is from, if not from passes over the whole file."""
     failure: str = ""
     """Why it could not be measured, a sentence, "" where nobody tried."""
+    may_retry: bool = False
+    """Whether that was while other programs were busy."""
 
     @property
     def name(self) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from edgespec.backends.measure_layers import layer_times
+from edgespec.backends.measure_layers import LayerTimes, layer_times
 from edgespec.errors import BackendError
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
@@ -29,7 +29,7 @@ from edgespec.system.hardware import snapshot
 from edgespec.system.size import GIB, MIB
 from edgespec.system.whole_file import is_running
 
-_READ_BYTES = 64 * MIB
+_READ_BYTES = 192 * MIB
 """As many layers are timed as read so much in a pass: less would drown in fixed costs."""
 _HELD_BYTES = GIB
 """And no more layers than hold so much, where two are enough to hold more."""
@@ -57,8 +57,10 @@ class LayerTrial:
 
         Raises EdgeSpecError when layers could not be timed, and says why.
         """
-        self._write()
-        few, more = layer_times(self._paths, plan, plan.budget_bytes - _resident_bytes())
+        return self.whole(*layer_times(self.paths(), plan, plan.budget_bytes - _resident_bytes()))
+
+    def whole(self, few: LayerTimes, more: LayerTimes) -> dict[int, float]:
+        """The same from what passes over both small models took."""
         first, last = self._counts
         share = sum(self._sizes[last:]) / sum(self._sizes[first:last])
         found = {}
@@ -68,6 +70,26 @@ class LayerTrial:
                 raise BackendError(f"{last} layers took no longer than {first} of them")
             found[size] = seconds + share * further
         return found
+
+    def paths(self) -> list[Path]:
+        """The small models, which are there until this is closed; raises BackendError."""
+        if self._paths:
+            return self._paths
+        spec, path = self._file.spec, self._file.path
+        if spec.num_layers < 2 or spec.per_layer_embedding is not None:
+            raise BackendError("its layers cannot be taken apart")
+        try:
+            self._folder = _new_folder()
+            for count in self._counts:
+                out = self._folder / f"{count}.gguf"
+                write_first_layers(path, spec, count, out)
+                self._paths.append(out)
+        except OSError as error:
+            self.close()
+            raise BackendError(
+                f"cannot write {cache_folder()}: {error.strerror or error}"
+            ) from None
+        return self._paths
 
     def fits(self, plan: Plan) -> bool:
         """Whether a process that times layers has room beside this one, inside the budget."""
@@ -102,24 +124,6 @@ class LayerTrial:
                     if read >= _READ_BYTES or sum(sizes[: last + 1]) > _HELD_BYTES:
                         return first, last
         return 1, len(before) - 1
-
-    def _write(self) -> None:
-        if self._paths:
-            return
-        spec, path = self._file.spec, self._file.path
-        if spec.num_layers < 2 or spec.per_layer_embedding is not None:
-            raise BackendError("its layers cannot be taken apart")
-        try:
-            self._folder = _new_folder()
-            for count in self._counts:
-                out = self._folder / f"{count}.gguf"
-                write_first_layers(path, spec, count, out)
-                self._paths.append(out)
-        except OSError as error:
-            self.close()
-            raise BackendError(
-                f"cannot write {cache_folder()}: {error.strerror or error}"
-            ) from None
 
     def close(self) -> None:
         """Remove what was written."""

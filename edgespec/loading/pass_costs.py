@@ -74,7 +74,7 @@ class PassCosts:
         """Whether a later start may measure what is estimated now."""
         possible = one.plan.streaming is None and can_have_children()
         possible &= self._is_small or self._has_layers(one.plan)
-        return possible and one.basis == "estimated" and not one.failure
+        return possible and one.basis == "estimated" and (not one.failure or one.may_retry)
 
     def _of_file(self, plan: Plan, measure: bool) -> Contender | None:
         """What whole passes took; None where that is not known."""
@@ -104,7 +104,7 @@ class PassCosts:
             except EdgeSpecError as error:
                 if known is None:
                     why = f"{plan.backend} is estimated, as its layers could not be timed: {error}"
-                    return replace(self._estimated(plan), failure=why)
+                    return replace(self._estimated(plan), failure=why, may_retry=under_load)
             else:
                 if under_load and known is not None:
                     curve = _least(curve, known.curve)
