@@ -75,6 +75,7 @@ class Contender:
 def select(contenders: Sequence[Contender], before: str) -> Contender:
     """The contender to take, where `before` is the backend that was taken last."""
     able = [one for one in contenders if not one.is_too_short(contenders)]
+    able = [one for one in able if not one.failure] or able
     chosen = next((one for one in able if one.name == before), able[0])
     for one in sorted(able, key=lambda one: -one.speed):
         if one.speed >= one.lead_over(chosen) * chosen.speed:
@@ -101,6 +102,8 @@ def _verdict(one: Contender, chosen: Contender) -> str:
         return "chosen"
     if one.is_too_short((one, chosen)):
         return f"only {one.plan.context_length} tokens of context fit"
+    if one.failure:
+        return "could not be timed"
     ratio = one.speed / chosen.speed
     if ratio < 1.0:
         return f"{ratio:.2f} times as fast"
