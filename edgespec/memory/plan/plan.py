@@ -81,8 +81,9 @@ class Candidate:
     verdict: str
     """One clause: "chosen", or why not."""
     basis: str = ""
-    """How its passes are known: "measured" on this machine, "measured under load" while other
-    programs were busy, "estimated", "" where it cannot run.
+    """How its passes are known: "measured" on this machine, "measured on 5 layers of this file",
+    "remembered from the same shape", any of them "under load" while other programs were busy;
+    "estimated"; "" where it cannot run.
     """
     tokens_per_second: float = 0.0
     """Expected, speculation included."""
