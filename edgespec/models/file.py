@@ -57,6 +57,11 @@ class ModelFile:
         return self._source.size_bytes
 
     @property
+    def changed_ns(self) -> tuple[int, ...]:
+        """When each of its files was last changed, in nanoseconds of the system's clock."""
+        return self._source.changed_ns
+
+    @property
     def fingerprint(self) -> bytes:
         """16 bytes that tell models apart: a hash of the shape, the size and the last norm, which
         two trained models hardly share.

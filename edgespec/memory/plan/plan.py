@@ -134,6 +134,8 @@ class Plan:
     """Weights are used where the file lies in memory, so that its first layers can draft on the
     same pages.
     """
+    prompt_cache_bytes: int = 0
+    """Maximum bytes of prompts that are kept on disk; 0 keeps none."""
     isolated: bool = False
     """The engine is in a process of its own, behind a wall."""
 
