@@ -53,7 +53,7 @@ LONGEST = 400
 """Tokens of a prompt; of a longer one the middle is left out."""
 COMMON = (
     MODEL,
-    option("--engines", default="", help="only those whose names hold one of these, by commas"),
+    option("--engines", default="", help="by commas: names, or what is in them"),
     option("--texts", type=Path, nargs="+", default=[], help="questions, a JSON object a line"),
     option("--draft-model", default="edgespec-draft"),
     option("--server", default=shutil.which("llama-server")),
@@ -123,7 +123,8 @@ def _prompts(engine: Engine, asked: Asked) -> Iterator[Ids]:
 
 def _is_here(asked: Asked, name: str) -> bool:
     """Whether an engine was asked for and is here."""
-    if not any(part in name for part in asked.engines.split(",")):
+    parts = asked.engines.split(",")
+    if not any(part == name or (part not in WRITERS and part in name) for part in parts):
         return False
     if name == SERVER and not asked.server:
         script.note(f"{name}: not found; name it with --server")

@@ -2,7 +2,8 @@
 
     python -m lab.speculation replies [MODEL] [--tokens 200] [--rounds 7]
     python -m lab.speculation hostile [MODEL] [--drafters auto|all] [--rounds 9]
-    python -m lab.speculation questions QUESTIONS.jsonl[.gz] [MODEL] [--per-category 4]
+    python -m lab.speculation questions QUESTIONS.jsonl[.gz] [MODEL] [--per-category 4] \\
+        [--temperatures 0,0.8] [--server llama-server]
     python -m lab.speculation batch [MODEL] [--sizes 2,4,8]
     python -m lab.speculation busy [MODEL] [--sizes 4,8]
 
