@@ -58,6 +58,20 @@ def _template_seeds() -> list[bytes]:
     return [source.encode() for source in every]
 
 
+def _prompt_seeds() -> list[bytes]:
+    import tempfile
+    from pathlib import Path
+
+    import numpy as np
+
+    from edgespec.memory.kv.prompt_cache import PromptCache
+
+    with tempfile.TemporaryDirectory() as folder:
+        cache = PromptCache(Path(folder), 1 << 20, bytes(32), 64)
+        cache.write(np.arange(300, dtype=np.int32), [np.zeros(64, np.uint8)] * 2)
+        return [path.read_bytes() for path in sorted(Path(folder).iterdir())]
+
+
 def _other(*seeds: bytes) -> Callable[[], list[bytes]]:
     return lambda: list(seeds)
 
@@ -71,6 +85,7 @@ SEEDS: dict[str, Callable[[], list[bytes]]] = {
         b' "added_tokens": [{"id": 2, "content": "<s>", "special": true}]}'
     ),
     "prefix": _other(b"EDGEKEYS" + struct.pack("<4IQ", 1, 2, 1, 4, 64) + bytes(4200)),
+    "prompts": _prompt_seeds,
     "curve": _other(b'{"1": 0.5, "2": 0.6, "8": 0.9}'),
     "lines": _other(b'{"prompt": "x", "id": 3, "max_tokens": 2}\n{"prompt": "y", "seed": 1}\n'),
     "transcript": _other(b'{"prompt": "a b", "output": "b a"}\n'),

@@ -13,7 +13,7 @@ Reader = Callable[[bytes], None]
 TARGETS = (
     "gguf", "onnx", "template", "tokenizer_json", "prefix", "curve", "lines", "transcript", "rpc",
     "code", "door", "split", "requests", "hub", "checkpoint", "chat", "kept", "store", "configs",
-    "schema",
+    "schema", "prompts",
 )  # fmt: skip
 
 
@@ -77,6 +77,28 @@ def _prefix() -> Reader:
             KvFile.open(path, file)
 
     return _file_reader("fuzz.keys", use)
+
+
+def _prompts() -> Reader:
+    """A file of the prompt cache, in the place of a prompt's first block."""
+    import numpy as np
+
+    from edgespec.memory.kv.prompt_cache import PromptCache
+
+    cache = PromptCache(Path(tempfile.mkdtemp(prefix="edgespec-fuzz-")), 1 << 20, bytes(32), 64)
+    ids = np.arange(300, dtype=np.int32)
+    cache.write(ids, [np.full(64, number, np.uint8) for number in range(2)])
+    first, second = cache.find(ids)
+
+    def read(data: bytes) -> None:
+        for asked in (ids, ids[:9]):
+            first.path.write_bytes(data)
+            found = [first, second] if asked is ids else cache.find(asked)
+            into = np.ones((2, 64), np.uint8)
+            count, _ = cache.read(found, list(into))
+            assert count in (0, len(asked)) and (not count or not into[0].any())
+
+    return read
 
 
 def _curve() -> Reader:

@@ -1,6 +1,6 @@
 """How often a draft head's tokens are right, by depth, on replies of several kinds.
 
-    python -m lab.head_acceptance by-depth [MODEL] [--draft-model HEAD] [--temperatures 0 0.8]
+    python -m lab.head_acceptance [MODEL] [--draft-model HEAD] [--temperatures 0 0.8]
 
 Every reply is written without speculation; then the head drafts a chain of five at each of its
 tokens, from what the model left there. A draft counts where all before it were right. Without a

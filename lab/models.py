@@ -71,10 +71,10 @@ class Shape:
         return tensor_shapes("llama", *sizes, self.tied)
 
     def metadata(self) -> dict[str, int | float]:
-        """Its hyper-parameters under GGUF's keys, for a context of 8192 tokens."""
+        """Its hyper-parameters under GGUF's keys, for a context of 32,768 tokens."""
         return {
             "llama.block_count": self.layers,
-            "llama.context_length": 8192,
+            "llama.context_length": 32_768,
             "llama.embedding_length": self.dim,
             "llama.feed_forward_length": self.ffn,
             "llama.attention.head_count": self.heads,

@@ -7,8 +7,8 @@
 budget), asked by four clients: replies of all lengths, read whole or left, streams, schemas,
 batches, Ollama's protocol, embeddings, nonsense. `api`: one process that opens one model and the
 other in turns, with fifty requests each (tests/support/endurance.py). Memory, descriptors and
-threads are looked at after the first 500 requests and from then on; some texts are asked for again
-at the end, of a fresh process, and must be the same.
+threads are looked at after the first 500 requests and ten times from then on; some texts are asked
+for again at the end, of a fresh process, and must be the same.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ MOST_GROWTH = 0.01
 REQUESTS = option("--requests", type=int, default=100_000)
 MINUTES = option("--minutes", type=float, help="begin no request later")
 _COMPARED = 40
+_LOOKS = 10
 _MODELS_TURN = 50
 SCHEMA = {
     "type": "object",
@@ -164,11 +165,14 @@ def server(asked: Asked) -> Rows:
     with _served(asked.model, asked.memory, asked.cgroup) as (process, port, group):
         clients = Clients(port, asked.requests, (asked.minutes or 1e9) * 60)
         first: Row = {}
+        next_look = min(WARM_UP, asked.requests // 2)
         while clients.are_at_work:
             time.sleep(2.0)
-            if not first and clients.done >= min(WARM_UP, asked.requests // 2):
-                first = _held(process.pid, clients.done)
-                yield first
+            if clients.done >= next_look:
+                last = _held(process.pid, clients.done)
+                first = first or last
+                yield last
+                next_look = (clients.done * _LOOKS // asked.requests + 1) * asked.requests // _LOOKS
         time.sleep(1.0)  # connections that were left end
         last = _held(process.pid, clients.done)
         yield last

@@ -2,10 +2,12 @@
 
     python -m lab.start phases [MODEL] [--rounds 3] [--starts 3]
     python -m lab.start prefix MODEL [--tokens 4096] [--context 4608] [--rounds 3]
+    python -m lab.start prompts MODEL [--tokens 2048,8192,20000] [--cold] [--rounds 3]
     python -m lab.start weights [TYPE...] [--megabytes 64] [--rounds 5]
 
 `phases`: from the start of a process to the first character, with an empty and with a filled cache.
-`prefix`: after a saved prefix and after computing it; whether the texts agree. `weights`: what each
+`prefix`: after a saved prefix and after computing it; whether the texts agree.
+`prompts`: of a prompt that the prompt cache has, and of one that it has not. `weights`: what each
 type takes to load, in GB of the file per second of a core; and to compile.
 """
 
@@ -19,8 +21,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -31,7 +35,7 @@ from edgespec.backends.native.kernels.matmul.tile import FORMATS
 from edgespec.backends.native.weights import PackedMatrix, load_matrix
 from edgespec.engine.engine import Engine
 from edgespec.engine.reply import Reply
-from edgespec.memory.kv import prompt_cache
+from edgespec.memory.kv import prompt_cache, saved_prefixes
 from edgespec.models.file import ModelFile
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import GgufHeader
@@ -45,6 +49,7 @@ from lab.harness import (
     Script,
     Spread,
     in_process,
+    numbers,
     option,
     python_path,
     rounds,
@@ -133,7 +138,7 @@ def prefix(asked: Asked) -> Rows:
             text = _text_of(engine, asked.tokens)
             name = f"lab-{asked.kv_type}"
             try:
-                saved = prompt_cache.read(name)
+                saved = saved_prefixes.read(name)
             except edgespec.KvFileError:
                 saved = engine.save_prefix(name, text, raw=True)
             script.note(f"{len(saved.header.ids)} tokens, {saved.size_bytes / 2**20:.0f} MiB")
@@ -178,6 +183,62 @@ def _continue(engine: Engine, text: str, saved: str | None) -> Reply:
     return engine.generate(
         prompt if saved else text + prompt, max_tokens=24, prefix=saved, **options
     )
+
+
+@script.command(
+    option("model"),
+    option("--tokens", type=numbers, default=[2048, 8192, 20_000], help="of each prompt"),
+    rounds(3),
+    option("--kv-type", default="f16"),
+    option("--cold", action="store_true", help="take the files out of the system's memory first"),
+)
+def prompts(asked: Asked) -> Rows:
+    """Seconds to the first token of a prompt that another engine has computed, or none has.
+
+    Every trial has a new engine, which knows no text. The cache's folder ends with the script.
+    """
+    (ROOT / "build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as made, ExitStack() as patched:
+        for name in ("cache_folder", "chosen_folder"):
+            patched.enter_context(patch.object(prompt_cache, name, lambda: Path(made)))
+        cold = Path(made) / prompt_cache.FOLDER if asked.cold else None
+        for count in asked.tokens:
+            ids = np.random.default_rng(count).integers(300, 30_000, count).tolist()
+            (first, kept_s), *again = [
+                _asked_anew(asked, ids, cold if trial else None)
+                for trial in range(1 + asked.rounds)
+            ]
+            read = [reply.stats.prompt_cache_tokens for reply, _ in again]
+            if first.stats.prompt_cache_tokens or set(read) != {count - 1}:
+                raise SystemExit(f"{first.stats.prompt_cache_tokens} and {read} tokens were read")
+            script.check(
+                all(reply.token_ids == first.token_ids for reply, _ in again), "the texts agree"
+            )
+            yield {
+                "tokens": count,
+                "computed, s": first.stats.time_to_first_token_s,
+                "read, s": Spread.of([reply.stats.time_to_first_token_s for reply, _ in again]),
+                "MiB on disk": prompt_cache.cached_prompts()[1] / 2**20,
+                "written in, s": kept_s,
+            }
+            prompt_cache.forget_prompts()
+
+
+def _asked_anew(asked: Asked, ids: list[int], cold: Path | None) -> tuple[Reply, float]:
+    """A reply of a new engine, and the seconds from its first token to its end; the system forgets
+    the files of a cold folder first.
+    """
+    if cold is not None:
+        os.sync()
+        for path in cold.iterdir():
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    options = {"context": len(ids) + 64, "kv_type": asked.kv_type, "prompt_cache": "64GiB"}
+    with edgespec.load(asked.model, drafters="none", **options) as engine:
+        start = time.perf_counter()
+        reply = engine.generate(ids, temperature=0.0, max_tokens=2, ignore_eos=True)
+        seconds = time.perf_counter() - start
+    return reply, seconds - reply.stats.time_to_first_token_s
 
 
 @script.command(

@@ -29,14 +29,11 @@ def pass_seconds(path: Path, plan: Plan) -> dict[int, float] | None:
     """Seconds of a forward pass by number of nodes, as this plan's backend computes it on this
     machine; None when it did not come to that. Raises ModelFileError when the backend crashed.
     """
-    simple = {
-        field.name: getattr(plan, field.name)
-        for field in fields(plan)
-        if isinstance(getattr(plan, field.name), (str, int))
+    request = {
+        "path": str(path),
+        "plan": plan_values(plan),
+        "devices": [asdict(one) for one in plan.devices],
     }
-    simple["context_length"] = min(plan.context_length, _CONTEXT)
-    simple["sequences"] = 1
-    request = {"path": str(path), "plan": simple, "devices": [asdict(one) for one in plan.devices]}
     try:
         with Child(__name__, request, name=plan.backend) as child:
             return {int(size): float(seconds) for size, seconds in child.greeting.items()}
@@ -47,6 +44,16 @@ def pass_seconds(path: Path, plan: Plan) -> dict[int, float] | None:
         ) from None
     except PeerError:
         return None
+
+
+def plan_values(plan: Plan) -> dict[str, Any]:
+    """What a process that measures needs of a plan, as plain values."""
+    simple = {
+        field.name: getattr(plan, field.name)
+        for field in fields(plan)
+        if isinstance(getattr(plan, field.name), (str, int))
+    }
+    return simple | {"context_length": min(plan.context_length, _CONTEXT), "sequences": 1}
 
 
 def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:

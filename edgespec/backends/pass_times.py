@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from edgespec.backends.base import Target
-from edgespec.backends.passes import Progress, TokenTree
+from edgespec.backends.passes import Progress, Rows, TokenTree
 from edgespec.system.durations import seconds_since
 
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -21,11 +21,11 @@ def curve_sizes(target: Target) -> tuple[int, ...]:
     return tuple(size for size in _SIZES if size <= room)
 
 
-def time_pass(target: Target, num_nodes: int) -> float:
-    """Seconds of one forward pass over a chain; nothing of it stays."""
+def time_pass(target: Target, num_nodes: int, rows: Rows = "all") -> float:
+    """Seconds of one forward pass over a chain, with logits of these rows; nothing of it stays."""
     tree = TokenTree.chain([(7 * i) % target.spec.vocab_size for i in range(num_nodes)])
     start = time.perf_counter()
-    target.own.forward(tree)
+    target.own.forward(tree, rows=rows)
     seconds = seconds_since(start)
     target.own.expect(())
     return seconds

@@ -162,6 +162,15 @@ def may_abort(name: str) -> bool:
     return name == "llamacpp"
 
 
+def version(name: str) -> str:
+    """The version of a backend's library; "" of our own, which have this package's."""
+    if name != "llamacpp":
+        return ""
+    from edgespec.backends.llamacpp import library
+
+    return library.version()
+
+
 def compiles(name: str) -> bool:
     """Whether a backend's passes need code that is compiled at a first start."""
     return name == "native"

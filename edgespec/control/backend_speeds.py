@@ -39,10 +39,23 @@ class Contender:
     basis: Basis
     share: float
     """Of the text that is expected to repeat."""
+    source: str = ""
+    """Where the curve is from, if not from passes over the whole file."""
+    failure: str = ""
+    """Why it could not be measured, a sentence, "" where nobody tried."""
+    may_retry: bool = False
+    """Whether that was while other programs were busy."""
 
     @property
     def name(self) -> str:
         return self.plan.backend
+
+    @property
+    def told_basis(self) -> str:
+        """How the curve is known, in words."""
+        if not self.source:
+            return self.basis
+        return self.source + self.basis.removeprefix("measured")
 
     @property
     def speed(self) -> float:
@@ -62,6 +75,7 @@ class Contender:
 def select(contenders: Sequence[Contender], before: str) -> Contender:
     """The contender to take, where `before` is the backend that was taken last."""
     able = [one for one in contenders if not one.is_too_short(contenders)]
+    able = [one for one in able if not one.failure] or able
     chosen = next((one for one in able if one.name == before), able[0])
     for one in sorted(able, key=lambda one: -one.speed):
         if one.speed >= one.lead_over(chosen) * chosen.speed:
@@ -74,7 +88,7 @@ def as_candidate(one: Contender, chosen: Contender) -> Candidate:
     return Candidate(
         backend=one.name,
         verdict=_verdict(one, chosen),
-        basis=one.basis,
+        basis=one.told_basis,
         tokens_per_second=one.speed,
         plain_tokens_per_second=plain_speed(one.curve),
         pass_ms=tuple((size, 1e3 * seconds) for size, seconds in sorted(one.curve.items())),
@@ -88,6 +102,8 @@ def _verdict(one: Contender, chosen: Contender) -> str:
         return "chosen"
     if one.is_too_short((one, chosen)):
         return f"only {one.plan.context_length} tokens of context fit"
+    if one.failure:
+        return "could not be timed"
     ratio = one.speed / chosen.speed
     if ratio < 1.0:
         return f"{ratio:.2f} times as fast"

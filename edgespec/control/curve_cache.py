@@ -108,22 +108,31 @@ def _checked(target: Target, known: dict[int, float]) -> dict[int, float] | None
     return curve
 
 
+def circumstances(plan: Plan) -> list[Any]:
+    """What the cost of a model's passes depends on: settings, the machine, this version's code."""
+    cpu = hardware()
+    parts: list[Any] = [plan.backend, plan.threads, plan.kv_type, plan.mapped]
+    parts += [(part.name, part.units) for part in plan.devices]
+    parts += [cpu.cpu_name, cpu.isa, os.environ.get("EDGESPEC_ISA")]
+    return [*parts, edgespec.version.__version__, code_key()]
+
+
 def _place(path: Path, plan: Plan) -> Path:
     """The key: the file's identity, the machine, the plan's threads and this version's code."""
     status = path.stat()
-    parts: list[Any] = [str(path.resolve()), status.st_size, status.st_mtime_ns]
-    cpu = hardware()
-    parts += [plan.backend, plan.threads, plan.kv_type, plan.mapped]
-    parts += [(part.name, part.units) for part in plan.devices]
-    parts += [cpu.cpu_name, cpu.isa, os.environ.get("EDGESPEC_ISA")]
-    parts += [edgespec.version.__version__, code_key()]
+    file = [str(path.resolve()), status.st_size, status.st_mtime_ns]
+    parts = [*file, *circumstances(plan)]
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()
     return cache_folder() / "curves" / f"{digest}.json"
 
 
 def _read(place: Path) -> dict[int, float] | None:
     """The curve in a file; None when there is none or it is not a curve."""
-    pairs = kept_json(place)
+    return curve_of(kept_json(place))
+
+
+def curve_of(pairs: Any) -> dict[int, float] | None:
+    """A curve that was kept; None where the values that were found are none."""
     try:
         curve = {int(n): float(seconds) for n, seconds in pairs.items() if n != _UNDER_LOAD}
     except (ValueError, AttributeError, TypeError, OverflowError):

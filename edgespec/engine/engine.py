@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # what few processes ask for is imported where it is asked fo
     from edgespec.engine.chat import Chat
     from edgespec.engine.embedding import Pooling
     from edgespec.engine.repository import Repository
-    from edgespec.memory.kv.prompt_cache import Prefix
+    from edgespec.memory.kv.saved_prefixes import Prefix
     from edgespec.models.tokenizers.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]

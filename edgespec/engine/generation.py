@@ -99,7 +99,8 @@ class Generation:
     _num_prompt: int = 0
     _start: float = 0.0
     _first_s: float = 0.0
-    _prefill_s: float = 0.0
+    prefill_s: float = 0.0
+    """Seconds that its prompt took to compute."""
     _read_before: int = 0
 
     def __post_init__(self) -> None:
@@ -130,7 +131,7 @@ class Generation:
         self._start, self._progress = self._start or begun, progress
         self._num_prompt = len(self.seen_ids)
         self._cached = slot.begin(self.seen_ids, others, progress)
-        self._prefill_s = time.perf_counter() - begun
+        self.prefill_s = time.perf_counter() - begun
         end_ids = frozenset[int]() if self.request.ignore_eos else file.tokenizer.end_ids
         self.take(slot, verifier_for(self.request, file, max_nodes), end_ids)
         self._stops = StopTexts(self.request.stop) if self.request.stop else None
@@ -355,7 +356,7 @@ class Generation:
         traffic, self.ended_s = self.traffic, time.perf_counter()
         market = self.slot.market if self.began and self.request.speculation else None
         computed = max(self._num_prompt - 1 - self._cached, 0)
-        prefill_speed = computed / self._prefill_s if self._prefill_s and computed > 0 else 0.0
+        prefill_speed = computed / self.prefill_s if self.prefill_s and computed > 0 else 0.0
         read = self.slot.sequence.target.bytes_read - self._read_before if self.began else 0
         self.stats = Stats(
             prompt_tokens=self._num_prompt or len(self.request.prompt_ids),
@@ -369,13 +370,11 @@ class Generation:
             dropped_turns=self.overflow.dropped_turns,
             dropped_tokens=self.overflow.dropped_tokens,
             lossy=self.request.lossy,
-            restored_tokens=traffic.restored_tokens,
-            spilled_tokens=traffic.spilled_tokens,
-            forgotten_tokens=traffic.forgotten_tokens,
             joules_per_token=joules_per_token,
             notes=(*traffic.notes, *(market.notes if market else ())),
             overlap=market.overlap if market else "",
             disk_bytes_per_token=read // max(self.counts.output_tokens, 1),
+            **traffic.counts(),
             **self.counts.as_dict(),
         )
         if self.began:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from edgespec.engine.slot import Slot, num_common
 from edgespec.errors import EdgeSpecError, KvFileError
 from edgespec.memory.kv.arena import BLOCK
 from edgespec.memory.kv.kv_file import KvHeader
-from edgespec.memory.kv.prompt_cache import Prefix, blocks, fill
+from edgespec.memory.kv.saved_prefixes import Prefix, blocks, fill
 from edgespec.memory.kv.spill import SpillFolder
 from edgespec.system.records import dataclass
 
@@ -40,7 +41,17 @@ class KvTraffic:
     spilled_tokens: int = 0
     restored_tokens: int = 0
     forgotten_tokens: int = 0
+    prompt_cache_tokens: int = 0
     notes: list[str] = field(default_factory=list)
+
+    def counts(self) -> dict[str, Any]:
+        """The numbers under their names in the stats."""
+        return {
+            "spilled_tokens": self.spilled_tokens,
+            "restored_tokens": self.restored_tokens,
+            "forgotten_tokens": self.forgotten_tokens,
+            "prompt_cache_tokens": self.prompt_cache_tokens,
+        }
 
     def note(self, sentence: str) -> None:
         """Keep what went wrong, once."""

@@ -10,14 +10,14 @@ from edgespec.engine.line import Line
 from edgespec.engine.prompts import check_prompt
 from edgespec.engine.scheduler import Scheduler
 from edgespec.errors import BackendError
-from edgespec.memory.kv import prompt_cache
+from edgespec.memory.kv import saved_prefixes
 
 
 def save_prefix(
     line: Line, scheduler: Scheduler, name: str, text: str, *, raw: bool
-) -> prompt_cache.Prefix:
+) -> saved_prefixes.Prefix:
     """What `Engine.save_prefix` says."""
-    prompt_cache.check_name(name)
+    saved_prefixes.check_name(name)
     file = scheduler.file
     store, raw = scheduler.target.store, raw or file.chat_template is None
     if store is None:
@@ -32,7 +32,7 @@ def save_prefix(
         store.settle(slot.sequence)
         outline, contents = store.outline(slot.sequence), store.contents(slot.sequence)
         header, model = scheduler.idle.header(ids, contents), file.spec.name
-        prefix = prompt_cache.Prefix(name, text, raw, model or file.path.name, header, 0)
+        prefix = saved_prefixes.Prefix(name, text, raw, model or file.path.name, header, 0)
         if store.only is None:
             prefix = replace(prefix, outline=outline)
-        return replace(prefix, size_bytes=prompt_cache.save(prefix, contents))
+        return replace(prefix, size_bytes=saved_prefixes.save(prefix, contents))

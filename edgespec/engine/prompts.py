@@ -7,7 +7,7 @@ from typing import Any
 
 from edgespec.engine.slot import num_common
 from edgespec.errors import ContextOverflowError, OptionError, TemplateError
-from edgespec.memory.kv import prompt_cache
+from edgespec.memory.kv import saved_prefixes
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
 
@@ -82,7 +82,7 @@ def prefix_text(file: ModelFile, name: str, *, raw: bool) -> str:
     """The text of a saved prefix; raises OptionError when it was saved for another use,
     KvFileError when there is none.
     """
-    saved = prompt_cache.read(name)
+    saved = saved_prefixes.read(name)
     if saved.raw != is_raw(file, raw=raw):
         how = "the beginning of a text: use it with --raw" if saved.raw else "a system message"
         raise OptionError(f"the prefix {name} was saved as {how}; save it again to change that")

@@ -48,6 +48,8 @@ class Stats:
     """Tokens of idle conversations whose keys and values went to a file to make room."""
     forgotten_tokens: int = 0
     """The same, but they are to be computed again."""
+    prompt_cache_tokens: int = 0
+    """Cached tokens whose keys and values were read from the prompt cache."""
     joules_per_token: float | None = None
     """What the whole processor, or the battery, gave for a token of the reply, its prompt and all
     that ran beside it included; None where the system does not tell.

@@ -21,9 +21,10 @@ from edgespec.drafting.market.market import Market
 from edgespec.engine.decode import decode
 from edgespec.engine.generation import Cancelled, Generation
 from edgespec.engine.idle_sequences import IdleSequences
+from edgespec.engine.kept_prompts import KeptPrompts
 from edgespec.engine.slot import CachedSequence, Slot
 from edgespec.errors import BudgetError, EdgeSpecError
-from edgespec.memory.kv import prompt_cache
+from edgespec.memory.kv import saved_prefixes
 from edgespec.memory.kv.spill import spill_folder
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.watch import Watch
@@ -62,6 +63,7 @@ class Scheduler:
         self.slots = [self._open_slot(target.own)]
         """They keep what they hold until another reply needs the place."""
         self.idle = IdleSequences(target, spill_folder(), cache(self.kv_kind))
+        self._prompts = KeptPrompts(file, self.idle, plan.prompt_cache_bytes)
         self.watch = Watch(plan, self._shrink)
         self._meter = EnergyMeter()
         self._readings: dict[Generation, Reading] = {}
@@ -171,8 +173,9 @@ class Scheduler:
         prefix, ids = generation.request.prefix, generation.seen_ids
         if prefix is not None:
             slot.sequence.truncate(slot.common(ids))
-            self.idle.offer(prompt_cache.read(prefix), ids, slot.sequence.length)
+            self.idle.offer(saved_prefixes.read(prefix), ids, slot.sequence.length)
         others = self.cached_besides(slot)
+        self._prompts.recall(slot, ids, others)
         self._readings[generation] = self._meter.read()
         generation.begin(slot, self.file, self.plan.max_nodes, others, progress)
 
@@ -197,6 +200,8 @@ class Scheduler:
             self.running.remove(generation)
             try:
                 generation.slot.settle()
+                if generation.error is None:
+                    self._prompts.keep(generation.slot, generation.traffic, generation.prefill_s)
             except Exception as error:
                 why = "the system refused memory" if isinstance(error, MemoryError) else error
                 generation.traffic.note(f"what this reply leaves is not remembered: {why}")

@@ -59,17 +59,8 @@ class Slot:
         in this slot or in one of the others, whose memory is then shared.
         """
         sequence = self.sequence
-        cached, source = self.common(prompt_ids), sequence
-        cached = sequence.rewindable(cached)
-        for other in others:
-            common = other.sequence.rewindable(other.common(prompt_ids))
-            if common > cached:
-                cached, source = common, other.sequence
-        if source is sequence:
-            sequence.truncate(cached)
-        else:
-            sequence.begin_like(source, cached)
-        self.ids[:] = prompt_ids[: cached + 1]
+        cached, source = self.nearest(prompt_ids, others)
+        self.start(prompt_ids, cached, source)
         rest = prompt_ids[cached:-1]
         if rest:
             done = cached
@@ -80,6 +71,27 @@ class Slot:
                 done = max(done, sequence.length)
                 self.ids[:] = prompt_ids[: done + 1]
         return cached
+
+    def nearest(
+        self, prompt_ids: Sequence[int], others: Iterable[CachedSequence]
+    ) -> tuple[int, KvSequence]:
+        """The most positions that a prompt can begin with, of this slot or of one of the others,
+        and whose they are.
+        """
+        cached, source = self.sequence.rewindable(self.common(prompt_ids)), self.sequence
+        for other in others:
+            common = other.sequence.rewindable(other.common(prompt_ids))
+            if common > cached:
+                cached, source = common, other.sequence
+        return cached, source
+
+    def start(self, prompt_ids: Sequence[int], length: int, source: KvSequence) -> None:
+        """Hold the first positions of a prompt, which a sequence has, and nothing else."""
+        if source is self.sequence:
+            source.truncate(length)
+        else:
+            self.sequence.begin_like(source, length)
+        self.ids[:] = prompt_ids[: length + 1]
 
     def common(self, prompt_ids: Sequence[int]) -> int:
         """How many committed positions a prompt, but for its last token, begins with."""

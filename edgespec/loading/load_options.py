@@ -102,6 +102,14 @@ class LoadOptions:
             "run can use it; `edgespec forget` deletes it."
         ),
     ] = False
+    prompt_cache: Annotated[
+        str | int,
+        Option(
+            "Maximum size of all prompts kept on disk, with their replies, so that other processes "
+            "need not compute them again; off keeps none.",
+            metavar="SIZE|off",
+        ),
+    ] = "off"
     draft_model: Annotated[
         str | os.PathLike[str] | None,
         Option(

@@ -24,6 +24,7 @@ from edgespec.loading.tell_streaming import with_disk_speed
 from edgespec.memory.plan.budget import Budget
 from edgespec.memory.plan.calibration import KernelState, runtime
 from edgespec.memory.plan.external_engine import Ask
+from edgespec.memory.plan.kv_sizes import is_all_blocks
 from edgespec.memory.plan.placement import Device
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.planner import make_plan
@@ -34,11 +35,12 @@ from edgespec.models.adapter import Adapter
 from edgespec.models.file import ModelFile
 from edgespec.system import precompiled
 from edgespec.system.device import DeviceProfile
-from edgespec.system.disk_cache import kernels_are_cached
+from edgespec.system.disk_cache import chosen_folder, kernels_are_cached
 from edgespec.system.hardware import MemorySnapshot, hardware, snapshot
 from edgespec.system.power import threads_for
 from edgespec.system.records import dataclass
-from edgespec.system.size import is_auto
+from edgespec.system.size import format_size, is_auto, parse_size
+from edgespec.system.user_data import keeps_nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,7 @@ class Planning:
             kernels = "library"
         machine = hardware() if self.device is None else self.device.hardware
         threads = threads_for(self.options.power, machine.usable_threads())
+        kept_bytes, kept_note = self._kept_prompts(name)
         drafting = nullcontext() if draft_model is None else draft_model.sizing(name, to_draft)
         with drafting as draft:
             sizing = Sizing(
@@ -197,6 +200,7 @@ class Planning:
                 () if self.adapter is None else tuple(self.adapter.tensors.values()),
                 ask,
                 None if head is None else head.sizes,
+                prompt_cache=kept_bytes > 0,
             )
             made = make_plan(
                 sizing,
@@ -212,9 +216,26 @@ class Planning:
         made = with_disk_speed(made, self.file)
         overlap = "" if draft_model is None else draft_model.overlap_reason(made)
         used = [part.name for part in (*made.devices, *made.draft_devices)]
-        made = replace(made, power=self.options.power)
+        made = replace(made, power=self.options.power, prompt_cache_bytes=kept_bytes)
         made = replace(made, isolated=self.options.isolate and backends.is_foreign(name))
-        return made.with_notes(overlap, *backends.notes(name, used))
+        return made.with_notes(overlap, kept_note, *backends.notes(name, used))
+
+    def _kept_prompts(self, name: str) -> tuple[int, str]:
+        """How many bytes of prompts a backend may keep on disk, and what to say of it."""
+        asked = self.options.prompt_cache
+        if asked == "off":
+            return 0, ""
+        limit = parse_size(asked)
+        if keeps_nothing():
+            why = "EDGESPEC_HISTORY says to keep nothing"
+        elif name != "native":
+            why = f"the {name} backend keeps keys and values itself"
+        elif not is_all_blocks(self.file.spec):
+            why = "windows and states of this model are not kept"
+        else:
+            told = f"up to {format_size(limit)}, in {chosen_folder()}"
+            return limit, f"prompts that take a second or more are kept on disk, {told}"
+        return 0, f"no prompts are kept on disk: {why}"
 
     def _is_ready(self, name: str) -> bool:
         """Whether all that a session on a backend needs is compiled."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -17,12 +19,15 @@ from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import GgufHeader, MetadataValue
 from edgespec.models.gguf.keys import Keys
 from edgespec.models.gguf.parts import JoinedSource
+from edgespec.models.layers import Moe
 from edgespec.models.spec import ModelSpec, TensorInfo
 
 if TYPE_CHECKING:
     from edgespec.models.reasoning import Reasoning
     from edgespec.models.template import ChatTemplate
     from edgespec.models.tokenizers.tokenizer import Tokenizer
+
+_LAYER = re.compile(r"^blk\.\d+\.")
 
 
 class ModelFile:
@@ -52,6 +57,11 @@ class ModelFile:
         return self._source.size_bytes
 
     @property
+    def changed_ns(self) -> tuple[int, ...]:
+        """When each of its files was last changed, in nanoseconds of the system's clock."""
+        return self._source.changed_ns
+
+    @property
     def fingerprint(self) -> bytes:
         """16 bytes that tell models apart: a hash of the shape, the size and the last norm, which
         two trained models hardly share.
@@ -60,6 +70,21 @@ class ModelFile:
         if self.spec.last_norm in self.tensors:
             digest.update(self.rows(self.spec.last_norm).tobytes())
         return digest.digest()
+
+    @property
+    def shape_fingerprint(self) -> bytes:
+        """16 bytes that models of one family and size share: a hash of the architecture, and of
+        how many tensors there are of each part, shape and type.
+        """
+        roles = Counter(
+            (_LAYER.sub("", info.name), info.shape, info.type.name)
+            for info in self.tensors.values()
+        )
+        spec = self.spec
+        active = sorted({each.ffn.active for each in spec.layers if isinstance(each.ffn, Moe)})
+        heads = spec.num_heads, spec.num_kv_heads
+        parts = spec.architecture, spec.num_layers, heads, active, sorted(roles.items())
+        return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()
 
     def content_fingerprint(self) -> bytes:
         """16 bytes that also tell apart models which were trained on from the same one: a hash of

@@ -11,7 +11,9 @@ from dataclasses import field, replace
 
 from edgespec.errors import OptionError
 from edgespec.loading.load_options import LoadOptions
+from edgespec.system.few_collections import usual_collections
 from edgespec.system.records import dataclass
+from edgespec.system.resident_memory import keep_one_heap
 
 _GRACE_S = 5
 
@@ -68,12 +70,14 @@ def run_server(load: LoadOptions, options: ServeOptions) -> None:
         options.api_key,
         options.max_body_mib << 20,
     )
+    keep_one_heap()
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
     with (
         _listening(options.host, options.port) as listening,  # so that a taken port is said at once
         ProgressLine() as progress,
         open_engine(replace(load, progress=progress)) as engine,
     ):
+        usual_collections()
         limits = Limits(options.most_waiting, options.timeout_s)
         service = Service(engine, options.aliases, limits)
         config = uvicorn.Config(

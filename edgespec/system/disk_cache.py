@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import hashlib
 import json
 import os
@@ -13,7 +14,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from platformdirs import user_cache_path
 
@@ -189,13 +190,22 @@ def _drafter_marker(name: str) -> Path:
     return kernel_folder() / f"drafter.{name}"
 
 
+def open_own(path: Path) -> BinaryIO:
+    """Open a file that is the user's and that nobody else may write; raises OSError."""
+    file = open(os.open(path, _READ), "rb")  # noqa: SIM115 - the caller closes it
+    if not is_own(os.fstat(file.fileno())):
+        file.close()
+        raise PermissionError(errno.EPERM, "others could have written it", str(path))
+    return file
+
+
 def load_checked(path: Path) -> bytes | None:
     """What `store_checked` wrote under this name; None when there is no such file, it is damaged,
     or somebody else could have written it.
     """
     try:
-        with open(os.open(path, _READ), "rb") as file:
-            data = file.read() if is_own(os.fstat(file.fileno())) else b""
+        with open_own(path) as file:
+            data = file.read()
     except OSError:
         return None
     content, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 THRESHOLDS = (100_000, 20, 100)
 """New objects before a look, and looks before the next older ones are looked at, as gc has them."""
+_USUAL = (10_000, 10, 10)
 
 
 @contextmanager
@@ -20,3 +21,12 @@ def few_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+def usual_collections() -> None:
+    """Look for garbage as often as a program needs that goes on for long, but no more among what
+    is there now: what requests left behind stayed for thousands of them.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_USUAL)

@@ -15,7 +15,7 @@ from edgespec.system.records import dataclass
 from edgespec.system.shared_pages import SharedPages
 
 _MADV_DONTNEED = 4
-_M_MMAP_THRESHOLD = -3
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 _given_back_bytes = 1 << 62
 _shared_pages = SharedPages()
 _peak_before = 0
@@ -164,6 +164,17 @@ def give_back_blocks(least_bytes: int) -> None:
         with suppress(AttributeError, OSError):
             ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, least_bytes)
             _given_back_bytes = least_bytes
+
+
+def keep_one_heap() -> None:
+    """Have all threads that begin from now on take memory from one heap (glibc).
+
+    Left alone, it makes one for each of the first eight times as many threads as there are cores,
+    and what is free in one is none of the others'; Python lets one thread ask at a time anyway.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        with suppress(AttributeError, OSError):
+            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def code_bytes() -> int:

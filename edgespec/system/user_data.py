@@ -23,10 +23,15 @@ from edgespec.system.whole_file import whole_file
 
 def data_folder() -> Path | None:
     """Where to keep what outlives a run; None when the user wants nothing kept."""
-    if os.environ.get("EDGESPEC_HISTORY", "") in ("0", "off", "no"):
+    if keeps_nothing():
         return None
     folder = user_folder()
     return None if _told_shared(folder) else folder
+
+
+def keeps_nothing() -> bool:
+    """Whether the user wants nothing kept of what is said."""
+    return os.environ.get("EDGESPEC_HISTORY", "") in ("0", "off", "no")
 
 
 def user_folder() -> Path:

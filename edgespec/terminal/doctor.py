@@ -52,6 +52,7 @@ def examine() -> list[Finding]:
         *_processor(),
         *_memory(),
         *_cache(),
+        _prompts(),
         _kernels(),
         _llamacpp(),
         _onnx(),
@@ -163,6 +164,18 @@ def _cache() -> Iterator[Finding]:
     else:
         advice = "the next start compiles them, which takes some seconds, once"
         yield Finding("compiled kernels", "not in the cache yet", [], "note", advice)
+
+
+def _prompts() -> Finding:
+    """What `--prompt-cache` has kept."""
+    from edgespec.memory.kv.prompt_cache import cached_prompts
+
+    count, size = cached_prompts()
+    value = {"blocks": count, "bytes": size}
+    if not count:
+        return Finding("prompt cache", "empty (optional, --prompt-cache SIZE)", value, "absent")
+    text = f"{count} block{'' if count == 1 else 's'} of prompts, {format_size(size)}"
+    return Finding("prompt cache", f"{text}; `edgespec forget` deletes them", value)
 
 
 def _kernels() -> Finding:

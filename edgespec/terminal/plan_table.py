@@ -79,8 +79,9 @@ def _speed(plan: Plan, last_rate: float | None) -> str:
         return "The first reply measures how fast it is here. -v shows the whole plan."
     slow, fast = sorted((chosen.plain_tokens_per_second, chosen.tokens_per_second))
     basis = chosen.basis
-    if basis == "measured under load":
-        basis = "measured while other programs were busy; plan again when they are not"
+    if basis.endswith(" under load"):
+        basis = f"{basis.removesuffix(' under load')} while other programs were busy; plan again "
+        basis += "when they are not"
     return f"About {_rate(slow)} to {_rate(fast)} tokens/s ({basis}). -v shows the whole plan."
 
 

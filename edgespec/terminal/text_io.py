@@ -57,10 +57,16 @@ def stats_line(stats: Stats) -> str:
     accepted = stats.tokens_per_step - 1 if stats.steps else 0.0
     joules = stats.joules_per_token
     energy = "" if joules is None else f" · {joules:.2g} joules per token"
+    cached = stats.prompt_cache_tokens
+    kept = (
+        f"{cached:,} of {stats.prompt_tokens:,} prompt tokens read from the prompt cache · "
+        if cached
+        else ""
+    )
     read = stats.disk_bytes_per_token
     from_disk = f" · {format_size(read)} read from disk per token" if read else ""
     return (
-        f"[{tokens} · {stats.tokens_per_second:.1f} tokens/s · first token after "
+        f"[{kept}{tokens} · {stats.tokens_per_second:.1f} tokens/s · first token after "
         f"{stats.time_to_first_token_s:.2f} s · {accepted:.2f} drafts accepted per step · "
         f"peak memory {peak} of {planned} planned{from_disk}{energy}]"
     )

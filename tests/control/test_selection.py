@@ -54,6 +54,14 @@ def test_much_less_context_is_not_the_same_job() -> None:
     assert select([one, half], "native") is half
 
 
+def test_what_could_not_be_timed_is_not_taken() -> None:
+    one = contender("native", 100)
+    failed = replace(contender("llamacpp", 500, "estimated"), failure="it fell over")
+    assert select([one, failed], "llamacpp") is one
+    assert as_candidate(failed, one).verdict == "could not be timed"
+    assert select([failed], "native") is failed
+
+
 def test_three_are_compared_as_two_are() -> None:
     speeds = {"native": 100.0, "llamacpp": 110.0, "onnx": 120.0}
     found = [contender(name, speed) for name, speed in speeds.items()]

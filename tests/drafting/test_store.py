@@ -225,10 +225,11 @@ def test_what_is_resident_of_a_store_is_bounded(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.store", FINGERPRINT)
     assert store.size_bytes > 2 * MAPPED_BYTES
     generator, most = np.random.default_rng(0), 0
-    for _ in range(300):
+    for turn in range(300):
         store.keep_small()
         store.order[generator.integers(0, len(text), 60)].sum()
-        most = max(most, resident_of(store))
+        if turn % 12 == 11:  # which takes the system long
+            most = max(most, resident_of(store))
     assert 0 < most <= MAPPED_BYTES
 
 

@@ -19,7 +19,7 @@ from edgespec.engine.context import policy
 from edgespec.engine.engine import Engine
 from edgespec.engine.reply import Reply
 from edgespec.engine.reply_options import ReplyOptions
-from edgespec.memory.kv import prompt_cache
+from edgespec.memory.kv import saved_prefixes
 from edgespec.memory.kv.kv_file import KvFile, Outline
 from edgespec.memory.plan.state_layout import STATES_ITEM
 from tests.support.random_models import MODELS, text, write
@@ -318,9 +318,9 @@ def test_files_that_say_what_cannot_be(outline: str, data: Path) -> None:
     """Whoever writes such a file can make its checksums, too."""
     with _load("lfm2") as engine:
         engine.save_prefix("guide", GUIDE, raw=True)
-        prefix, contents = prompt_cache.read("guide"), _contents(data)
+        prefix, contents = saved_prefixes.read("guide"), _contents(data)
         assert prefix.outline is not None
-        prompt_cache.save(replace(prefix, outline=OUTLINES[outline](prefix.outline)), contents)
+        saved_prefixes.save(replace(prefix, outline=OUTLINES[outline](prefix.outline)), contents)
     with _load("lfm2") as engine:
         reply = engine.generate("\nHello", prefix="guide", **HELLO)
         assert "computed again" in reply.stats.notes[0]

@@ -14,7 +14,7 @@ import pytest
 import edgespec
 from edgespec import BackendError, ContextOverflowError, KvFileError, OptionError
 from edgespec.engine.engine import Engine
-from edgespec.memory.kv import prompt_cache
+from edgespec.memory.kv import saved_prefixes
 from edgespec.memory.plan.settings import KV_TYPES
 from edgespec.models.open_model import open_model
 from tests.support.command_line import edgespec as command
@@ -227,4 +227,4 @@ def test_the_command_line(model: Path, data: Path) -> None:
     assert command("prefix", "remove", "guide", **where).code == 0
     command("prefix", "remove", "guide", **where).assert_refused(1, "no prefix is called guide")
     command("run", *options, "--prefix", "guide", "x", **where).assert_refused(1, "prefix save")
-    assert prompt_cache.saved() == []
+    assert saved_prefixes.saved() == []

@@ -87,7 +87,7 @@ def test_each_place_that_reads(model: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with reads(None, monkeypatch) as seen:
         assert work(model) == expected
     names = {Path(file).name for file, _ in seen}
-    assert {"file_source.py", "prompt_cache.py", "store.py", "kept_past.py"} <= names, names
+    assert {"file_source.py", "saved_prefixes.py", "store.py", "kept_past.py"} <= names, names
     told = 0
     for site in sorted(seen):
         with reads(site, monkeypatch):

@@ -12,7 +12,7 @@ from edgespec.backends.llamacpp import library
 from edgespec.control import curve_cache
 from edgespec.control.backend_speeds import remembered_choice
 from edgespec.control.curve_cache import remember_curve, was_under_load
-from edgespec.loading import choose_backend
+from edgespec.loading import choose_backend, pass_costs
 from edgespec.models.open_model import open_model
 from tests.support.gguf_models import write_gguf
 from tests.support.targets import missing
@@ -27,7 +27,7 @@ SETTINGS = {"threads": 1, "context": 256}
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tiny model that counts as worth comparing, on a machine where nothing else runs."""
     monkeypatch.setattr(choose_backend, "SMALLEST_BYTES", 0)
-    for module in (choose_backend, curve_cache):
+    for module in (pass_costs, curve_cache):
         monkeypatch.setattr(module, "is_busy", lambda threads: False)
     seed = int.from_bytes(os.urandom(4), "little")  # nothing was chosen for it before
     return write_gguf(tmp_path / "m.gguf", seed=seed)
@@ -65,7 +65,7 @@ def test_a_faster_backend_is_taken_once_it_is_confirmed(
         slow = 1e-6 if confirmed and plan.backend == "llamacpp" else 1e-3
         return {size: slow * size for size in range(1, 17)}
 
-    monkeypatch.setattr(choose_backend, "pass_seconds", again)
+    monkeypatch.setattr(pass_costs, "pass_seconds", again)
     with edgespec.load(model, backend="native", **SETTINGS):
         pass
     for confirmed, taken in ((False, "native"), (True, "llamacpp")):

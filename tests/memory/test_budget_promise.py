@@ -117,3 +117,33 @@ def test_a_refusal_comes_before_loading(model: Path) -> None:
     refused = run(model, "70MiB")
     assert refused.error
     assert refused.peak <= 70 * MIB
+
+
+PROMPTS = """
+import json, sys
+from pathlib import Path
+import edgespec
+from edgespec.engine import kept_prompts
+from edgespec.memory.kv import prompt_cache
+
+def peak():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
+
+model, folder = sys.argv[1:]
+kept_prompts.LEAST_S = 0.0
+prompt_cache.cache_folder = lambda: Path(folder)
+with edgespec.load(model, memory="auto", context=2048, prompt_cache="1GiB") as engine:
+    reply = engine.generate([5, 6, 7, 8, 9] * 400, max_tokens=8, seed=1, ignore_eos=True)
+    print(json.dumps([peak(), engine.plan.planned_bytes, reply.stats.prompt_cache_tokens]))
+"""
+
+
+def test_reading_prompts_from_disk_is_planned(model: Path, tmp_path: Path) -> None:
+    """The context is filled from files, straight into the arena's blocks."""
+    command = [sys.executable, "-c", PROMPTS, str(model), str(tmp_path)]
+    for expected in (0, 1999):
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        peak, planned, read = json.loads(done.stdout)
+        assert read == expected
+        assert planned == pytest.approx(peak, rel=0.10) and peak <= planned * 1.01

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,16 @@ def test_a_name_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for damaged in ("[]", "{", '{"mine": 3}', '{"mine": "/etc/passwd"}'):
         (tmp_path / "names.json").write_text(damaged)
         assert own_names() == {}
+
+
+def test_names_given_at_the_same_time_are_all_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGESPEC_DATA", str(tmp_path))
+    names = [f"mine-{number}" for number in range(24)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: name_model(name, HubReference("org/repo", "Q4_0")), names))
+    assert own_names() == dict.fromkeys(names, "hf:org/repo:Q4_0")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: name_model(name, None), names[1:]))
+    assert list(own_names()) == names[:1]

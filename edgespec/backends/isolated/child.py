@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,12 +21,9 @@ from edgespec.memory.plan.plan import Footprint, FootprintItem, Plan
 from edgespec.models.open_model import open_model
 from edgespec.system.child_process import serve
 from edgespec.system.disk_cache import cache_folder
+from edgespec.system.memory_limit import limit_memory
 from edgespec.system.resident_memory import resident_bytes
-from edgespec.system.size import MIB
 from edgespec.system.wall import enclose, folders_of
-
-_STACKS_BYTES = 128 * MIB
-"""Of threads: the system counts all that they may grow to."""
 
 
 class Served:
@@ -120,7 +115,7 @@ def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
     plan = Plan(**request["plan"], footprint=Footprint(tuple(items)))
     rows = SharedRows(plan.max_nodes, request["vocab"], Path(request["rows"]))
     walled = enclose([*folders_of(path), cache_folder()])
-    _limit_memory(plan.budget_bytes + _STACKS_BYTES)
+    limit_memory(plan.budget_bytes)
     try:
         with open_model(path, any_engine=True) as file:
             file.adopt_tokenizer(None)  # type: ignore[arg-type]  # text is not its business
@@ -133,15 +128,6 @@ def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
         "walled": walled,
     }
     return greeting, Served(target, rows).answer
-
-
-def _limit_memory(size: int) -> None:
-    """Past it, allocations fail."""
-    if sys.platform != "win32":
-        import resource
-
-        with suppress(ValueError, OSError):  # a lower limit is set, or macOS has none
-            resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 
 
 if __name__ == "__main__":

@@ -173,7 +173,8 @@ class KvStore:
     @property
     def kind(self) -> str:
         """What makes blocks of one store worth nothing to another."""
-        return repr([(each.kv_type, each.layout, each.block_bytes) for each in self.arenas])
+        forms = [(each.kv_type, each.layout, each.block_bytes) for each in self.arenas]
+        return repr((forms, [shape.rotation for shape in self._shapes]))
 
     @property
     def states_bytes(self) -> dict[str, int]:

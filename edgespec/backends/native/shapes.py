@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import numpy as np
@@ -77,6 +78,11 @@ class Shape:
             name = rope.long_factors if is_long else rope.factors
         factors = file.matrix_f32(name).ravel() if name else None
         self._frequencies = np.zeros(0) if rope is None else rope_frequencies(rope, factors)
+
+    @property
+    def rotation(self) -> str:
+        """A hash of how positions turn keys, which the context decides where factors are long."""
+        return hashlib.blake2b(self._frequencies.tobytes(), digest_size=8).hexdigest()
 
     def arena(self, context: int, kv_type: str, sequences: int, rows: int) -> KvArena:
         """Blocks for so many positions of so many sequences, in passes of up to so many rows."""

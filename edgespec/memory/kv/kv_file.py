@@ -155,10 +155,17 @@ class KvFile:
 
 
 def write_kv(
-    path: Path, header: KvHeader, blocks: Sequence[NDArray[np.uint8]], secret: bytes = b""
+    path: Path,
+    header: KvHeader,
+    blocks: Sequence[NDArray[np.uint8]],
+    secret: bytes = b"",
+    *,
+    lasting: bool = True,
 ) -> int:
-    """Write a file, whole or not at all; returns its bytes. Raises OSError."""
-    with whole_file(path, lasting=not secret) as file:  # spilled files end with this process
+    """Write a file, whole or not at all; returns its bytes. It is on the disk before it takes its
+    place, unless it need not be `lasting`. Raises OSError.
+    """
+    with whole_file(path, lasting=lasting) as file:
         digests = []
         for index, content in enumerate(blocks):
             file.seek(header.place(index))

@@ -1,194 +1,237 @@
-"""Saved prefixes: a named system message or text, with its keys and values.
+"""The prompt cache: keys and values on disk of prompts that took long to compute, for any process.
 
-A prefix is a file in the user's data folder, `prefixes/NAME.keys` (`memory/kv/kv_file.py`), whose
-note is the text. It is mapped into memory and its pages are the blocks that replies begin with:
-read, shared by all of them, copied by whoever writes into one. What models with windows or states
-keep is read whole instead, and shared once it is there. What was saved by another model,
-with another KV type or by other kernels still has the text, and is computed again.
+Each block of 256 positions is a file of its own (`memory/kv/kv_file.py`), named after all tokens
+before it and its own ones, so that prompts that begin alike share files and no index is needed:
 
-"Prompt Cache: Modular Attention Reuse for Low-Latency Inference": here a module is a beginning.
+    prompts/HASH OF MODEL AND TOKENS BEFORE-HASH OF OWN TOKENS.keys
+
+The file's kind is the first of these hashes, in full. The last block of a text holds fewer tokens
+than 256, and a prompt may need only the first tokens of a block: all blocks that follow the same
+tokens are looked at for the one that it shares most with. When the cache is full, the blocks that
+nobody has used longest go, the end of a text before its beginning.
+
+Source: "SGLang: Efficient Execution of Structured Language Model Programs", RadixAttention; here
+the tree lies in the names.
 """
 
 from __future__ import annotations
 
-import json
-import mmap
-import operator
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+import hashlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.errors import KvFileError, OptionError
-from edgespec.memory.kv.kv_file import KvFile, KvHeader, Outline, write_kv
-from edgespec.system.lost_pages import guard
+from edgespec.errors import KvFileError
+from edgespec.memory.kv.arena import BLOCK
+from edgespec.memory.kv.kv_file import KvFile, KvHeader, write_kv
+from edgespec.memory.kv.spill import RESERVE_BYTES
+from edgespec.memory.plan.sizing import READERS
+from edgespec.system.disk_cache import cache_folder, chosen_folder, open_own
+from edgespec.system.ownership import why_shared
 from edgespec.system.records import dataclass
-from edgespec.system.user_data import make_private, user_folder
+from edgespec.system.size import format_size
+from edgespec.system.user_data import make_private
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+FOLDER = "prompts"
+"""In the cache folder."""
+_OWN_BYTES, _NAMED_BYTES = 8, 16
+_APART_NS = 1_000
+"""Between the blocks of a text, so that its end counts as used before its beginning."""
+
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix:
-    """What a saved prefix says; whether its keys and values are sound is seen when it is used."""
+class CachedBlock:
+    """Tokens that a file may hold the keys and values of."""
 
-    name: str
-    text: str
-    raw: bool
-    """The text itself, not a system message of it."""
-    model: str
-    """Name of the model that computed it."""
-    header: KvHeader
-    size_bytes: int
-    outline: Outline | None = None
-    """What the blocks are, of a model with windows or states."""
-
-    def as_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        return {
-            "name": self.name,
-            "tokens": len(self.header.ids),
-            "bytes": self.size_bytes,
-            "model": self.model,
-            "raw": self.raw,
-            "text": self.text,
-        }
+    path: Path
+    before: bytes
+    """What model computed them, after which tokens; 32 bytes."""
+    ids: NDArray[np.int32]
+    """Those that are wanted: the file's first, of at most 256."""
 
 
-def folder() -> Path:
-    """Where prefixes are."""
-    return user_folder() / "prefixes"
+class PromptCache:
+    """Blocks of one model in the user's cache folder, among those of others."""
 
+    def __init__(self, folder: Path, limit_bytes: int, kind: bytes, block_bytes: int) -> None:
+        """`kind` says what makes blocks worth nothing to others, `limit_bytes` what all files of
+        the folder may take together.
+        """
+        self._folder, self._limit_bytes = folder, limit_bytes
+        self._kind, self._block_bytes = kind, block_bytes
+        self._file_bytes = self._header(b"", np.zeros(BLOCK, np.int32)).place(1)
 
-def check_name(name: str) -> str:
-    """The name, if it can be one; raises OptionError."""
-    if not _NAME.fullmatch(name):
-        raise OptionError(
-            f"a prefix cannot be called {name!r}: names have up to 64 letters, digits, '.', '_' "
-            "and '-', the first a letter or digit"
+    def find(self, ids: NDArray[np.int32]) -> list[CachedBlock]:
+        """The blocks that hold the longest beginning of these tokens; what is in the files is seen
+        when they are read.
+        """
+        found: list[CachedBlock] = []
+        for block in self._blocks(ids):
+            if len(block.ids) < BLOCK or not block.path.exists():
+                return found + self._nearest(block)
+            found.append(block)
+        return found
+
+    def read(
+        self, found: Sequence[CachedBlock], into: Sequence[NDArray[np.uint8]]
+    ) -> tuple[int, str]:
+        """Fill blocks of memory with what was found; returns how many positions of them are sound,
+        from the first on, and what is wrong with the next. Files that are damaged are removed.
+        """
+        wrongs = _each(self._read, found, into)
+        sound = next((index for index, wrong in enumerate(wrongs) if wrong), len(found))
+        self._touch(found[:sound])
+        wrong = wrongs[sound] if sound < len(found) else None
+        return sum(len(block.ids) for block in found[:sound]), wrong or ""
+
+    def write(self, ids: NDArray[np.int32], contents: Sequence[NDArray[np.uint8]]) -> None:
+        """Keep what the blocks of a text hold, as far as there is room for it; raises OSError."""
+        make_private(self._folder)
+        blocks = list(self._blocks(ids))[: self._limit_bytes // self._file_bytes]
+        self._touch(blocks)
+        new = [place for place, block in enumerate(blocks) if not block.path.exists()]
+        if new:
+            self._make_room(len(new) * self._file_bytes)
+            _each(self._write, [blocks[at] for at in new], [contents[at] for at in new])
+            self._touch(blocks)
+
+    def _blocks(self, ids: NDArray[np.int32]) -> Iterator[CachedBlock]:
+        """Where the blocks of a text are, if they are kept."""
+        before = hashlib.blake2b(self._kind, digest_size=32)
+        for start in range(0, len(ids), BLOCK):
+            own = ids[start : start + BLOCK]
+            told = own.astype("<i4").tobytes()
+            digest, name = before.digest(), hashlib.blake2b(told, digest_size=_OWN_BYTES)
+            path = self._folder / f"{_named(digest)}{name.hexdigest()}.keys"
+            yield CachedBlock(path, digest, own)
+            before.update(told)
+
+    def _nearest(self, block: CachedBlock) -> list[CachedBlock]:
+        """The kept block that has most of these tokens at its beginning, after the same tokens."""
+        best = CachedBlock(block.path, block.before, block.ids[:0])
+        for path in self._folder.glob(f"{_named(block.before)}*.keys"):
+            with suppress(OSError, KvFileError), open_own(path) as file:
+                kept = KvFile.open(path, file).header.ids
+                size = min(len(kept), len(block.ids))
+                differs = np.flatnonzero(kept[:size] != block.ids[:size])
+                same = block.ids[: differs[0] if len(differs) else size]
+                if len(same) > len(best.ids):
+                    best = CachedBlock(path, block.before, same)
+        return [best] if len(best.ids) else []
+
+    def _read(self, block: CachedBlock, into: NDArray[np.uint8]) -> str | None:
+        """Fill a block of memory; returns what is wrong with the file, None if nothing."""
+        try:
+            with open_own(block.path) as file:
+                kept = KvFile.open(block.path, file)
+                told = kept.header
+                wanted = self._header(block.before, told.ids)
+                same = np.array_equal(told.ids[: len(block.ids)], block.ids)
+                form = told.kind, told.block_bytes, told.num_blocks
+                if not same or form != (wanted.kind, wanted.block_bytes, 1):
+                    raise KvFileError(f"{block.path} holds another text")
+                kept.read(file, 0, into)
+        except FileNotFoundError:
+            return "it is gone"
+        except (OSError, KvFileError) as error:
+            with suppress(OSError):
+                block.path.unlink()
+            return str(error)
+        return None
+
+    def _write(self, block: CachedBlock, content: NDArray[np.uint8]) -> None:
+        write_kv(block.path, self._header(block.before, block.ids), [content], lasting=False)
+
+    def _header(self, before: bytes, ids: NDArray[np.int32]) -> KvHeader:
+        return KvHeader(before, self._block_bytes, ids)
+
+    def _touch(self, blocks: Sequence[CachedBlock]) -> None:
+        """They were used now, the last before the first."""
+        now = time.time_ns()
+        for place, block in enumerate(blocks):
+            with suppress(OSError):
+                os.utime(block.path, ns=(now, now - place * _APART_NS))
+
+    def _make_room(self, num_bytes: int) -> None:
+        """Remove what nobody has used longest until so many bytes more are within the limit; raises
+        OSError when the disk has not got them.
+        """
+        files = sorted(
+            (status.st_mtime_ns, path, status.st_size) for path, status in _files(self._folder)
         )
-    return name
+        total = sum(size for _, _, size in files)
+        for _, path, size in files:
+            if total + num_bytes <= self._limit_bytes:
+                break
+            with suppress(OSError):
+                path.unlink()
+                total -= size
+        free = shutil.disk_usage(self._folder).free
+        if free < num_bytes + RESERVE_BYTES:
+            raise OSError(f"{self._folder} has {format_size(free)} free")
 
 
-def save(prefix: Prefix, blocks: Sequence[NDArray[np.uint8]]) -> int:
-    """Write a prefix in place of any of its name; returns the file's bytes, raises KvFileError."""
-    told: dict[str, object] = {"text": prefix.text, "raw": prefix.raw, "model": prefix.model}
-    if prefix.outline is not None:
-        told |= {"firsts": prefix.outline.firsts, "states": prefix.outline.states}
-    noted = replace(prefix.header, note=json.dumps(told))
+def _each(
+    function: Callable[[CachedBlock, NDArray[np.uint8]], R],
+    blocks: Sequence[CachedBlock],
+    contents: Sequence[NDArray[np.uint8]],
+) -> list[R]:
+    """What a function says of each block, in several threads where the system has any."""
+    from concurrent.futures import ThreadPoolExecutor
+
     try:
-        make_private(folder())
-        return write_kv(_path(prefix.name), noted, blocks)
-    except OSError as error:
-        raise KvFileError(
-            f"the prefix {prefix.name} cannot be saved in {folder()}: {error.strerror or error}; "
-            "make room there, or set EDGESPEC_DATA to another folder"
-        ) from None
+        with ThreadPoolExecutor(READERS) as pool:
+            return list(pool.map(function, blocks, contents))
+    except RuntimeError:  # no more threads
+        return list(map(function, blocks, contents))
 
 
-def read(name: str) -> Prefix:
-    """A prefix without its keys and values; raises KvFileError when there is none or its file is
-    damaged.
+def open_prompt_cache(limit_bytes: int, kind: bytes, block_bytes: int) -> PromptCache | None:
+    """The user's prompt cache for a model; None where others could change what is in it, which is
+    said.
     """
-    with _opened(name) as file:
-        return _prefix(name, KvFile.open(_path(name), file))
+    folder = cache_folder() / FOLDER
+    why = why_shared(folder) if folder.exists() else ""
+    if why:
+        print(
+            f"edgespec: prompts are neither read nor kept ({why}); delete {folder}", file=sys.stderr
+        )
+        return None
+    return PromptCache(folder, limit_bytes, kind, block_bytes)
 
 
-def blocks(prefix: Prefix, count: int) -> list[NDArray[np.uint8]]:
-    """The first blocks of keys and values, mapped and checked; raises KvFileError."""
-    with _opened(prefix.name) as file:
-        kept = _same(prefix, file)
-        guard()  # a block that is gone does not pass its check
-        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    found = []
-    for index in range(count):
-        place = kept.header.place(index)
-        found.append(np.frombuffer(pages, np.uint8, kept.header.block_bytes, place))
-        kept.check(index, found[-1])
-    return found
+def cached_prompts() -> tuple[int, int]:
+    """How many blocks of prompts are kept, and their bytes."""
+    sizes = [status.st_size for _, status in _files(chosen_folder() / FOLDER)]
+    return len(sizes), sum(sizes)
 
 
-def fill(prefix: Prefix, into: Sequence[NDArray[np.uint8]]) -> None:
-    """Read all blocks into memory that is as large as they should be; raises KvFileError."""
-    with _opened(prefix.name) as file:
-        kept = _same(prefix, file)
-        if kept.header.sizes != tuple(map(len, into)):
-            told = f"{_path(prefix.name)} holds other blocks than it says"
-            raise KvFileError(f"{told}; save it again")
-        for index, content in enumerate(into):
-            kept.read(file, index, content)
+def forget_prompts() -> int:
+    """Delete all prompts that are kept; returns how many files there were. Raises OSError."""
+    paths = [path for path, _ in _files(chosen_folder() / FOLDER)]
+    for path in paths:
+        path.unlink(missing_ok=True)
+    return len(paths)
 
 
-def _same(prefix: Prefix, file: BinaryIO) -> KvFile:
-    """The file that a prefix was read from."""
-    kept = KvFile.open(_path(prefix.name), file)
-    if _prefix(prefix.name, kept).header.kind != prefix.header.kind:
-        raise KvFileError(f"the prefix {prefix.name} was saved anew meanwhile; try again")
-    return kept
+def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """All files of all models, those being written too."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            with suppress(OSError):
+                yield path, path.stat(follow_symlinks=False)
 
 
-def saved() -> list[str]:
-    """Names of all prefixes, sorted."""
-    found = folder().glob("*.keys") if folder().is_dir() else iter(())
-    return sorted(path.stem for path in found if _NAME.fullmatch(path.stem))
-
-
-def remove(name: str) -> None:
-    """Delete a prefix; raises KvFileError when there is none."""
-    try:
-        _path(name).unlink()
-    except FileNotFoundError:
-        raise _missing(name) from None
-    except OSError as error:
-        raise KvFileError(f"cannot remove {_path(name)}: {error.strerror or error}") from None
-
-
-def _path(name: str) -> Path:
-    return folder() / f"{check_name(name)}.keys"
-
-
-@contextmanager
-def _opened(name: str) -> Iterator[BinaryIO]:
-    try:
-        with _path(name).open("rb") as file:
-            yield file
-    except FileNotFoundError:
-        raise _missing(name) from None
-    except (OSError, ValueError) as error:  # mmap of a file that was cut meanwhile
-        raise KvFileError(f"cannot read {_path(name)}: {error}; save the prefix again") from None
-
-
-def _prefix(name: str, kept: KvFile) -> Prefix:
-    try:
-        told = json.loads(kept.header.note)
-        text, raw, model = told["text"], told["raw"], told["model"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        text = raw = model = None
-    if not isinstance(text, str) or not isinstance(raw, bool) or not isinstance(model, str):
-        raise KvFileError(f"{_path(name)} holds no prefix; save it again")
-    size_bytes = kept.header.place(kept.header.num_blocks)
-    outline = _outline(name, told, len(kept.header.ids)) if kept.header.sizes else None
-    return Prefix(name, text, raw, model, kept.header, size_bytes, outline)
-
-
-def _outline(name: str, told: dict[str, Any], length: int) -> Outline:
-    """What a file says its blocks are; whether they can be is for the store to say."""
-    try:
-        firsts = tuple(map(operator.index, told["firsts"]))
-        states = tuple((operator.index(at), operator.index(odd)) for at, odd in told["states"])
-    except (KeyError, TypeError, ValueError):
-        raise KvFileError(f"{_path(name)} does not say what it holds; save it again") from None
-    return Outline(length, firsts, states)
-
-
-def _missing(name: str) -> KvFileError:
-    known = ", ".join(saved())
-    return KvFileError(
-        f"no prefix is called {name}; "
-        + (f"there are {known}" if known else "save one with `edgespec prefix save`")
-    )
+def _named(digest: bytes) -> str:
+    return f"{digest[:_NAMED_BYTES].hex()}-"

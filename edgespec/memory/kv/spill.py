@@ -44,7 +44,7 @@ class SpillFolder:
         if free < header.place(len(blocks)) + RESERVE_BYTES:
             raise OSError(f"{self._folder} has {format_size(free)} free")
         path = self._folder / f"{os.getpid()}-{os.urandom(8).hex()}.keys"
-        write_kv(path, header, blocks, self._secret)
+        write_kv(path, header, blocks, self._secret, lasting=False)  # it ends with this process
         return path
 
     def read(

@@ -81,8 +81,9 @@ class Candidate:
     verdict: str
     """One clause: "chosen", or why not."""
     basis: str = ""
-    """How its passes are known: "measured" on this machine, "measured under load" while other
-    programs were busy, "estimated", "" where it cannot run.
+    """How its passes are known: "measured" on this machine, "measured on 5 layers of this file",
+    "remembered from the same shape", any of them "under load" while other programs were busy;
+    "estimated"; "" where it cannot run.
     """
     tokens_per_second: float = 0.0
     """Expected, speculation included."""
@@ -133,6 +134,8 @@ class Plan:
     """Weights are used where the file lies in memory, so that its first layers can draft on the
     same pages.
     """
+    prompt_cache_bytes: int = 0
+    """Maximum bytes of prompts that are kept on disk; 0 keeps none."""
     isolated: bool = False
     """The engine is in a process of its own, behind a wall."""
 

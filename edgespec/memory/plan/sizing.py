@@ -29,7 +29,7 @@ from edgespec.memory.plan.native_sizes import (
     weights_bytes,
 )
 from edgespec.memory.plan.placement import DevicePart
-from edgespec.memory.plan.plan import Footprint
+from edgespec.memory.plan.plan import Footprint, FootprintItem
 from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS, Settings
 from edgespec.memory.plan.state_layout import states_bytes
 from edgespec.memory.plan.streaming import Streaming
@@ -49,6 +49,8 @@ WEIGHTS = {"suffix-automaton": 4, "trigram": 4, "consensus": 2, "recycling": 2}
 LEAST_STORE_BYTES = 64 * KIB
 MARKET_BYTES = 128 * KIB
 """More than the draft market's own arrays hold, for trees of the usual sizes."""
+READERS = 4
+"""Threads that read and check blocks of the prompt cache: checksums take longer than reading."""
 MAPPED_BYTES = 12 * MIB
 """Most that is resident of a mapped datastore, where its pages can be given back."""
 
@@ -154,6 +156,8 @@ class Sizing:
     draft_head: DraftHeadSizes | None = None
     streaming: Streaming | None = None
     """What of the weights is on disk."""
+    prompt_cache: bool = False
+    """Whether prompts are kept on disk."""
 
     def footprint(self, settings: Settings) -> Footprint:
         """The itemised peak of a session with these settings."""
@@ -176,7 +180,7 @@ class Sizing:
         head = self.draft_head if settings.drafter_bytes else None
         if head and reference:
             head = replace(head, tensors=tuple(map(_as_f32, head.tensors)))
-        return native_footprint(
+        made = native_footprint(
             self.spec,
             map(_as_f32, self.tensors) if reference else self.tensors,
             settings,
@@ -190,6 +194,11 @@ class Sizing:
             waiting_bytes=head.waiting_bytes(settings) if head else 0,
             streaming=self.streaming,
         )
+        if not self.prompt_cache:
+            return made
+        reading = READERS * calibration.THREAD_BYTES
+        note = f"{READERS} threads that read it"
+        return Footprint((*made, FootprintItem("prompt cache", reading, note)))
 
     def kv_type(self, settings: Settings) -> str:
         """How keys and values are kept, which not every engine leaves to us."""

@@ -29,7 +29,8 @@ class FileSource:
             )
         try:
             self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - close() is ours
-            self.size_bytes = os.fstat(self._file.fileno()).st_size
+            status = os.fstat(self._file.fileno())
+            self.size_bytes, self.changed_ns = status.st_size, (status.st_mtime_ns,)
         except FileNotFoundError:
             raise ModelFileError(
                 f"cannot open {path}: there is no such file; check the path, or leave the model "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import struct
 from array import array
+from dataclasses import field
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -61,6 +62,8 @@ class GgufHeader:
     num_keys: int = 0
     keys_end: int = 0
     """Where the metadata ends, which begins at byte `KEYS_BEGIN`."""
+    key_ends: dict[str, int] = field(default_factory=dict)
+    """Where each key's value ends, in the file's order; it begins where the one before ends."""
 
 
 def read_header(source: FileSource) -> GgufHeader:
@@ -101,15 +104,17 @@ class _Parser:
         num_tensors = self._count("tensors", MAX_TENSORS, 24, self._scalar("Q"))
         num_keys = self._count("metadata keys", MAX_KEYS, 13, self._scalar("Q"))
         metadata: dict[str, MetadataValue] = {}
+        key_ends: dict[str, int] = {}
         for _ in range(num_keys):
             key = self._text(self._bytes("a metadata key", MAX_KEY_BYTES), "a metadata key")
             if key in metadata:
                 raise self._damaged(f"metadata key {key!r} appears twice")
             metadata[key] = self._value(key, self._scalar("I"))
+            key_ends[key] = self.position
         keys_end = self.position
         raw = [self._tensor_record() for _ in range(num_tensors)]
         tensors = self._tensors(raw, self._alignment(metadata))
-        return GgufHeader(version, metadata, tensors, num_keys, keys_end)
+        return GgufHeader(version, metadata, tensors, num_keys, keys_end, key_ends)
 
     def _preamble(self) -> int:
         magic = self.data[:4]

@@ -34,6 +34,7 @@ class JoinedSource:
         self._begins = [0, *accumulate(part.size_bytes for part in parts)]
         self.path = parts[0].path
         self.size_bytes = self._begins.pop()
+        self.changed_ns = tuple(time for part in parts for time in part.changed_ns)
 
     def begin(self, number: int) -> int:
         """Where a part begins, in bytes."""

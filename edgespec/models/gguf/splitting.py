@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
 
 from edgespec.errors import ModelFileError, OptionError
 from edgespec.models.gguf.file_source import FileSource
-from edgespec.models.gguf.header import DEFAULT_ALIGNMENT, KEYS_BEGIN, GgufHeader, read_header
+from edgespec.models.gguf.header import KEYS_BEGIN, read_header
+from edgespec.models.gguf.writing import gguf_text, write_gguf
 from edgespec.models.spec import TensorInfo
 from edgespec.system.whole_file import whole_file
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
-_CHUNK_BYTES = 1 << 24
 _UINT16, _INT32 = 2, 5
 
 
@@ -54,7 +52,7 @@ def split_model(path: Path, exit_layer: int, out: Path) -> tuple[Path, Path]:
                 for number, (raw, num_keys, tensors) in enumerate(both):
                     raw += _split_keys(number, len(header.tensors))
                     file = files.enter_context(whole_file(parts[number], private=False))
-                    _write(file, source, header, raw, num_keys + 3, tensors)
+                    write_gguf(file, source, header, raw, num_keys + 3, tensors)
         except OSError as error:
             why = error.strerror or error
             raise ModelFileError(f"cannot write {parts[0]}: {why}; check folder and disk") from None
@@ -85,56 +83,12 @@ def layer_of(info: TensorInfo) -> int:
     return int(found[1]) if found else -1
 
 
-def _text(text: str) -> bytes:
-    raw = text.encode()
-    return struct.pack("<Q", len(raw)) + raw
-
-
 def _split_keys(number: int, num_tensors: int) -> bytes:
     """What llama.cpp wants to know of a part."""
     return b"".join(
         (
-            _text("split.no") + struct.pack("<IH", _UINT16, number),
-            _text("split.count") + struct.pack("<IH", _UINT16, 2),
-            _text("split.tensors.count") + struct.pack("<Ii", _INT32, num_tensors),
+            gguf_text("split.no") + struct.pack("<IH", _UINT16, number),
+            gguf_text("split.count") + struct.pack("<IH", _UINT16, 2),
+            gguf_text("split.tensors.count") + struct.pack("<Ii", _INT32, num_tensors),
         )
     )
-
-
-def _write(
-    file: IO[bytes],
-    source: FileSource,
-    header: GgufHeader,
-    keys: bytes,
-    num_keys: int,
-    tensors: Sequence[TensorInfo],
-) -> None:
-    """One part."""
-    alignment = header.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-    assert isinstance(alignment, int)
-    records, position = [], 0
-    for info in tensors:
-        dims = tuple(reversed(info.shape))
-        records.append(
-            _text(info.name)
-            + struct.pack(f"<I{len(dims)}Q", len(dims), *dims)
-            + struct.pack("<IQ", info.type.type_id, position)
-        )
-        position += -(-info.size_bytes // alignment) * alignment
-    file.write(struct.pack("<4sIQQ", b"GGUF", header.version, len(tensors), num_keys))
-    file.write(keys + b"".join(records))
-    for info in tensors:
-        _pad(file, alignment)
-        for offset, size in _pieces(info):
-            file.write(source.read(offset, size).data)
-    _pad(file, alignment)
-
-
-def _pad(file: IO[bytes], alignment: int) -> None:
-    file.write(bytes(-file.tell() % alignment))
-
-
-def _pieces(info: TensorInfo) -> Iterator[tuple[int, int]]:
-    """Offset and size of the parts in which a tensor is copied."""
-    for start in range(0, info.size_bytes, _CHUNK_BYTES):
-        yield info.offset + start, min(_CHUNK_BYTES, info.size_bytes - start)

@@ -49,16 +49,22 @@ def own_names() -> dict[str, str]:
 
 
 def name_model(name: str, reference: HubReference | None) -> None:
-    """Let `name` stand for a model, or for nothing any more. Raises OptionError."""
+    """Let `name` stand for a model, or for nothing any more.
+
+    Others who do so at the same time are waited for. Raises OptionError.
+    """
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise OptionError(f"{name!r} is no name for a model; use letters, digits, -, _ and .")
-    names = own_names()
-    names.pop(name, None)
-    if reference is not None:
-        names[name] = str(reference)
+    from filelock import FileLock  # comes with huggingface_hub
+
     folder = user_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    write_private(folder / _FILE, [json.dumps(names, indent=2).encode()])
+    with FileLock(folder / f"{_FILE}.lock", mode=0o600):
+        names = own_names()
+        names.pop(name, None)
+        if reference is not None:
+            names[name] = str(reference)
+        write_private(folder / _FILE, [json.dumps(names, indent=2).encode()])
 
 
 def reference_of(name: str) -> HubReference | None:

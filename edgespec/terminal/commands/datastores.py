@@ -20,13 +20,14 @@ app = App(
 
 
 def forget() -> None:
-    """Delete what `--learn` kept of replies, for all models."""
+    """Delete what `--learn` kept of replies and `--prompt-cache` of prompts, for all models."""
     from edgespec.drafting.text.kept_past import forget_history
+    from edgespec.memory.kv.prompt_cache import forget_prompts
 
     try:
-        num_files = forget_history()
+        num_files = forget_history() + forget_prompts()
     except OSError as error:
-        typer.echo(f"edgespec: cannot delete the history: {error.strerror or error}", err=True)
+        typer.echo(f"edgespec: cannot delete what was kept: {error.strerror or error}", err=True)
         raise typer.Exit(1) from None
     typer.echo(f"deleted {num_files} file{'' if num_files == 1 else 's'}")
 

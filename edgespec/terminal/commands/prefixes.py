@@ -45,7 +45,7 @@ def save(
     The message is TEXT, standard input, or both, separated by a blank line. It replaces a saved
     prefix of the same name. With another model or KV cache type it is computed again.
     """
-    from edgespec.memory.kv.prompt_cache import check_name
+    from edgespec.memory.kv.saved_prefixes import check_name
     from edgespec.system.size import format_size
     from edgespec.terminal.opened_engine import opened_engine
 
@@ -64,13 +64,13 @@ def save(
 def list_all(as_json: Json = False) -> None:
     """List saved prefixes with their models and sizes."""
     from edgespec.errors import KvFileError
-    from edgespec.memory.kv import prompt_cache
+    from edgespec.memory.kv import saved_prefixes
     from edgespec.system.size import format_size
 
     found = []
-    for name in prompt_cache.saved():
+    for name in saved_prefixes.saved():
         try:
-            found.append(prompt_cache.read(name))
+            found.append(saved_prefixes.read(name))
         except KvFileError as error:
             print(f"edgespec: {printable(str(error))}", file=sys.stderr)
     if as_json:
@@ -90,6 +90,6 @@ def list_all(as_json: Json = False) -> None:
 @app.command()
 def remove(name: Name) -> None:
     """Delete a saved prefix."""
-    from edgespec.memory.kv import prompt_cache
+    from edgespec.memory.kv import saved_prefixes
 
-    prompt_cache.remove(name)
+    saved_prefixes.remove(name)

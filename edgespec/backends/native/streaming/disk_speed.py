@@ -17,33 +17,39 @@ from edgespec.backends.native.streaming.direct_file import DirectFile
 from edgespec.memory.plan.streaming import PAGE, READ_BYTES, READ_THREADS
 from edgespec.system.durations import seconds_since
 
-_ROUNDS, _BLOCKS = 3, 16
-"""A round is so many blocks in a row, somewhere in the file."""
+_ROUNDS, _ROUND_S, _MOST_BYTES = 3, 0.15, 512 << 20
+"""A round reads block after block, from somewhere in the file, for so long or so much: the first
+ones of a disk that was idle are slow, and passes read without a pause.
+"""
 
 
 @cache
 def disk_bytes_per_s(path: Path) -> float:
-    """Measured once in a process, with the reads of passes: 96 MiB, or as much as there is."""
-    blocks = max(1, path.stat().st_size // READ_BYTES)
-    count = min(_BLOCKS, blocks)
+    """Measured once in a process, with the reads of passes, in half a second."""
     rooms = [_room() for _ in range(READ_THREADS)]
     with closing(DirectFile(path)) as file, ThreadPoolExecutor(READ_THREADS) as pool:
+        return median(_round(file, path.stat().st_size, pool, rooms) for _ in range(_ROUNDS))
 
-        def read(job: tuple[int, NDArray[np.uint8], int]) -> int:
-            first, room, number = job
-            end, done = min(path.stat().st_size, (first + count) * READ_BYTES), 0
-            for block in range(first + number, first + count, READ_THREADS):
-                size = min(READ_BYTES, end - block * READ_BYTES)
-                done += len(file.read(block * READ_BYTES, size, room))
-            return done
 
-        speeds = []
-        for _ in range(_ROUNDS):
-            first = random.randint(0, blocks - count)
-            start = time.perf_counter()
-            done = sum(pool.map(read, [(first, room, i) for i, room in enumerate(rooms)]))
-            speeds.append(done / seconds_since(start))
-    return median(speeds)
+def _round(
+    file: DirectFile, size: int, pool: ThreadPoolExecutor, rooms: list[NDArray[np.uint8]]
+) -> float:
+    """Bytes a second of one round; each thread reads into a room of its own."""
+    blocks = -(-size // READ_BYTES)
+    first = random.randrange(blocks)
+    count = min(blocks, _MOST_BYTES // READ_BYTES)
+    places = iter([(first + each) % blocks * READ_BYTES for each in range(count)])
+    start = time.perf_counter()
+
+    def read(room: NDArray[np.uint8]) -> int:
+        done = 0
+        for place in places:
+            done += len(file.read(place, min(READ_BYTES, size - place), room))
+            if seconds_since(start) > _ROUND_S:
+                break
+        return done
+
+    return sum(pool.map(read, rooms)) / seconds_since(start)
 
 
 def _room() -> NDArray[np.uint8]:
