@@ -172,7 +172,8 @@ def _compared(
 
 def _part(found: Sequence[Found]) -> float:
     """Of all tokens."""
-    return sum(one["accepted"] for one in found) / sum(len(one["tokens"]) for one in found)
+    accepted: int = sum(one["accepted"] for one in found)
+    return accepted / sum(len(one["tokens"]) for one in found)
 
 
 def _first_other(one: Ids, other: Ids) -> int | None:

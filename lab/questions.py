@@ -31,7 +31,8 @@ MEAN, CODE, WORST = 2.2, 2.5, 0.98
 """Times plain decoding that are asked of the mean over categories, of code, and of every one."""
 Write = Callable[[list[int], float], dict[str, Any]]
 """A reply to a prompt at a temperature: `tokens`, and `speed` in tokens a second of decoding."""
-Ways = Mapping[str, Callable[[], AbstractContextManager[Write]]]
+Way = Callable[[], AbstractContextManager[Write]]
+Ways = Mapping[str, Way]
 
 
 class Question(NamedTuple):
@@ -85,7 +86,7 @@ class Answers:
 
     def speed(self, one: Question, heat: float, name: str) -> float:
         """The median over the rounds."""
-        return statistics.median(reply["speed"] for reply in self.of(one, heat, name))
+        return float(statistics.median(reply["speed"] for reply in self.of(one, heat, name)))
 
 
 def measure(asked: Asked, script: Script) -> Rows:
@@ -131,7 +132,7 @@ def _fitting(engine: Engine, text: str, most: int) -> list[int]:
 
 def _ways(engine: Engine, asked: Asked, stack: ExitStack) -> Ways:
     path, context = engine.file.path, engine.plan.context_length
-    ways = {
+    ways: dict[str, Way] = {
         OURS: lambda: nullcontext(partial(_ours, engine, asked.tokens, True)),
         PLAIN: lambda: nullcontext(partial(_ours, engine, asked.tokens, False)),
     }
@@ -145,10 +146,7 @@ def _ways(engine: Engine, asked: Asked, stack: ExitStack) -> Ways:
         }
     for name, lookup in ((PEER, False), (LOOKUP, True)):
         writer = LlamaWriter(path, context, asked.threads, lookup=lookup)
-        write = stack.enter_context(writer).write
-        ways[name] = lambda write=write: nullcontext(
-            lambda ids, heat: write(ids, asked.tokens, heat)
-        )
+        ways[name] = partial(_library, stack.enter_context(writer), asked.tokens)
     return ways
 
 
@@ -164,6 +162,11 @@ def _ours(
         "speed": stats.tokens_per_second,
         "per_step": stats.tokens_per_step,
     }
+
+
+@contextmanager
+def _library(writer: LlamaWriter, num_tokens: int) -> Iterator[Write]:
+    yield lambda ids, heat: writer.write(ids, num_tokens, heat)
 
 
 @contextmanager
