@@ -14,7 +14,7 @@ from typing import Any
 
 from edgespec.backends.measure_passes import plan_values
 from edgespec.memory.plan.plan import Footprint, Plan
-from edgespec.system.child_process import Child, serve
+from edgespec.system.child_process import Child, PeerError, serve
 from edgespec.system.disk_cache import cache_folder
 from edgespec.system.memory_limit import limit_memory
 from edgespec.system.records import dataclass
@@ -35,6 +35,10 @@ class LayerTimes:
     headless: Seconds
     """Of passes that compute no logits."""
 
+    @property
+    def both(self) -> tuple[Seconds, Seconds]:
+        return self.whole, self.headless
+
 
 def layer_times(paths: Sequence[Path], plan: Plan, memory_bytes: int) -> list[LayerTimes]:
     """What passes over each of these small models cost with the plan's backend and settings.
@@ -46,10 +50,23 @@ def layer_times(paths: Sequence[Path], plan: Plan, memory_bytes: int) -> list[La
     values |= {"max_nodes": nodes, "prefill_chunk": nodes, "mapped": False}
     request = {"paths": [str(path) for path in paths], "plan": values, "memory_bytes": memory_bytes}
     with Child(__name__, request, name=plan.backend, limit_s=_LIMIT_S) as child:
-        return [
-            LayerTimes(*({int(size): float(s) for size, s in times.items()} for times in both))
-            for both in child.greeting
+        found = _checked(child.greeting, [size for size in SIZES if size <= nodes])
+    if len(found) != len(paths):
+        raise PeerError(f"{plan.backend} gave times that are none")
+    return found
+
+
+def _checked(greeting: Any, sizes: Sequence[int]) -> list[LayerTimes]:
+    """What the process answered; nothing where that is not times, as it may not be its own now."""
+    try:
+        found = [
+            LayerTimes(*({size: float(times[str(size)]) for size in sizes} for times in both))
+            for both in greeting
         ]
+    except (TypeError, KeyError, ValueError, OverflowError):
+        return []
+    seconds = [each for one in found for times in one.both for each in times.values()]
+    return found if all(0.0 < each < _LIMIT_S for each in seconds) else []
 
 
 def model_times(path: Path, plan: Plan) -> LayerTimes:
@@ -80,7 +97,7 @@ def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
     limit_memory(request["memory_bytes"])
     plan = Plan(**request["plan"], footprint=Footprint(()))
     found = [model_times(Path(path), plan) for path in request["paths"]]
-    return [(one.whole, one.headless) for one in found], lambda question: question
+    return [one.both for one in found], lambda question: question
 
 
 def _reads(request: Any) -> list[Path] | None:

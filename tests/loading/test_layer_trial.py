@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import edgespec
+from edgespec.backends import measure_layers
 from edgespec.backends.llamacpp import library
 from edgespec.backends.measure_layers import LayerTimes, layer_times
 from edgespec.control import curve_cache
@@ -200,6 +202,16 @@ def test_a_trial_keeps_to_the_budget(timed: Timed, tmp_path: Path) -> None:
     with open_model(path) as file, LayerTrial(file) as trial:
         assert trial.fits(made)
         assert not trial.fits(replace(made, budget_bytes=made.planned_bytes))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [7, {}, [[]], [[{"1": 1.0}]], [[{"1": 1.0}, {"2": 1.0}]], [[{"1": math.nan}, {"1": 1.0}]],
+     [[{"1": -1}, {"1": 1}]], [[{"1": "x"}, {"1": 1}]]],
+)  # fmt: skip
+def test_answers_that_are_no_times_are_refused(answer: Any) -> None:
+    assert measure_layers._checked(answer, [1]) == []
+    assert len(measure_layers._checked([[{"1": 1.0}, {"1": 0.5}]], [1])) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such limit")
