@@ -284,6 +284,9 @@ class Records:
                 record = json.loads(line)
                 self._known[record["key"]] = record["found"]
 
+    def __contains__(self, key: object) -> bool:
+        return repr(key) in self._known
+
     def get(self, key: object, make: Callable[[], Any]) -> Any:
         """What is known under a key, else what `make` returns, which is kept."""
         name = repr(key)

@@ -26,6 +26,16 @@ from lab.harness import Asked, forget
 CONTEXT = 1024
 LOOKUPS = ("ngram-simple", "ngram-mod")
 """Its modes that draft from the text."""
+MODES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache", "draft-simple")
+"""All that a usual model can be drafted for with; the last takes a draft model."""
+
+
+class Answer(NamedTuple):
+    """A reply: tokens a second, decoding only, its tokens, and how many were accepted drafts."""
+
+    speed: float
+    tokens: list[int]
+    accepted: int
 
 
 class Prompt(NamedTuple):
@@ -49,12 +59,14 @@ OURS, OURS_PLAIN = "ours", "ours, plain"
 
 
 @contextmanager
-def server(binary: str, model: Path, mode: list[str], threads: int) -> Iterator[str]:
+def server(
+    binary: str, model: Path, mode: list[str], threads: int, context: int = CONTEXT
+) -> Iterator[str]:
     """A server of one mode; its address, once it answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [binary, "-m", str(model), "-c", str(CONTEXT), "-np", "1", "-t", str(threads)]
+    command = [binary, "-m", str(model), "-c", str(context), "-np", "1", "-t", str(threads)]
     command += ["--host", "127.0.0.1", "--port", str(port), "-fa", "off", *mode]
     nothing = subprocess.DEVNULL
     with subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing) as process:
@@ -71,10 +83,12 @@ def server(binary: str, model: Path, mode: list[str], threads: int) -> Iterator[
             process.terminate()
 
 
-def ask(address: str, ids: list[int], tokens: int) -> tuple[float, list[int], float]:
-    """Tokens a second, the reply's tokens, and the part of drafts that were right."""
-    body = {"prompt": ids, "n_predict": tokens, "temperature": 0, "top_k": 1, "ignore_eos": True}
-    body |= {"return_tokens": True, "cache_prompt": False, "repeat_penalty": 1.0}
+def ask(address: str, ids: list[int], tokens: int, temperature: float = 0.0) -> Answer:
+    """One reply, past its end."""
+    body = {"prompt": ids, "n_predict": tokens, "temperature": temperature, "ignore_eos": True}
+    body |= {"return_tokens": True, "cache_prompt": False, "repeat_penalty": 1.0, "seed": 1}
+    if not temperature:
+        body["top_k"] = 1
     request = urllib.request.Request(
         f"{address}/completion",
         json.dumps(body).encode(),
@@ -83,8 +97,9 @@ def ask(address: str, ids: list[int], tokens: int) -> tuple[float, list[int], fl
     with urllib.request.urlopen(request) as answer:
         found = json.load(answer)
     timings = found["timings"]
-    right = timings.get("draft_n_accepted", 0) / max(timings.get("draft_n", 0), 1)
-    return timings["predicted_per_second"], found["tokens"], right
+    return Answer(
+        timings["predicted_per_second"], found["tokens"], timings.get("draft_n_accepted", 0)
+    )
 
 
 def first_layers(model: Path, layers: int, folder: Path) -> Path:
@@ -133,10 +148,10 @@ def measure(
                 with server(binary, model, arguments, options.threads) as address:
                     ask(address, ids[names[0]][:8], 8)  # the first request of a server is slow
                     for name in names:
-                        speed, tokens, _ = ask(address, ids[name], options.tokens)
-                        speeds[name].setdefault(mode, []).append(speed)
+                        answer = ask(address, ids[name], options.tokens)
+                        speeds[name].setdefault(mode, []).append(answer.speed)
                         if mode == "plain":
-                            pairs = zip(ours[name], tokens, strict=False)
+                            pairs = zip(ours[name], answer.tokens, strict=False)
                             same[name] = _equal_before_first_other(pairs)
     medians = {
         name: {key: statistics.median(found) for key, found in by_engine.items()}
@@ -158,13 +173,17 @@ def modes(
     model: Path, draft: Path | None, exit_layer: int | None, folder: Path
 ) -> dict[str, list[str]]:
     """The server's arguments by mode."""
-    found: dict[str, list[str]] = {"plain": []}
-    found |= {name: ["--spec-type", name] for name in LOOKUPS}
     if exit_layer:
         draft = first_layers(model, exit_layer, folder)
-    if draft:
-        found["draft-simple"] = ["--spec-type", "draft-simple", "-md", str(draft)]
-    return found
+    names = ("plain", *LOOKUPS, *(("draft-simple",) if draft else ()))
+    return {name: arguments(name, draft) for name in names}
+
+
+def arguments(mode: str, draft: Path | None) -> list[str]:
+    """Of the server's command line for one mode."""
+    if mode == "plain":
+        return []
+    return ["--spec-type", mode, *(("-md", str(draft)) if mode == "draft-simple" else ())]
 
 
 def rows(found: dict[str, Any], tokens: int) -> Iterator[dict[str, Any]]:

@@ -82,7 +82,11 @@ def questions(path: str, asked: Found) -> Found:
         rounds=asked["rounds"],
         threads=asked["threads"],
         drafters="auto",
+        temperatures=[0.0],
+        draft_model=None,
         no_peer=not llama_peer.installed(),
+        server=None,
+        minutes=None,
         out=None,
     )
     rows = {row.pop("category"): row for row in map(_plain, speculation.questions(settings))}

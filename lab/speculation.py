@@ -2,7 +2,8 @@
 
     python -m lab.speculation replies [MODEL] [--tokens 200] [--rounds 7]
     python -m lab.speculation hostile [MODEL] [--drafters auto|all] [--rounds 9]
-    python -m lab.speculation questions QUESTIONS.jsonl[.gz] [MODEL] [--per-category 4]
+    python -m lab.speculation questions QUESTIONS.jsonl[.gz] [MODEL] [--per-category 4] \\
+        [--temperatures 0,0.8] [--server llama-server]
     python -m lab.speculation batch [MODEL] [--sizes 2,4,8]
     python -m lab.speculation busy [MODEL] [--sizes 4,8]
 
@@ -15,9 +16,6 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -34,22 +32,22 @@ from edgespec.system.size import format_size
 from lab.harness import (
     MODEL,
     Asked,
-    Records,
     Rows,
     Script,
     Spread,
     alternate,
     forget,
+    names,
     numbers,
     option,
     ratios,
-    read_lines,
     rounds,
     start_anew,
     stored_bytes,
     tokens,
 )
-from lab.llama_writer import LlamaWriter
+from lab.llama_server import LOOKUPS
+from lab.questions import measure
 from tests.support.equality import prompts
 
 STORY = "Tell me a short story about a dog."
@@ -69,7 +67,6 @@ NOISE: dict[str, Any] = {"temperature": 4.0, "top_k": 0, "top_p": 1.0, "min_p": 
 """So hot that whatever was drafted is wrong."""
 GREEDY = {"temperature": 0.0}
 PERIOD, LENGTH = 37, 256
-PLAIN, PEER, LOOKUP = "plain", "llama.cpp", "llama.cpp, prompt lookup"
 BATCH_PROMPTS = [
     STORY,
     "Say it again and again: a red ball, a blue box, a red ball, a blue box, a red ball.",
@@ -83,6 +80,11 @@ BATCH_PROMPTS = [
 DRAFTER_SET = option("--drafters", default="auto")
 SIZES = option("--sizes", type=numbers, default=[2, 4, 8], help="replies at once")
 script = Script(__doc__)
+
+
+def temperatures(text: str) -> list[float]:
+    """The type of an option that is temperatures by commas."""
+    return [float(part) for part in text.split(",")]
 
 
 @script.command(MODEL, tokens(200), rounds(7))
@@ -180,97 +182,25 @@ def _pairs(engine: Engine, prompt: Any, asked: Asked, **options: Any) -> dict[st
     option("--per-category", type=int, default=4),
     tokens(96),
     rounds(3),
+    option("--temperatures", type=temperatures, default=[0.0], help="by commas"),
     option("--threads", type=int, default=2),
     option("--context", type=int, help="tokens; the plan's choice if left out"),
     DRAFTER_SET,
+    option("--draft-model", help="for ours, and for llama.cpp's server in a mode of its own"),
     option("--no-peer", action="store_true", help="leave llama.cpp out"),
+    option("--server", help="llama.cpp's; llama-cpp-python if left out"),
+    option("--modes", type=names, default=list(LOOKUPS), help="of the server to draft, by commas"),
+    option("--minutes", type=float, help="stop after so many; --out goes on from there"),
     option("--out", type=Path, help="keep what is finished here, and go on from it"),
 )
 def questions(asked: Asked) -> Rows:
-    """Spec-Bench's categories, beside llama.cpp with its prompt lookup and without.
+    """Spec-Bench's categories, beside llama.cpp plain and with its own ways to draft.
 
-    Greedy, past the reply's end, the first turn of each question in the model's chat template; of a
-    question that does not fit the context the middle is left out. Speeds are those of decoding.
+    Past the reply's end, the first turn of each question in the model's chat template; of a
+    question that does not fit the context the middle is left out. Speeds are those of decoding, a
+    figure of a question is the median of its rounds, and of a category that of its questions.
     """
-    records = Records(asked.out)
-    with ExitStack() as stack:
-        engine = stack.enter_context(
-            edgespec.load(
-                asked.model, threads=asked.threads, drafters=asked.drafters, context=asked.context
-            )
-        )
-        context, path = engine.plan.context_length, engine.file.path
-        peers: dict[str, LlamaWriter] = {}
-        for name, lookup in () if asked.no_peer else ((PEER, False), (LOOKUP, True)):
-            peers[name] = LlamaWriter(path, context, asked.threads, lookup=lookup)
-            stack.enter_context(peers[name])
-        found: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for number, category, text in _questions(asked.questions, asked.per_category):
-            ids = _fitting(engine, text, context - asked.tokens - 1)
-            one = records.get(
-                (str(path), number, asked.tokens), partial(_answer, engine, peers, ids, asked)
-            )
-            found[category].append(one)
-            found["all"].append(one)
-        found["all"] = found.pop("all")
-        for category, rows in found.items():
-            yield _category(category, rows)
-
-
-def _questions(path: Path, per_category: int) -> Iterator[tuple[int, str, str]]:
-    """Number, category and text of the first questions of each category."""
-    seen: dict[str, int] = defaultdict(int)
-    for record in read_lines(path):
-        seen[record["category"]] += 1
-        if seen[record["category"]] <= per_category:
-            yield record["question_id"], record["category"], record["turns"][0]
-
-
-def _fitting(engine: Engine, text: str, most: int) -> list[int]:
-    """At most so many tokens of a prompt; the middle of a longer text is left out."""
-    ids = engine.encode(text)
-    while len(ids) > most:
-        keep = len(text) * most // len(ids) * 9 // 10
-        text = f"{text[: keep // 2]} ... {text[-(keep // 2) :]}"
-        ids = engine.encode(text)
-    return ids
-
-
-def _answer(
-    engine: Engine, peers: dict[str, LlamaWriter], ids: list[int], asked: Asked
-) -> dict[str, Any]:
-    """Tokens a second by each way of writing, and tokens per pass of ours."""
-    per_step: list[float] = []
-
-    def ours(speculation: bool) -> float:
-        forget(engine)
-        stats = engine.generate(
-            ids, max_tokens=asked.tokens, temperature=0.0, ignore_eos=True, speculation=speculation
-        ).stats
-        per_step.extend([stats.tokens_per_step] * speculation)
-        return stats.tokens_per_second
-
-    members: dict[str, Callable[[], float]] = {"ours": partial(ours, True)}
-    members |= {PLAIN: partial(ours, False)}
-    members |= {name: partial(peer.write, ids, asked.tokens) for name, peer in peers.items()}
-    speeds = alternate(members, asked.rounds)
-    medians = {name: statistics.median(values) for name, values in speeds.items()}
-    return {"speeds": medians, "tokens_per_step": statistics.median(per_step)}
-
-
-def _category(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over a category's questions."""
-    found: dict[str, Any] = {
-        "category": name,
-        "questions": len(rows),
-        "tokens/s": statistics.median(row["speeds"]["ours"] for row in rows),
-        "tokens/step": statistics.mean(row["tokens_per_step"] for row in rows),
-    }
-    for other in (PLAIN, PEER, LOOKUP):
-        if other in rows[0]["speeds"]:
-            each = (row["speeds"]["ours"] / row["speeds"][other] for row in rows)
-            found[f"/ {other}"] = Spread.of(each)
-    return found
+    return measure(asked, script)
 
 
 @script.command(MODEL, tokens(64), rounds(3), SIZES, DRAFTER_SET)
