@@ -146,4 +146,4 @@ def test_reading_prompts_from_disk_is_planned(model: Path, tmp_path: Path) -> No
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         peak, planned, read = json.loads(done.stdout)
         assert read == expected
-        assert planned == pytest.approx(peak, rel=0.05)
+        assert peak <= 1.05 * planned
