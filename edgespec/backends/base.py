@@ -187,6 +187,9 @@ class Target(SequenceHost):
         del seconds
         sequence.filled(sequence.length + num_tokens)
 
+    def forget_uses(self) -> None:  # noqa: B027 (most backends need nothing here)
+        """Forget which weights on disk passes asked for until now, which were no text's."""
+
     def close(self) -> None:
         """Give back everything this target holds; using it afterwards is an error."""
         if not self._closed:

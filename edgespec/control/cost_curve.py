@@ -90,6 +90,7 @@ class CostCurve:
     def price_experts(self, target: Target) -> None:
         """Where experts mix, let further nodes cost the experts that they add."""
         self._experts = ExpertPrices.measured(target, self._points, self._base)
+        target.forget_uses()
 
     def update(self, num_nodes: int, seconds: float, experts: int = 0) -> None:
         """Take a live timing into account, of a pass that read so many experts; one that is not a

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from edgespec.backends.native.streaming.direct_file import DirectFile
 from edgespec.backends.native.streaming.disk_speed import disk_bytes_per_s
 from edgespec.backends.passes import TokenTree
+from edgespec.control.cost_curve import CostCurve
 from edgespec.errors import BudgetError, ModelFileError
 from edgespec.memory.plan.budget import Budget
 from edgespec.memory.plan.plan import Plan
@@ -71,6 +72,18 @@ def test_bits(name: str, tmp_path: Path) -> None:
     for streamed in results[1:]:
         for one, other in zip(results[0], streamed, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def test_measuring_decides_nothing_about_experts(tmp_path: Path) -> None:
+    """Those of made-up tokens would stay in memory for as long as a reply's come and go."""
+    native = pytest.importorskip("edgespec.backends.native.target")
+    with open_model(written("qwen3moe", tmp_path)) as file:
+        streaming = StreamableWeights(file.spec, tuple(file.tensors.values())).least()
+        with native.NativeTarget(file, plan_of(file, streaming)) as target:
+            curve = CostCurve({1: 1.0, 4: 1.2}, 4)
+            curve.price_experts(target)
+            assert target.bytes_read
+            assert not target._streamed.experts.used.any()
 
 
 def test_damaged_disk(tmp_path: Path) -> None:

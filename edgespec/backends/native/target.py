@@ -145,16 +145,10 @@ class NativeTarget(HeadHost):
         self._head = (0, 0)
         """Its first stage and the one after its last."""
         self._head_entered = None
-        self._whole_passes = WholePasses(
-            self._table,
-            self._nodes,
-            self._scratch,
-            self._program,
-            self._weights.embedding,
-            self.spec.embedding_scale,
-            self._tiles.for_nodes,
-            self.max_nodes,
-        )
+        embedding = self._weights.embedding, self.spec.embedding_scale
+        made = self._nodes, self._scratch, self._program, *embedding
+        tiles, most = self._tiles.for_nodes, self.max_nodes
+        self._whole_passes = WholePasses(self._table, *made, tiles, most)
 
     def _open_guest(self, file: ModelFile, plan: Plan, progress: Progress | None) -> NativeTarget:
         head = NativeTarget(file, plan, progress, lender=self)
@@ -201,6 +195,10 @@ class NativeTarget(HeadHost):
     @property
     def bytes_read(self) -> int:
         return 0 if self._streamed is None else self._streamed.bytes_read
+
+    def forget_uses(self) -> None:
+        if self._streamed is not None and self._streamed.experts is not None:
+            self._streamed.experts.used[:] = 0
 
     @property
     def experts_read(self) -> NDArray[np.int64]:
