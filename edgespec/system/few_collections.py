@@ -1,4 +1,4 @@
-"""Looking for garbage less often, while modules and models are loaded: neither is any."""
+"""How often Python looks for garbage: rarely while modules and models are loaded."""
 
 from __future__ import annotations
 
