@@ -59,7 +59,7 @@ def batches(asked: Asked) -> Rows:
     size = asked.model.stat().st_size
     for count in asked.sequences:
         with ExitStack() as stack:
-            workers = [Worker(size // 2 + 300 * MIB) for _ in range(2)]
+            workers = [Worker(size // 2 + 170 * MIB) for _ in range(2)]
             for one in workers:
                 stack.callback(one.kill)
             before = [sum(map(resident, one.both())) for one in workers]
@@ -144,6 +144,9 @@ def halves(asked: Asked) -> Rows:
             kind: partial(timed, ours, kind, asked.passes, partial(one_pass, link, weights, state))
             for kind, one_pass in (("turns", one_turn), ("halves", one_shared))
         }
+        empty = [np.zeros((0, asked.width), np.float32)] * len(weights)
+        exchanges = partial(one_shared, link, empty, state)
+        members["exchanges"] = partial(timed, ours, "exchanges", asked.passes, exchanges)
         found = alternate(members, asked.rounds)
         ours.send(("end", 0))
         side.join()
@@ -152,6 +155,7 @@ def halves(asked: Asked) -> Rows:
             "delay each way, ms": delay,
             "layers in turns, ms": Spread.of(found["turns"]),
             "halves at once, ms": Spread.of(found["halves"]),
+            "exchanges alone, ms": Spread.of(found["exchanges"]),
             "turns / halves": ratios(found["turns"], found["halves"]),
         }
 
@@ -207,6 +211,8 @@ def far_side(theirs: Connection, port: int, layers: int, width: int) -> None:
         for _ in range(passes):
             if kind == "halves":
                 one_shared(link, weights, state)
+            elif kind == "exchanges":
+                one_shared(link, [matrix[:0] for matrix in weights], state)
             else:
                 receive(link, state.nbytes)
                 for matrix in weights:

@@ -92,7 +92,7 @@ class Ensemble(ABC):
         suffix: str | None = None,
         k: int = 3,
         *,
-        within: float | None = 4.0,
+        within: float | None = None,
         deadline_s: float | None = None,
         max_tokens: int = 24,
         max_batch: int | None = None,
@@ -100,10 +100,10 @@ class Ensemble(ABC):
         """The k likeliest first tokens after a text, each with what the model says next: exact
         greedy completions, the likeliest first, written together.
 
-        With a `suffix`, what belongs between the two. One that comes to be more than `within` nats
-        less likely than the best of the same length ends there and comes last; None lets all go on.
-        After `deadline_s` seconds they end where they are. Raises OptionError for a suffix where
-        the model has no tokens for it, and for a negative `within`.
+        With a `suffix`, what belongs between the two. With `within`, one that comes to be so many
+        nats less likely than the best of the same length ends there and comes last. After
+        `deadline_s` seconds they end where they are. Raises OptionError for a suffix where the
+        model has no tokens for it, and for a negative `within`.
         """
         if not 1 <= k <= MAX_LOGPROBS:
             raise OptionError(f"k is {k}, but 1 to {MAX_LOGPROBS} completions can be suggested")
