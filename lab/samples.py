@@ -71,7 +71,9 @@ def sampled(asked: Asked, most: int) -> list[list[Transcript]]:
                 continue
             prompt, replies = engine.encode(question["turns"][0]), []
             try:
-                starts = first_tokens(engine, prompt, most) if asked.branches else [[]] * most
+                starts: list[list[int]] = [[]] * most
+                if asked.branches:
+                    starts = first_tokens(engine, prompt, most)
                 for seed, start in enumerate(starts):
                     ids = [*prompt, *start]
                     reply = engine.generate(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +30,9 @@ from lab.harness import Asked, Rows, Script, numbers, option, read_lines
 NATIVE = {1: 5.9, 2: 6.2, 4: 7.1, 8: 9.2}
 LLAMACPP = {1: 1.0, 2: 1.67, 4: 2.65, 8: 4.97}
 """T(n) of 336M parameters in Q4_0 on two cores, as recorded (docs/lab/2026-11-23-methods.md)."""
+Sums = Sequence[Sequence[float]]
+Rule = Callable[[Sums], list[int]]
+"""From the sums of a case, how many tokens to keep of each."""
 script = Script(__doc__)
 
 
@@ -80,7 +84,11 @@ def completed(engine: edgespec.Engine, before: str, rest: str, num_tokens: int, 
     return Case(sums, agreement)
 
 
-def bounded_lengths(sums: Sequence[Sequence[float]], most: int) -> list[int]:
+def lengths_within(within: float, sums: Sums) -> list[int]:
+    return hopeless_lengths(sums, [False] * len(sums), within)
+
+
+def bounded_lengths(most: int, sums: Sums) -> list[int]:
     """Tokens of each until its mean cannot reach the best ended one's, all a token a step."""
     means = [one[-1] / len(one) for one in sums]
     found = []
@@ -120,23 +128,15 @@ def rules(asked: Asked) -> Rows:
     with edgespec.load(asked.model, sequences=8) as engine:
         found = list(cases(engine, asked, max(asked.k)))
     script.note(f"{len(found)} places")
-    played: dict[str, Callable[[Sequence[Sequence[float]]], list[int]]] = {
-        "bound": lambda sums: bounded_lengths(sums, asked.tokens)
-    }
+    played: dict[str, Rule] = {"bound": partial(bounded_lengths, asked.tokens)}
     for within in asked.within:
-        played[f"{within:g} nats"] = lambda sums, within=within: hopeless_lengths(
-            sums, [False] * len(sums), within
-        )
+        played[f"{within:g} nats"] = partial(lengths_within, within)
     for k in asked.k:
         for name, rule in played.items():
             yield {"k": k, "rule": name} | summary(found, k, rule)
 
 
-def summary(
-    found: Sequence[Case],
-    k: int,
-    rule: Callable[[Sequence[Sequence[float]]], list[int]],
-) -> dict[str, str]:
+def summary(found: Sequence[Case], k: int, rule: Rule) -> dict[str, str]:
     written = stopped = best = right = truths = 0
     here, away = np.zeros(2), np.zeros(2)
     for case in found:

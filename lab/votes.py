@@ -104,7 +104,9 @@ def ways(samples: Sequence[Sample]) -> dict[str, tuple[Sample, float]]:
         return sum(min(taken, length) for taken, _, _ in samples)
 
     by_length = sorted(samples, key=lambda one: one[0])
-    found = {"one sample": (samples[0], statistics.mean(taken for taken, _, _ in samples))}
+    found: dict[str, tuple[Sample, float]] = {
+        "one sample": (samples[0], statistics.mean(taken for taken, _, _ in samples))
+    }
     found[f"all {len(samples)} vote"] = winner(samples), until_(decided_after(samples))
     for most in range(len(samples) - 3, 1, -2):
         found[f"shortest {most} vote"] = winner(by_length[:most]), until_(by_length[most - 1][0])
