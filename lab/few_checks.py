@@ -77,7 +77,7 @@ def _compared(engine: Engine, kind: str, names: list[str], asked: Asked) -> dict
         return drawing(self, *given)
 
     def timed(first: bool) -> float:
-        ShapedVerifier._draw = drawing if first else masked  # type: ignore[method-assign]
+        ShapedVerifier._draw = drawing if first else masked  # type: ignore
         counts.update(masks=0, tokens=0)
         turn[0] += 1
         begun = time.process_time()

@@ -15,7 +15,6 @@ brings back later. `same`: replies that stay as they are; `agree`: tokens until 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -69,15 +68,20 @@ class Prompt:
         return np.sort(np.argsort(-worth, kind="stable")[:count])
 
 
-def replied(
-    model: PlainLlama, text: Text, row: Matrix, place: int, count: int, forced: list[int] | None
-) -> Iterator[tuple[int, float]]:
-    """Tokens, the likeliest or those that are given, and the log-probability of each."""
-    for index in range(count):
-        token = int(row.argmax()) if forced is None else forced[index]
-        top = float(row.max())
-        yield token, float(row[token]) - top - float(np.log(np.exp(row - top).sum()))
-        row = model.step(text, token, place + index)
+def replied(model: PlainLlama, text: Text, row: Matrix, place: int, count: int) -> list[int]:
+    """The likeliest tokens, one after the other."""
+    ids = [int(row.argmax())]
+    for index in range(count - 1):
+        ids.append(int(model.write(text, ids[-1:], place + index)[0].argmax()))
+    return ids
+
+
+def told(model: PlainLlama, text: Text, row: Matrix, place: int, ids: list[int]) -> Matrix:
+    """The log-probabilities [n] of tokens that come to a text."""
+    rows = np.vstack([row[None], model.write(text, ids[:-1], place)])
+    rows -= rows.max(axis=1, keepdims=True)
+    logs: Matrix = rows[np.arange(len(ids)), ids] - np.log(np.exp(rows).sum(axis=1))
+    return logs
 
 
 @script.command(
@@ -91,7 +95,7 @@ def lazy(asked: Asked) -> Rows:
     """Long questions, whole and in part."""
     file = open_model(resolve(asked.model))
     model, count = PlainLlama(file), asked.tokens
-    prompts, wholes = list[Prompt](), list[list[tuple[int, float]]]()
+    prompts, wholes = list[Prompt](), list[tuple[list[int], Matrix]]()
     long = [
         ids
         for question in read_lines(asked.bench / "spec_bench.jsonl.gz")
@@ -100,7 +104,8 @@ def lazy(asked: Asked) -> Rows:
     for ids in long[:: max(len(long) // asked.prompts, 1)][: asked.prompts]:
         prompts.append(Prompt(model, ids))
         text, row = prompts[-1].read(model.num_layers, 100, "looks")
-        wholes.append(list(replied(model, text, row, len(ids), count, None)))
+        said = replied(model, Text([*text.layers]), row, len(ids), count)
+        wholes.append((said, told(model, text, row, len(ids), said)))
     script.note(
         f"{len(prompts)} prompts of {statistics.mean(len(one.ids) for one in prompts):.0f} tokens"
     )
@@ -108,15 +113,13 @@ def lazy(asked: Asked) -> Rows:
         for percent in asked.percents:
             for rule in ("looks", "chance", "first"):
                 agree, lost = list[int](), list[float]()
-                for prompt, whole in zip(prompts, wholes, strict=True):
-                    said = [token for token, _ in whole]
+                for prompt, (said, logs) in zip(prompts, wholes, strict=True):
                     text, row = prompt.read(layer, percent, rule)
                     own, length = Text([*text.layers]), len(prompt.ids)
-                    found = [token for token, _ in replied(model, own, row, length, count, None)]
+                    found = replied(model, own, row, length, count)
                     same = [one == other for one, other in zip(said, found, strict=True)]
                     agree.append(same.index(False) if False in same else count)
-                    told = replied(model, text, row, length, count, said)
-                    lost += [p - q for (_, p), (_, q) in zip(whole, told, strict=True)]
+                    lost.append(float((logs - told(model, text, row, length, said)).mean()))
                 part = layer + (model.num_layers - layer) * percent / 100
                 yield {
                     "after layer": layer,

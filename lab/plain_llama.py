@@ -61,7 +61,10 @@ class PlainLlama:
         self._weights = Weights(file, file.spec.context_length, None)
         rope = self._attention(0).rope
         assert rope is not None and rope.layout == "interleaved"
-        self._frequencies = rope_frequencies(rope, None)
+        frequencies = rope_frequencies(rope, None)
+        angles = np.arange(2 * file.spec.context_length)[:, None] * frequencies[None]
+        self._cosines = np.cos(angles).astype(np.float32)
+        self._sines = np.sin(angles).astype(np.float32)
 
     def _attention(self, number: int) -> Attention:
         part = self.spec.layers[number].mixer
@@ -116,15 +119,14 @@ class PlainLlama:
         gate = gate / (1 + np.exp(-gate)) * (normed @ weights.matrix(ffn.up).T)
         return added + gate @ weights.matrix(ffn.down).T, looks
 
-    def step(self, text: Text, token: int, place: int) -> Rows:
-        """Logits [vocab] after one more token of a text."""
-        stream, places = self.embedded([token]), np.array([place])
+    def write(self, text: Text, ids: Sequence[int], place: int) -> Rows:
+        """Logits [n, vocab] after each of the tokens that come to a text."""
+        stream, places = self.embedded(ids), np.arange(place, place + len(ids))
         for number in range(self.num_layers):
             own = self.kept(number, stream, places)
             text.layers[number] = Kept.joined([text.layers[number], own])
             stream, _ = self.layer(number, stream, places, text.layers[number])
-        row: Rows = self.logits(stream)[0]
-        return row
+        return self.logits(stream)
 
     def _first_normed(self, number: int, stream: Rows) -> Rows:
         norm = self.spec.layers[number].mixer_norm
@@ -138,8 +140,7 @@ class PlainLlama:
 
     def _turned(self, rows: Rows, places: Places) -> Rows:
         """Rows [n, heads, head_dim] as their positions ask."""
-        angles = (places[:, None] * self._frequencies[None]).astype(np.float32)[:, None]
-        cosines, sines = np.cos(angles), np.sin(angles)
+        cosines, sines = self._cosines[places][:, None], self._sines[places][:, None]
         even, odd = rows[..., 0::2], rows[..., 1::2]
         turned = np.empty_like(rows)
         turned[..., 0::2] = even * cosines - odd * sines

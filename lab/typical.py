@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 
@@ -106,42 +106,52 @@ def typical(asked: Asked) -> Rows:
     """Questions spread over all categories."""
     questions = list(read_lines(asked.bench / "spec_bench.jsonl.gz"))
     questions = questions[:: max(len(questions) // asked.prompts, 1)]
+    texts = [question["turns"][0] for question in questions]
     for drafters in SETS[: asked.sets]:
-        with edgespec.load(asked.model, drafters=drafters, max_nodes=9) as engine:
-            verify_everything(engine)
-            for percent in asked.percents:
-                plain: list[list[int]] = []
-                for rule in asked.rules:
-                    replies: list[Reply] = []
-                    with ruled(rule) as accept:
-                        for seed, question in enumerate(questions):
-                            try:
-                                replies.append(
-                                    engine.generate(
-                                        question["turns"][0],
-                                        max_tokens=asked.tokens,
-                                        seed=seed,
-                                        temperature=percent / 100,
-                                        accept=accept,
-                                        logprobs=0,
-                                        ignore_eos=True,
-                                    )  # fmt: skip
-                                )
-                            except ContextOverflowError:
-                                continue
-                    steps = sum(reply.stats.steps for reply in replies)
-                    told = [one.logprob for reply in replies for one in reply.logprobs or []]
-                    ids = [reply.token_ids for reply in replies]
-                    plain = plain or ids
-                    yield {
-                        "drafters": drafters,
-                        "temperature": percent / 100,
-                        "rule": rule,
-                        "tokens/step": f"{sum(map(len, ids)) / steps:.3f}",
-                        "kept": f"{statistics.mean(map(kept, ids, plain)):.3f}",
-                        "nats": f"{-statistics.mean(told):.3f}",
-                        "repeated": f"{statistics.mean(map(repeated, ids)):.3f}",
-                    }
+        for percent in asked.percents:
+            plain: list[list[int]] = []
+            for rule in asked.rules:
+                replies = written(asked, texts, drafters, rule, percent / 100)
+                steps = sum(reply.stats.steps for reply in replies)
+                told = [one.logprob for reply in replies for one in reply.logprobs or []]
+                ids = [reply.token_ids for reply in replies]
+                plain = plain or ids
+                yield {
+                    "drafters": drafters,
+                    "temperature": percent / 100,
+                    "rule": rule,
+                    "tokens/step": f"{sum(map(len, ids)) / steps:.3f}",
+                    "kept": f"{statistics.mean(map(kept, ids, plain)):.3f}",
+                    "nats": f"{-statistics.mean(told):.3f}",
+                    "repeated": f"{statistics.mean(map(repeated, ids)):.3f}",
+                }
+
+
+def written(
+    asked: Asked, texts: list[str], drafters: str, rule: str, temperature: float
+) -> list[Reply]:
+    """Replies of an engine that has written none before, so that none is drafted from another
+    rule's.
+    """
+    replies = []
+    with (
+        edgespec.load(asked.model, drafters=drafters, max_nodes=9) as engine,
+        ruled(rule) as accept,
+    ):
+        verify_everything(engine)
+        for seed, text in enumerate(texts):
+            with suppress(ContextOverflowError):
+                reply = engine.generate(
+                    text,
+                    max_tokens=asked.tokens,
+                    seed=seed,
+                    temperature=temperature,
+                    accept=accept,
+                    logprobs=0,
+                    ignore_eos=True,
+                )
+                replies.append(reply)
+    return replies
 
 
 if __name__ == "__main__":
