@@ -65,7 +65,7 @@ def masked_greedily(engine: Engine, prompt: str, num_tokens: int) -> list[int]:
     return written
 
 
-@pytest.mark.parametrize("prompt", [CODE, "x.na", "for one in self."])
+@pytest.mark.parametrize("prompt", [CODE, "x.na", CODE + "apply()\n    self."])
 def test_greedy_replies_are_those_of_a_mask_at_each_step(engine: Engine, prompt: str) -> None:
     options: dict[str, Any] = {"max_tokens": 16, "temperature": 0.0, "names": NAMES, "raw": True}
     expected = masked_greedily(engine, prompt, 16)
