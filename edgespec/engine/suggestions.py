@@ -15,6 +15,7 @@ from edgespec.engine.voting import until
 from edgespec.models.file import ModelFile
 from edgespec.models.tokenizers.tokenizer import Tokenizer
 from edgespec.system.records import dataclass
+from edgespec.verification.constraint import Constraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +30,19 @@ class Suggestion:
     """Whether it ended by itself or at its length, neither at the deadline nor as hopeless."""
 
 
-def likeliest_starts(stream: BatchStream, k: int, file: ModelFile) -> list[Suggestion]:
+def likeliest_starts(
+    stream: BatchStream, k: int, file: ModelFile, constraint: Constraint | None
+) -> list[Suggestion]:
     """The likeliest first tokens of a reply of one, each a suggestion; those that end a text are
-    none.
+    none, nor those that a constraint forbids.
     """
     for _ in stream:
         pass
     found = stream.replies[0].logprobs or []
     ends = file.tokenizer.end_ids
     top = [(token, p) for token, p in found[0].top if token not in ends] if found else []
+    if constraint is not None:
+        top = [(token, p) for token, p in top if constraint.allows(token)]
     return [Suggestion("", [token], logprob, False) for token, logprob in top[:k]]
 
 
