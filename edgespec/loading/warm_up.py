@@ -169,7 +169,7 @@ def _warm_up_rules(controller: Controller) -> None:
     one that is compiled among the weights brings the compiler's 60 MiB with it.
     """
     from edgespec.control import accounts
-    from edgespec.control.cost_curve import refresh
+    from edgespec.control.cost_curve import bent, refresh
 
     own, sequence = controller.numbers.copy(), np.ones(accounts.NUM_OF_SEQUENCE)
     table = controller.curve.table
@@ -183,6 +183,7 @@ def _warm_up_rules(controller: Controller) -> None:
     accounts.judge(own, sequence, 1.0, 0.1, True)
     accounts.rest(own, 0.0)
     accounts.earn(own, table, 1)
+    bent(controller.curve.words[1], 0)
     refresh(*controller.curve.words)
 
 
