@@ -24,6 +24,8 @@ from edgespec.system.sources import source_hash
 from edgespec.system.user_data import make_private, write_private
 from edgespec.version import __version__
 
+KERNELS, TILES = "kernels", "tiles"
+"""Folders of code in the cache."""
 _DIGEST_BYTES = 32
 _ELF, _RELOCATABLE = struct.Struct("<16sH22xQ10xHHxx"), 1
 """Of its head: the kind, where sections are told of, in how many bytes each, how many."""
@@ -137,13 +139,18 @@ def processor() -> str:
     return "\0".join([platform.machine(), *(told or [platform.processor()])])
 
 
+def code_folders() -> list[Path]:
+    """What a process behind the wall may read of the cache: code, and none of the texts."""
+    return [cache_folder() / name for name in (KERNELS, TILES)]
+
+
 def kernel_folder() -> Path:
     """Where the kernels of this version, compiled for this machine, are."""
     return cache_folder() / _kernels()
 
 
 def _kernels() -> Path:
-    return Path("kernels") / code_key()
+    return Path(KERNELS) / code_key()
 
 
 def kernels_are_cached(
