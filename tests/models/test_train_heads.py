@@ -17,6 +17,7 @@ from tests.models.test_train_recipe import as_a_user, recipe, write_corpus
 MISSING = [name for name in ("torch", "gguf") if importlib.util.find_spec(name) is None]
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),  # PyTorch's own
     pytest.mark.skipif(
         bool(MISSING), reason=f"needs {' and '.join(MISSING)}: pip install 'edgespec[train]'"
     ),

@@ -16,6 +16,7 @@ import pytest
 MISSING = [name for name in ("torch", "gguf") if importlib.util.find_spec(name) is None]
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),  # PyTorch's own
     pytest.mark.skipif(
         bool(MISSING), reason=f"needs {' and '.join(MISSING)}: pip install 'edgespec[train]'"
     ),
