@@ -101,10 +101,10 @@ def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
 
 
 def _reads(request: Any) -> list[Path] | None:
-    """Engines of others see the small models alone; ours may have to compile."""
+    """Engines of others see the small models and code alone; ours may have to compile."""
     if request["plan"]["backend"] not in ("llamacpp", "onnx"):
         return None
-    return [*(Path(path) for path in request["paths"]), *code_folders()]
+    return [*{Path(path).parent for path in request["paths"]}, *code_folders()]
 
 
 if __name__ == "__main__":
