@@ -24,8 +24,8 @@ from edgespec.system.sources import source_hash
 from edgespec.system.user_data import make_private, write_private
 from edgespec.version import __version__
 
-KERNELS, TILES = "kernels", "tiles"
-"""Folders of code in the cache."""
+PROMPTS, SPILL = "prompts", "spill"
+"""Folders of the cache that hold what people wrote."""
 _DIGEST_BYTES = 32
 _ELF, _RELOCATABLE = struct.Struct("<16sH22xQ10xHHxx"), 1
 """Of its head: the kind, where sections are told of, in how many bytes each, how many."""
@@ -139,9 +139,9 @@ def processor() -> str:
     return "\0".join([platform.machine(), *(told or [platform.processor()])])
 
 
-def code_folders() -> list[Path]:
-    """What a process behind the wall may read of the cache: code, and none of the texts."""
-    return [cache_folder() / name for name in (KERNELS, TILES)]
+def cached_facts() -> list[Path]:
+    """What a process behind the wall may read of the cache: code and measurements, no texts."""
+    return [path for path in cache_folder().glob("*") if path.name not in (PROMPTS, SPILL)]
 
 
 def kernel_folder() -> Path:
@@ -150,7 +150,7 @@ def kernel_folder() -> Path:
 
 
 def _kernels() -> Path:
-    return Path(KERNELS) / code_key()
+    return Path("kernels") / code_key()
 
 
 def kernels_are_cached(

@@ -99,16 +99,16 @@ def test_inside_the_wall_nothing_can_be_reached_but_what_was_named(tmp_path: Pat
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there is no wall elsewhere yet")
-def test_of_the_cache_code_can_be_read_and_no_text(tmp_path: Path) -> None:
+def test_of_the_cache_all_can_be_read_but_texts(tmp_path: Path) -> None:
     code = (
-        "from edgespec.system.disk_cache import cache_folder, code_folders\n"
+        "from edgespec.system.disk_cache import cache_folder, cached_facts\n"
         "from edgespec.system.wall import enclose\n"
-        "if not enclose(code_folders()): print('no wall')\n"
-        "for name in ('kernels', 'tiles', 'prompts', 'spill'):\n"
+        "if not enclose(cached_facts()): print('no wall')\n"
+        "for name in ('kernels', 'llamacpp', 'prompts', 'spill'):\n"
         "    try: print((cache_folder() / name / 'a').read_text())\n"
         "    except OSError as error: print(type(error).__name__)\n"
     )
-    for name in ("kernels", "tiles", "prompts", "spill"):
+    for name in ("kernels", "llamacpp", "prompts", "spill"):
         (tmp_path / name).mkdir(mode=0o700)
         (tmp_path / name / "a").write_text(name)
     done = subprocess.run(
@@ -118,7 +118,7 @@ def test_of_the_cache_code_can_be_read_and_no_text(tmp_path: Path) -> None:
     found = done.stdout.split("\n")[:-1]
     if "no wall" in found:
         pytest.skip("this kernel has no Landlock or no seccomp")
-    assert found == ["kernels", "tiles", "PermissionError", "PermissionError"]
+    assert found == ["kernels", "llamacpp", "PermissionError", "PermissionError"]
 
 
 def test_elsewhere_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,14 +34,12 @@ from edgespec.memory.kv.arena import BLOCK
 from edgespec.memory.kv.kv_file import KvFile, KvHeader, write_kv
 from edgespec.memory.kv.spill import RESERVE_BYTES
 from edgespec.memory.plan.sizing import READERS
-from edgespec.system.disk_cache import cache_folder, chosen_folder, open_own
+from edgespec.system.disk_cache import PROMPTS, cache_folder, chosen_folder, open_own
 from edgespec.system.ownership import why_shared
 from edgespec.system.records import dataclass
 from edgespec.system.size import format_size
 from edgespec.system.user_data import make_private
 
-FOLDER = "prompts"
-"""In the cache folder."""
 _OWN_BYTES, _NAMED_BYTES = 8, 16
 _APART_NS = 1_000
 """Between the blocks of a text, so that its end counts as used before its beginning."""
@@ -201,7 +199,7 @@ def open_prompt_cache(limit_bytes: int, kind: bytes, block_bytes: int) -> Prompt
     """The user's prompt cache for a model; None where others could change what is in it, which is
     said.
     """
-    folder = cache_folder() / FOLDER
+    folder = cache_folder() / PROMPTS
     why = why_shared(folder) if folder.exists() else ""
     if why:
         print(
@@ -213,13 +211,13 @@ def open_prompt_cache(limit_bytes: int, kind: bytes, block_bytes: int) -> Prompt
 
 def cached_prompts() -> tuple[int, int]:
     """How many blocks of prompts are kept, and their bytes."""
-    sizes = [status.st_size for _, status in _files(chosen_folder() / FOLDER)]
+    sizes = [status.st_size for _, status in _files(chosen_folder() / PROMPTS)]
     return len(sizes), sum(sizes)
 
 
 def forget_prompts() -> int:
     """Delete all prompts that are kept; returns how many files there were. Raises OSError."""
-    paths = [path for path, _ in _files(chosen_folder() / FOLDER)]
+    paths = [path for path, _ in _files(chosen_folder() / PROMPTS)]
     for path in paths:
         path.unlink(missing_ok=True)
     return len(paths)

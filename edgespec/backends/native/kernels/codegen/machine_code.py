@@ -21,7 +21,6 @@ import llvmlite.binding as llvm
 from edgespec.backends.native.kernels.codegen.emit import Function
 from edgespec.backends.native.kernels.codegen.host import known_features
 from edgespec.system.disk_cache import (
-    TILES,
     cache_folder,
     code_key,
     is_object_code,
@@ -112,7 +111,7 @@ def _cache_path(text: str, processor: Processor) -> Path:
     digest = hashlib.blake2b(digest_size=20)
     for part in (text, *astuple(processor), llvmlite.__version__):
         digest.update(part.encode() + b"\0")
-    return cache_folder() / TILES / f"{digest.hexdigest()}.o"
+    return cache_folder() / "tiles" / f"{digest.hexdigest()}.o"
 
 
 @cache
