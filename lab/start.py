@@ -41,6 +41,7 @@ from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import GgufHeader
 from edgespec.models.layers import Matrix
 from edgespec.models.spec import TensorInfo, TensorType
+from edgespec.system.disk_cache import PROMPTS
 from lab.harness import (
     MODEL,
     ROOT,
