@@ -119,6 +119,7 @@ $(VENV)/dev: $(VENV)/installed
 
 # llama.cpp built for a processor with AMX crashes where the kernel does not grant its tiles, so
 # they are left out where the compiler knows them. Built from source: a ready wheel may hold them.
+# So is what llama.cpp's programs and images need: the larger half, which nothing here uses.
 NO_AMX = $(shell echo 'int x;' | $${CC:-cc} -mno-amx-tile -mno-amx-int8 -mno-amx-bf16 -x c -c - \
 	-o /dev/null 2>/dev/null && echo -mno-amx-tile -mno-amx-int8 -mno-amx-bf16)
 
@@ -126,11 +127,12 @@ $(LLAMA_WHEEL): $(VENV)/dev
 	rm -rf $(@D)
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-cache-dir --no-deps \
 		--no-binary llama-cpp-python --dest $(@D) 'llama-cpp-python>=0.3.36'
-	tar -xzf $(@D)/llama_cpp_python-*.tar.gz -C $(@D) --strip-components=1 \
-		--wildcards '*/vendor/llama.cpp/models/*'
-	CMAKE_ARGS="-DGGML_NATIVE=ON -DGGML_RPC=ON" CFLAGS="$(NO_AMX)" CXXFLAGS="$(NO_AMX)" \
+	tar -xzf $(@D)/llama_cpp_python-*.tar.gz -C $(@D) --strip-components=1
+	sed -i.orig 's/LLAMA_BUILD_COMMON ON/LLAMA_BUILD_COMMON OFF/' $(@D)/CMakeLists.txt
+	CMAKE_ARGS="-DGGML_NATIVE=ON -DGGML_RPC=ON -DLLAVA_BUILD=OFF" \
+		CFLAGS="$(NO_AMX)" CXXFLAGS="$(NO_AMX)" \
 		$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-cache-dir --no-deps \
-		--wheel-dir $(@D) $(@D)/llama_cpp_python-*.tar.gz
+		--wheel-dir $(@D) $(@D)
 	@touch $@
 
 $(VENV)/llama: $(LLAMA_WHEEL)

@@ -41,6 +41,7 @@ from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import GgufHeader
 from edgespec.models.layers import Matrix
 from edgespec.models.spec import TensorInfo, TensorType
+from edgespec.system.disk_cache import PROMPTS
 from lab.harness import (
     MODEL,
     ROOT,
@@ -201,7 +202,7 @@ def prompts(asked: Asked) -> Rows:
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as made, ExitStack() as patched:
         for name in ("cache_folder", "chosen_folder"):
             patched.enter_context(patch.object(prompt_cache, name, lambda: Path(made)))
-        cold = Path(made) / prompt_cache.FOLDER if asked.cold else None
+        cold = Path(made) / PROMPTS if asked.cold else None
         for count in asked.tokens:
             ids = np.random.default_rng(count).integers(300, 30_000, count).tolist()
             (first, kept_s), *again = [

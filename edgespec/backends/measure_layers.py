@@ -15,7 +15,7 @@ from typing import Any
 from edgespec.backends.measure_passes import plan_values
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.system.child_process import Child, PeerError, serve
-from edgespec.system.disk_cache import cache_folder
+from edgespec.system.disk_cache import cached_facts
 from edgespec.system.memory_limit import limit_memory
 from edgespec.system.records import dataclass
 
@@ -104,7 +104,7 @@ def _reads(request: Any) -> list[Path] | None:
     """Engines of others see the small models alone; ours may have to compile."""
     if request["plan"]["backend"] not in ("llamacpp", "onnx"):
         return None
-    return [*(Path(path) for path in request["paths"]), cache_folder()]
+    return [*{Path(path).parent for path in request["paths"]}, *cached_facts()]
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from edgespec.errors import ModelFileError
 from edgespec.memory.plan.placement import DevicePart
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.system.child_process import Child, PeerCrash, PeerError, serve
-from edgespec.system.disk_cache import cache_folder
+from edgespec.system.disk_cache import cached_facts
 from edgespec.system.wall import folders_of
 
 _CONTEXT = 512
@@ -78,7 +78,7 @@ def _reads(request: Any) -> list[Path] | None:
     """Engines of others see the model alone; ours compiles, and devices have to be reached."""
     if request["devices"] or request["plan"]["backend"] not in ("llamacpp", "onnx"):
         return None
-    return [*folders_of(Path(request["path"])), cache_folder()]
+    return [*folders_of(Path(request["path"])), *cached_facts()]
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from edgespec.system.sources import source_hash
 from edgespec.system.user_data import make_private, write_private
 from edgespec.version import __version__
 
+PROMPTS, SPILL = "prompts", "spill"
+"""Folders of the cache that hold what people wrote."""
 _DIGEST_BYTES = 32
 _ELF, _RELOCATABLE = struct.Struct("<16sH22xQ10xHHxx"), 1
 """Of its head: the kind, where sections are told of, in how many bytes each, how many."""
@@ -135,6 +137,11 @@ def processor() -> str:
             if told and not line.strip():
                 break  # one of them speaks for all: LLVM, too, looks at one
     return "\0".join([platform.machine(), *(told or [platform.processor()])])
+
+
+def cached_facts() -> list[Path]:
+    """What a process behind the wall may read of the cache: code and measurements, no texts."""
+    return [path for path in cache_folder().glob("*") if path.name not in (PROMPTS, SPILL)]
 
 
 def kernel_folder() -> Path:

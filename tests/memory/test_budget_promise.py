@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,9 @@ class Run:
     error: str = ""
 
 
+@cache
 def run(model: Path, memory: str) -> Run:
+    """A process with this budget; what it did serves all tests that look at it."""
     command = [sys.executable, "-c", PROGRAM, str(model), memory, str(CONTEXT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -36,14 +36,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path.unlink()
 
 
-@pytest.mark.parametrize("step", [1.0, 1.5])
-def test_nothing_is_killed_and_nothing_swapped(model: str, step: float) -> None:
-    (row,) = budget_runs.measure(model, "native", [step], 512, cold=False, cgroup=True)
-    assert "error" not in row, row["error"]
-    assert row["peak_bytes"] <= row["budget_bytes"]
-    assert (row["kills"], row["swapped_bytes"]) == (0, 0)
-    assert 0 < row["most_charged_bytes"] <= row["budget_bytes"]
-    assert row["dropped_tokens"] > 0
+def test_nothing_is_killed_and_nothing_swapped(model: str) -> None:
+    for row in budget_runs.measure(model, "native", [1.0, 1.5], 512, cold=False, cgroup=True):
+        assert "error" not in row, row["error"]
+        assert row["peak_bytes"] <= row["budget_bytes"]
+        assert (row["kills"], row["swapped_bytes"]) == (0, 0)
+        assert 0 < row["most_charged_bytes"] <= row["budget_bytes"]
+        assert row["dropped_tokens"] > 0
 
 
 def test_a_first_start_compiles_inside_the_limit(model: str) -> None:

@@ -316,7 +316,7 @@ def test_texts_at_once_are_counted_each() -> None:
 
 
 @given(mebibytes=st.integers(250, 2500), sequences=st.integers(1, 40), draft=st.booleans())
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=6)
 def test_every_text_keeps_a_node(mebibytes: int, sequences: int, draft: bool) -> None:
     """However small the budget, or it is refused."""
     drafters = ("ngram",) if draft else ()

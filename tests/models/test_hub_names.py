@@ -65,6 +65,11 @@ def test_a_safe_name_stays_in_its_folder(name: str) -> None:
         assert not {".", ".."} & set(name.split("/"))
 
 
+@pytest.mark.parametrize("name", ["a\x1b]0;b\x07.gguf", "a\nb.gguf", "a\u202eb.gguf", "a\0.gguf"])
+def test_a_safe_name_says_nothing_to_a_terminal(name: str) -> None:
+    assert not is_safe_name(name)
+
+
 @pytest.mark.parametrize(
     ("wanted", "chosen"),
     [

@@ -5,18 +5,19 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import subprocess
-import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.models.test_train_recipe import recipe, write_corpus
+from tests.models.test_train_recipe import as_a_user, recipe, write_corpus
 
 MISSING = [name for name in ("torch", "gguf") if importlib.util.find_spec(name) is None]
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),  # PyTorch's own
     pytest.mark.skipif(
         bool(MISSING), reason=f"needs {' and '.join(MISSING)}: pip install 'edgespec[train]'"
     ),
@@ -24,11 +25,12 @@ pytestmark = [
 
 
 def heads(command: str, *arguments: str) -> str:
-    """Run one command of the heads' recipe and return its output."""
-    line = [sys.executable, "-m", "training.heads", command, "--smoke", *arguments]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """Run one command of the heads' recipe in this process and return its output."""
+    from training.heads.__main__ import main
+
+    with redirect_stdout(StringIO()) as out:
+        main([command, "--smoke", "--threads", "1", *arguments])
+    return out.getvalue()
 
 
 def tiny_head(kind: str) -> tuple[Any, Any]:
@@ -172,7 +174,7 @@ def test_whole_recipe_of_a_head(tmp_path: Path, shape: str) -> None:
         table = json.loads(heads("acceptance", *common))
         assert table["head, temperature 0"]["all"]["starts"] > 100
     file = tmp_path / "head.gguf"
-    heads("export", *common, "--file", str(file))
+    as_a_user("training.heads", "export", "--smoke", *common, "--file", str(file))
     reader = gguf.GGUFReader(file)
     kinds = {tensor.name: tensor.tensor_type.name for tensor in reader.tensors}
     if shape == "tiny":

@@ -7,6 +7,8 @@ import importlib.util
 import json
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 MISSING = [name for name in ("torch", "gguf") if importlib.util.find_spec(name) is None]
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),  # PyTorch's own
     pytest.mark.skipif(
         bool(MISSING), reason=f"needs {' and '.join(MISSING)}: pip install 'edgespec[train]'"
     ),
@@ -38,8 +41,19 @@ def write_corpus(folder: Path) -> None:
 
 
 def recipe(command: str, *arguments: str) -> str:
-    """Run one command of the recipe as a user would and return its output."""
-    line = [sys.executable, "-m", "training", command, "--smoke", *arguments]
+    """Run one command of the recipe and return its output; in this process, as importing PyTorch
+    takes longer than most of them.
+    """
+    from training.__main__ import main
+
+    with redirect_stdout(StringIO()) as out:
+        main([command, "--smoke", "--threads", "1", *arguments])
+    return out.getvalue()
+
+
+def as_a_user(module: str, *arguments: str) -> str:
+    """The same in a process of its own."""
+    line = [sys.executable, "-m", module, *arguments]
     done = subprocess.run(line, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -55,7 +69,7 @@ def test_whole_recipe(tmp_path: Path) -> None:
 
     write_corpus(tmp_path / "corpus")
     out = str(tmp_path / "out")
-    recipe("prepare", "--data", str(tmp_path / "corpus"), "--out", out)
+    as_a_user("training", "prepare", "--smoke", "--data", str(tmp_path / "corpus"), "--out", out)
     steps = [json.loads(line) for line in recipe("run", "--out", out).splitlines()]
     assert steps[-1]["step"] == 20
     assert steps[-1]["loss"] < 6.3, "20 steps must do better than chance, ln(512) = 6.24"

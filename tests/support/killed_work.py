@@ -17,6 +17,8 @@ from tests.support.gguf_models import CHATML, write_gguf
 from tests.support.hub_server import HubServer
 from tests.support.kills import Running, Work
 
+_PAST_HEAD_BYTES = 36
+"""Of the file of earlier replies."""
 WORDS = ("the", "cat", "and", "hat", "a", "dog", "sat", "on", "red", "mat", "one", "two")
 
 
@@ -230,33 +232,45 @@ class Learn(Work):
 
     def __init__(self, folder: Path, model: Path) -> None:
         super().__init__(folder, model)
-        self._least = 0
+        self._known = b""
 
     def arguments(self) -> list[str]:
         return ["run", some_text(self.turn, 20), "--model", str(self.model), "--learn",
                 "--threads", "1", "-n", "60", "--ignore-eos", "--seed", str(self.turn)]  # fmt: skip
 
     def lost(self, said: str, ended: bool) -> str:
-        tokens = 0
+        kept = b""
         for path in self.folder.rglob("*"):
             raw = path.read_bytes() if path.is_file() else b""
             if path.suffix in (".replies", ".stats"):
                 digest = hashlib.blake2b(raw[:-16], digest_size=16).digest()
                 if raw[-16:] != digest:
                     return f"{path.name} is damaged"
-                tokens += len(raw) if path.suffix == ".replies" else 0
+                kept = raw[:-16] if path.suffix == ".replies" else kept
             elif path.suffix == ".json":
                 json.loads(raw)
         if "damaged" in said:
             return said
-        if tokens < self._least or (ended and tokens == self._least):
-            return f"{self._least} bytes of replies were kept, and {tokens} are"
-        self._grew = tokens > self._least
-        self._least = tokens
+        kept = kept[_PAST_HEAD_BYTES:]
+        self._is_new = kept != self._known
+        if not _goes_on(self._known, kept) or (ended and not self._is_new):
+            return f"{len(self._known)} bytes of replies were kept, and {len(kept)} others are"
+        self._known = kept
         return ""
 
     def is_new(self) -> bool:
-        return self._grew
+        return self._is_new
+
+
+def _goes_on(old: bytes, new: bytes) -> bool:
+    """Whether replies are earlier ones, the oldest of which may have made room, and later ones."""
+    end = old[-256:]
+    place = new.rfind(end)
+    while place >= 0:
+        if len(new) >= len(old) and old.endswith(new[: place + len(end)]):
+            return True
+        place = new.rfind(end, 0, place + len(end) - 1)
+    return False
 
 
 class Pull(Work):

@@ -28,14 +28,14 @@ def test_nothing_acknowledged_is_lost(kind: type[Work], model: Path, tmp_path: P
         pytest.skip(missing("onnx"))
     work = kind(tmp_path / "work", model)
     try:
-        found = killed(work, 4, seed=1)
+        found = killed(work, 2, seed=1)
     finally:
         work.close()
-    assert found.lost == [] and found.kills == 4
+    assert found.lost == [] and found.kills == 2
 
 
 @pytest.mark.parametrize("kind", KINDS[:3], ids=lambda kind: kind.name)
 def test_whoever_stops_a_command_reads_no_traceback(
     kind: type[Work], model: Path, tmp_path: Path
 ) -> None:
-    assert interrupted(kind(tmp_path / "work", model), 4, seed=1).lost == []
+    assert interrupted(kind(tmp_path / "work", model), 2, seed=1).lost == []

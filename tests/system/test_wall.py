@@ -98,6 +98,29 @@ def test_inside_the_wall_nothing_can_be_reached_but_what_was_named(tmp_path: Pat
     assert (inside / "a").read_bytes() == b"a"
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there is no wall elsewhere yet")
+def test_of_the_cache_all_can_be_read_but_texts(tmp_path: Path) -> None:
+    code = (
+        "from edgespec.system.disk_cache import cache_folder, cached_facts\n"
+        "from edgespec.system.wall import enclose\n"
+        "if not enclose(cached_facts()): print('no wall')\n"
+        "for name in ('kernels', 'llamacpp', 'prompts', 'spill'):\n"
+        "    try: print((cache_folder() / name / 'a').read_text())\n"
+        "    except OSError as error: print(type(error).__name__)\n"
+    )
+    for name in ("kernels", "llamacpp", "prompts", "spill"):
+        (tmp_path / name).mkdir(mode=0o700)
+        (tmp_path / name / "a").write_text(name)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment() | {"EDGESPEC_CACHE": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = done.stdout.split("\n")[:-1]
+    if "no wall" in found:
+        pytest.skip("this kernel has no Landlock or no seccomp")
+    assert found == ["kernels", "llamacpp", "PermissionError", "PermissionError"]
+
+
 def test_elsewhere_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     from edgespec.system import wall
 

@@ -20,7 +20,7 @@ from edgespec.errors import EdgeSpecError
 from edgespec.memory.plan.plan import Footprint, FootprintItem, Plan
 from edgespec.models.open_model import open_model
 from edgespec.system.child_process import serve
-from edgespec.system.disk_cache import cache_folder
+from edgespec.system.disk_cache import cached_facts
 from edgespec.system.memory_limit import limit_memory
 from edgespec.system.resident_memory import resident_bytes
 from edgespec.system.wall import enclose, folders_of
@@ -114,7 +114,7 @@ def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
     items = [FootprintItem(*item) for item in request["items"]]
     plan = Plan(**request["plan"], footprint=Footprint(tuple(items)))
     rows = SharedRows(plan.max_nodes, request["vocab"], Path(request["rows"]))
-    walled = enclose([*folders_of(path), cache_folder()])
+    walled = enclose([*folders_of(path), *cached_facts()])
     limit_memory(plan.budget_bytes)
     try:
         with open_model(path, any_engine=True) as file:

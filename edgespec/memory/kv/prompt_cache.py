@@ -35,14 +35,12 @@ from edgespec.memory.kv.arena import BLOCK
 from edgespec.memory.kv.kv_file import KvFile, KvHeader, write_kv
 from edgespec.memory.kv.spill import RESERVE_BYTES
 from edgespec.memory.plan.sizing import READERS
-from edgespec.system.disk_cache import cache_folder, chosen_folder, open_own
+from edgespec.system.disk_cache import PROMPTS, cache_folder, chosen_folder, open_own
 from edgespec.system.ownership import why_shared
 from edgespec.system.records import dataclass
 from edgespec.system.size import format_size
 from edgespec.system.user_data import make_private
 
-FOLDER = "prompts"
-"""In the cache folder."""
 _OWN_BYTES, _NAMED_BYTES = 8, 16
 _APART_NS = 1_000
 """Between the blocks of a text, so that its end counts as used before its beginning."""
@@ -203,7 +201,7 @@ def _each(
 
 def prompt_folder() -> Path | None:
     """Where the user's prompts are kept; None where others could change them, which is said."""
-    folder = cache_folder() / FOLDER
+    folder = cache_folder() / PROMPTS
     why = why_shared(folder) if folder.exists() else ""
     if why:
         print(
@@ -215,13 +213,13 @@ def prompt_folder() -> Path | None:
 
 def cached_prompts() -> tuple[int, int]:
     """How many blocks of prompts are kept, and their bytes."""
-    sizes = [status.st_size for _, status in _files(chosen_folder() / FOLDER)]
+    sizes = [status.st_size for _, status in _files(chosen_folder() / PROMPTS)]
     return len(sizes), sum(sizes)
 
 
 def forget_prompts() -> int:
     """Delete all prompts that are kept; returns how many files there were. Raises OSError."""
-    paths = [path for path, _ in _files(chosen_folder() / FOLDER)]
+    paths = [path for path, _ in _files(chosen_folder() / PROMPTS)]
     for path in paths:
         path.unlink(missing_ok=True)
     return len(paths)

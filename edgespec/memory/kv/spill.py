@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from edgespec.errors import KvFileError
 from edgespec.memory.kv.kv_file import KvFile, KvHeader, write_kv
-from edgespec.system.disk_cache import cache_folder
+from edgespec.system.disk_cache import SPILL, cache_folder
 from edgespec.system.size import MIB, format_size
 from edgespec.system.user_data import make_private
 from edgespec.system.whole_file import is_running
@@ -73,7 +73,7 @@ def spill_folder() -> SpillFolder | None:
     """`spill` in the cache folder, None when `EDGESPEC_SPILL=0` asks that nothing be spilled."""
     if os.environ.get("EDGESPEC_SPILL", "") in ("0", "off", "no"):
         return None
-    return SpillFolder(cache_folder() / "spill")
+    return SpillFolder(cache_folder() / SPILL)
 
 
 def _leftovers(folder: Path) -> Iterator[Path]:

@@ -46,13 +46,19 @@ def download(model: HubModel) -> Path:
     """
     missing = sum(_missing(file) for file in model.files)
     _check_room(model, missing)
-    for file in model.files:
-        _place(file, _fetch(file))
     first = model.files[0]
-    ref = folder_of(first.repo) / "refs" / "main"
-    ref.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(ref, private=False) as out:
-        out.write(first.commit.encode("ascii"))
+    try:
+        for file in model.files:
+            _place(file, _fetch(file))
+        ref = folder_of(first.repo) / "refs" / "main"
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(ref, private=False) as out:
+            out.write(first.commit.encode("ascii"))
+    except OSError as error:  # as for a name that is too long, or that of a folder
+        raise HubError(
+            f"cannot write {error.filename or folder_of(first.repo)}: {error.strerror or error}; "
+            "choose another file, or set HF_HOME to another folder"
+        ) from None
     return pointer(first)
 
 

@@ -34,16 +34,18 @@ class KeptModel:
         return HubReference(self.repo, quantisation(self.paths[0].name) or self.paths[0].name)
 
     def remove(self) -> int:
-        """Delete it from the cache and return how many bytes that frees."""
-        freed = 0
+        """Delete it from the cache and return how many bytes that frees: what a link leads to
+        outside the cache stays.
+        """
+        freed, own = 0, folder_of(self.repo).resolve()
         for path in self.paths:
             blob = path.resolve()
-            freed += blob.stat().st_size
-            for link in _links_to(blob):
-                link.unlink()
-            with suppress(FileNotFoundError):
-                path.unlink()
-            blob.unlink(missing_ok=True)
+            if blob.is_relative_to(own):
+                freed += blob.stat().st_size
+                for link in _links_to(blob):
+                    link.unlink()
+                blob.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         return freed
 
 

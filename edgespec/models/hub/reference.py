@@ -43,9 +43,12 @@ def parse_reference(name: str) -> HubReference:
 
 
 def is_safe_name(name: str) -> bool:
-    """Whether a file's name stays inside the folder that it is relative to, on every system."""
-    parts = name.split("/")
-    return all(part and part.strip(". ") and not set(part) & set('\\:*?"<>|\0') for part in parts)
+    """Whether a file's name stays inside the folder that it is relative to, on every system, and
+    says nothing to a terminal.
+    """
+    if not name.isprintable() or set(name) & set('\\:*?"<>|'):
+        return False
+    return all(part.strip(". ") for part in name.split("/"))
 
 
 def _checked(name: str, repo: str, wanted: str) -> HubReference:
