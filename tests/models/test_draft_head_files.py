@@ -14,7 +14,6 @@ from edgespec.errors import EdgeSpecError, ModelFileError, OptionError, Unsuppor
 from edgespec.models.draft_heads import HeadFile, is_head, open_head, own_head
 from edgespec.models.open_model import open_model
 from edgespec.models.spec import ModelSpec
-from tests.support.assistants import assistant_recipe, write_assistant
 from tests.support.heads import (
     eagle3_keys,
     eagle3_tensors,
@@ -79,76 +78,6 @@ def test_a_head_is_no_model(model: Path, tmp_path: Path) -> None:
     assert not is_head(model)
     with pytest.raises(UnsupportedModelError, match="--draft-model"):
         open_model(path)
-
-
-def test_an_assistant_reads_the_models_last_layers_of_either_kind(tmp_path: Path) -> None:
-    path = write_assistant(tmp_path / "assistant.gguf")
-    assert is_head(path)
-    with open_model(write_model("gemma4", tmp_path / "model.gguf")) as file:
-        head = opened(path, file.spec)
-        assert [layer.mixer.shares for layer in head.spec.layers] == [4, 4, 5]  # type: ignore[union-attr]
-        assert head.spec.borrows_keys
-        assert head.spec.head_input is not None
-        assert head.spec.head_input.taps == (file.spec.num_layers,)
-    with pytest.raises(UnsupportedModelError, match="--draft-model"):
-        open_model(path)
-
-
-MISFITS: dict[str, tuple[type[EdgeSpecError], str, dict[str, Any], dict[str, Any]]] = {
-    "another width": (OptionError, "states 512 wide", {"embedding_length_out": 512}, {}),
-    "no width": (ModelFileError, "embedding_length_out", {"embedding_length_out": None}, {}),
-    "more heads of keys": (OptionError, "reads 2 heads", {"attention.head_count_kv": 2}, {}),
-    "wider keys": (OptionError, "128 wide", {"attention.key_length_swa": 128,
-                                             "attention.value_length_swa": 128}, {}),
-    "a longer window": (OptionError, "sees 64 positions", {"attention.sliding_window": 64}, {}),
-    "a window of one": (OptionError, "sees 1 positions", {"attention.sliding_window": 1}, {}),
-    "few layers listed": (
-        ModelFileError, "for every layer", {"attention.sliding_window_pattern": [True]}, {},
-    ),
-    "layers there are not": (ModelFileError, "cannot be made of", {"block_count": 9000}, {}),
-    "no epsilon": (ModelFileError, "epsilon", {"attention.layer_norm_rms_epsilon": None}, {}),
-    "another vocabulary": (OptionError, "knows 100 tokens", {}, {"token_embd.weight": (100, 224)}),
-    "no vocabulary": (ModelFileError, "token_embd.weight", {}, {"token_embd.weight": None}),
-    "a flat vocabulary": (ModelFileError, "token_embd.weight", {}, {"token_embd.weight": (512,)}),
-    "a narrow projection": (
-        ModelFileError, "pre_projection", {}, {"nextn.pre_projection.weight": (224, 256)},
-    ),
-    "no way back": (ModelFileError, "post_projection", {}, {"nextn.post_projection.weight": None}),
-    "no queries": (ModelFileError, "attn_q", {}, {"blk.1.attn_q.weight": None}),
-    "short factors": (ModelFileError, "rope_freqs", {}, {"rope_freqs.weight": (8,)}),
-    "two scales": (ModelFileError, "output_scale", {}, {"blk.0.layer_output_scale.weight": (2,)}),
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def gemma(tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
-    with open_model(write_model("gemma4", tmp_path_factory.mktemp("gemma") / "m.gguf")) as file:
-        return file.spec
-
-
-@pytest.mark.parametrize("name", MISFITS)
-def test_an_assistant_that_does_not_fit_is_refused(
-    name: str, gemma: ModelSpec, tmp_path: Path
-) -> None:
-    error, said, keys, shapes = MISFITS[name]
-    recipe = assistant_recipe()
-    for tensor, shape in shapes.items():
-        del recipe.tensors[tensor]
-        if shape is not None:
-            recipe.given(tensor, np.zeros(shape))
-    path = write_assistant(tmp_path / "assistant.gguf", recipe, breakage=Breakage(name, keys))
-    with pytest.raises(error, match=said):
-        opened(path, gemma)
-
-
-@pytest.mark.parametrize("name", ["llama", "llama4", "qwen35"])
-def test_a_model_without_such_layers_lends_nothing(name: str, tmp_path: Path) -> None:
-    path = write_assistant(tmp_path / "assistant.gguf")
-    with (
-        open_model(write_model(name, tmp_path / "model.gguf")) as file,
-        pytest.raises(OptionError, match="cannot draft for"),
-    ):
-        opened(path, file.spec)
 
 
 @needs_safetensors

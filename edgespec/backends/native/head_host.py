@@ -118,7 +118,7 @@ class HeadHost(EarlyExits):
     def left_bytes(self) -> int:
         """Bytes of what passes leave for a draft head, or of what a head takes and leaves."""
         left = 0 if self._left is None else self._left.rows.nbytes
-        taken = 0 if self._inputs is None else self._inputs.rows.nbytes
+        taken = 0 if self._inputs is None else self._inputs.size_bytes
         return left + taken + self._early.size_bytes - self._early.rows.nbytes
 
     @property

@@ -86,10 +86,15 @@ class HeadInputs:
         is_beside = part.token_norm is None
         self.rows = np.zeros((num_rows, (1 + is_beside) * self._dim), np.float32)
         """Tokens and states, or states."""
-        self.tokens = self.rows[:, : self._dim] if is_beside else None
+        self.tokens = np.zeros((num_rows, self._dim), np.float32) if is_beside else None
+        """Where embeddings of tokens are written, to be taken with the states."""
         self.states = self.rows[:, -self._dim :]
         self._source: NDArray[np.float32] = self.states
         """What is to be fused, kept while it is read."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.rows.nbytes + (0 if self.tokens is None else self.tokens.nbytes)
 
     def take(self, states: NDArray[np.float32] | None, num_rows: int) -> bool:
         """Take the states of a pass [n, width]: the head's own, or what a model left, and then they
@@ -102,6 +107,8 @@ class HeadInputs:
                 f"a pass of a draft head needs a state for each of its {num_rows} tokens, "
                 f"{' or '.join(map(str, sorted(widths)))} wide"
             )
+        if self.tokens is not None:
+            self.rows[:num_rows, : self._dim] = self.tokens[:num_rows]
         if states.shape[1] == self._dim:
             self.states[:num_rows] = states
             return False

@@ -34,7 +34,7 @@ class DraftHeadSizes:
 
     def size_bytes(self, settings: Settings) -> int:
         """Weights, keys and values in f16 of every sequence if it has any, the scratch of small
-        passes with states taken, perhaps beside embeddings, and left; and what the model's passes
+        passes with states taken and left, perhaps embeddings twice; and what the model's passes
         leave, rows x width x 4 bytes, and early nodes once more.
         """
         spec, own = self.spec, head_settings(settings, self.spec)
@@ -46,7 +46,7 @@ class DraftHeadSizes:
         held += scratch_bytes(spec, own.context, nodes, own.prefill_chunk, threads, sequences)
         assert spec.head_input is not None
         is_beside = spec.head_input.token_norm is None
-        states = (2 + is_beside) * padded_rows(own.prefill_chunk) * spec.state_dim
+        states = (2 + 2 * is_beside) * padded_rows(own.prefill_chunk) * spec.state_dim
         rows = padded_rows(max(settings.max_nodes, settings.prefill_chunk))
         left = (rows + settings.max_nodes) * self.width
         return held + 4 * (states + left)
