@@ -120,4 +120,4 @@ def test_drafts_of_an_assistant(tmp_path: Path, name: str, kv_heads: list[int] |
             for token in ids[start + 2 : start + 1 + DEPTH]:
                 found = text.go_on(token, found)
                 rows.append(found.logits[0].copy())
-            assert cosines(np.stack(rows), theirs[place]).min() > 0.9999
+            assert cosines(np.stack(rows), theirs[place]).min() > 0.99999
