@@ -21,8 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import edgespec
-from edgespec.backends.reference import experts
+from edgespec.backends.reference import ReferenceTarget, experts
 from edgespec.errors import OptionError
+from edgespec.models.open_model import open_model
+from edgespec.models.registry import resolve
 from lab.harness import MODEL, Asked, Rows, Script, option
 
 Chosen = NDArray[np.int64]
@@ -92,12 +94,11 @@ def choices(model: str, text: str, num_tokens: int) -> tuple[list[int], Chosen, 
 
     original = experts.choose
     options: dict[str, Any] = {"backend": "reference", "drafters": "none", "context": 1024}
-    with edgespec.load(model, **options) as engine, patch.object(experts, "choose", choose):
-        ids = engine.tokenizer.encode(text)[:num_tokens]
-        noted.clear()
-        routed.clear()
-        engine.scheduler.target.own.truncate(0)  # type: ignore[attr-defined]
-        engine.scheduler.target.own.prefill(ids)  # type: ignore[attr-defined]
+    plan = edgespec.plan(model, **options)
+    with open_model(resolve(model)) as file, patch.object(experts, "choose", choose):
+        ids = file.tokenizer.encode(text)[:num_tokens]
+        with ReferenceTarget(file, plan) as target:
+            target.own.prefill(ids)
     if not noted:
         raise OptionError(f"{model} mixes no experts; name a model that does")
     layers = len(noted) // len(ids)
