@@ -67,7 +67,8 @@ def shares(asked: Asked) -> Rows:
             common[layer, experts_of] += 1
             own.setdefault(token, np.zeros_like(common))[layer, experts_of] += 1
         last[token] = now
-    yield {"foretold": "by chance", "share": f"{np.mean(active / np.array(routed)):.3f}"}
+    chance = np.mean(active / np.array(routed))
+    yield {"foretold": "by chance", "share": f"{chance:.3f}", "of tokens": len(adds)}
     for name, each in found.items():
         yield {"foretold": name, "share": f"{np.mean(each):.3f}", "of tokens": len(each)}
     really, said = np.array(adds).T

@@ -112,7 +112,8 @@ class ReferenceTarget(Target):
         """The residual streams of each node, in the end."""
         text: TextRows = sequence.state
         text.nodes = []
-        borrowed, num_layers = None, self.spec.num_layers
+        borrowed: list[Row] | None = None
+        num_layers = self.spec.num_layers
         if self.spec.borrows_keys:
             assert self._lender is not None
             borrowed = lender_of(sequence, self._lender).state.committed
@@ -176,8 +177,9 @@ class ReferenceTarget(Target):
         owner = self
         if not self.spec.embedding and self._lender is not None:
             owner = self._lender
-        row: Vector = owner._held.table(owner.spec.embedding)[token]
-        return row * np.float32(self.spec.embedding_scale)
+        row = owner._held.table(owner.spec.embedding)[token]
+        scaled: Vector = row * np.float32(self.spec.embedding_scale)
+        return scaled
 
     def _last_normed(self, stream: Vector) -> Vector:
         return self._held.norm(Norm(self.spec.last_norm, self.spec.dim), stream)

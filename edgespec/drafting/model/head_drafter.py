@@ -46,8 +46,9 @@ class HeadDrafter(ModelDrafter):
         """
         super().__init__(vocab_size, source=source, ids=ids)
         self.name = name
-        kind = LentText if head.target.spec.borrows_keys else HeadText
-        self._text = kind(head, width)
+        self._text: HeadText | LentText = (
+            LentText(head, width) if head.target.spec.borrows_keys else HeadText(head, width)
+        )
         self._before: Pass | None = None
         """The head's last pass."""
 
