@@ -229,6 +229,19 @@ class Target(SequenceHost):
         """Release memory and files."""
 
 
+def lender_of(sequence: KvSequence, model: Target) -> KvSequence:
+    """Whose committed keys and values a draft head's sequence reads; BackendError where there are
+    none.
+    """
+    lender = sequence.lender
+    if lender is None or not lender.belongs_to(model) or not lender.length:
+        raise BackendError(
+            "this draft head reads keys and values of the model's text, and has no such text with "
+            "committed tokens"
+        )
+    return lender
+
+
 def check_not_forked(process: int, engine: str) -> None:
     """Raise BackendError in a fork of the process that opened an engine: its threads are not here,
     and who waits for them waits for ever.

@@ -145,15 +145,8 @@ class KvSequence:
     """
 
     __slots__ = (
-        "_parents",
-        "_target",
-        "closed",
-        "early",
-        "follower",
-        "idle",
-        "length",
-        "state",
-    )
+        "_parents", "_target", "closed", "early", "follower", "idle", "length", "lender", "state",
+    )  # fmt: skip
 
     def __init__(
         self, target: SequenceHost, state: Any, length: int = 0, *, idle: bool = False
@@ -169,6 +162,8 @@ class KvSequence:
         self.early: Any = None
         """What the backend keeps of nodes that `forward_until` computed, if any."""
         self.follower: Follower | None = None
+        self.lender: KvSequence | None = None
+        """Of a draft head that keeps no keys and values: whose it reads, the model's sequence."""
         self.closed = False
         self._parents: abc.Sequence[int] = ()
         """Of the nodes that wait for their commit."""

@@ -1,4 +1,6 @@
-"""A head that drafts for a model: the one its file brings (MTP), or an EAGLE-3 head in another."""
+"""A head that drafts for a model: the one its file brings (MTP), or one in another (EAGLE-3, Gemma
+4's assistant).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from edgespec.drafting.base import Drafter
 
 HEAD_BACKENDS = ("native", "reference")
-EAGLE3 = "eagle3"
+EAGLE3, ASSISTANT = "eagle3", "assistant"
 
 
 @dataclass(slots=True)
@@ -96,7 +98,8 @@ class DraftHead:
         except BaseException:
             head.close()
             raise
-        return cls(head, file, DRAFT_MODEL, EAGLE3, ids)
+        name = ASSISTANT if head.spec.borrows_keys else EAGLE3
+        return cls(head, file, DRAFT_MODEL, name, ids)
 
     def check(self, backend: str) -> None:
         """Raise OptionError for a backend that leaves nothing for heads."""
@@ -129,9 +132,11 @@ class DraftHead:
                 plan.prefill_chunk,
                 plan.max_nodes,
                 0,
+                kv_type=plan.kv_type,
                 threads=plan.threads,
                 sequences=plan.sequences,
-            )
+            ),
+            self.file.spec,
         )
         self._target = target.open_head(
             self.file,

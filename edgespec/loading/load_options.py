@@ -113,8 +113,8 @@ class LoadOptions:
     draft_model: Annotated[
         str | os.PathLike[str] | None,
         Option(
-            "Smaller model with the same vocabulary that drafts for this one, or an EAGLE-3 head "
-            "trained for it.",
+            "Smaller model with the same vocabulary that drafts for this one, or a draft head "
+            "trained for it (EAGLE-3, Gemma 4's assistant).",
             metavar="FILE",
             tuning=True,
         ),

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from edgespec.errors import ModelFileError, OptionError
 from edgespec.models.architectures.checks import named
-from edgespec.models.architectures.eagle3 import ARCHITECTURE, describe_head
+from edgespec.models.architectures.eagle3 import describe_head
+from edgespec.models.architectures.gemma4_assistant import describe_assistant
 from edgespec.models.architectures.reader import Reader
+from edgespec.models.architectures.registry import ASSISTANT, EAGLE3, HEADS
 from edgespec.models.file import ModelFile
 from edgespec.models.gguf.file_source import FileSource
 from edgespec.models.gguf.header import GgufHeader
@@ -94,7 +96,7 @@ def is_head(path: Path) -> bool:
     except (ModelFileError, OptionError):
         return False
     source.close()
-    return header.metadata.get("general.architecture") == ARCHITECTURE
+    return header.metadata.get("general.architecture") in HEADS
 
 
 def open_head(path: Path, model: ModelSpec) -> HeadFile:
@@ -111,12 +113,15 @@ def open_head(path: Path, model: ModelSpec) -> HeadFile:
 
         folder = path if path.is_dir() else path.parent
         place = path / CHECKPOINT if path.is_dir() else path
-        source, header = open_checkpoint(place, folder / _CONFIG, ARCHITECTURE, model.num_layers)
+        source, header = open_checkpoint(place, folder / _CONFIG, EAGLE3, model.num_layers)
         layout = "halves"
     else:
         source, header = open_gguf(path)
     try:
-        spec = describe_head(Reader(path, header), model, layout)
+        if header.metadata.get("general.architecture") == ASSISTANT:
+            spec = describe_assistant(Reader(path, header, is_head=True), model)
+        else:
+            spec = describe_head(Reader(path, header), model, layout)
         return HeadFile(source, header, spec, ids_are_steps=checkpoint)
     except BaseException:
         source.close()

@@ -123,22 +123,41 @@ class HeadInput:
 
     With t = token_norm(the token's embedding) and s = state_norm(the state of the position before),
     the head's stream begins as `projection` x [t, s]; without a projection it begins as the state,
-    or s where `normed_stream`, and the first mixer reads [t, s] in place of a normed stream.
+    or s where `normed_stream`, and the first mixer reads [t, s] in place of a normed stream. Where
+    there is no norm of either, there is a projection.
     Sources: "DeepSeek-V3 Technical Report", section 2.2; "EAGLE-3: Scaling up Inference
     Acceleration of Large Language Models via Training-Time Test", section 3.
     """
 
     taps: tuple[int, ...]
-    token_norm: Norm
-    state_norm: Norm
+    token_norm: Norm | None = None
+    state_norm: Norm | None = None
     projection: Matrix | None = None
-    """[dim, 2 dim]."""
+    """[dim, 2 dim], or 2 times the width of states where there are no norms."""
     normed_stream: bool = False
     fusion: Matrix | None = None
     """[dim, taps * dim of the model]."""
     fusion_norm: Norm | None = None
     """Of all tapped streams together."""
     normed_states: bool = False
+    state_projection: Matrix | None = None
+    """[width of states, dim]: makes the head's own state of its normed stream."""
+    lent_keys: bool = False
+    """Its layers keep nothing and read the keys and values of the model's layers that they `share`,
+    those of the committed positions; all its tokens stand at the position after these.
+    """
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        parts = (self.fusion, self.projection, self.state_projection)
+        return tuple(part for part in parts if part is not None)
+
+    @property
+    def gathered(self) -> Matrix | None:
+        """What multiplies rows that lie side by side: tapped streams, or tokens and states as they
+        are.
+        """
+        return self.projection if self.token_norm is None else self.fusion
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +211,17 @@ class ModelSpec:
     @property
     def tied_embeddings(self) -> bool:
         return self.head == self.embedding
+
+    @property
+    def borrows_keys(self) -> bool:
+        """Whether it is a draft head that reads the model's keys and values and has none."""
+        return self.head_input is not None and self.head_input.lent_keys
+
+    @property
+    def state_dim(self) -> int:
+        """Width of a draft head's own states."""
+        made = None if self.head_input is None else self.head_input.state_projection
+        return self.dim if made is None else made.rows
 
     @property
     def num_readable(self) -> int:

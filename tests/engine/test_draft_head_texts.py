@@ -17,6 +17,7 @@ from edgespec.errors import OptionError
 from edgespec.loading import model_drafters
 from edgespec.memory.plan.head_sizes import HEAD_ITEM
 from edgespec.memory.plan.state_layout import STATES_ITEM
+from tests.support.assistants import AGREEING, agreeing_model, write_assistant
 from tests.support.equality import Case, same, verify_everything
 from tests.support.gguf_models import write_gguf
 from tests.support.heads import (
@@ -25,6 +26,7 @@ from tests.support.heads import (
     write_eagle3,
     write_model,
 )
+from tests.support.random_models import write
 
 PROMPT = tuple(int(each) for each in np.random.default_rng(0).integers(3, 500, 40))
 TEMPERATURES = (0.0, 0.7, 1.2)
@@ -96,6 +98,23 @@ def test_an_eagle_head_changes_no_text(llama: Path, eagle: Path, drafters: str) 
         drafted, accepted = equal_in_all_ways(engine, "eagle3")
         assert drafted > 0
         assert drafters != "none" or accepted > 10
+
+
+@pytest.mark.parametrize(
+    ("kv_type", "drafters"), [("f16", "none"), ("int8", "suffix-automaton,trigram")]
+)
+def test_an_assistant_changes_no_text(folder: Path, kv_type: str, drafters: str) -> None:
+    """Also once the window has moved on, and when a conversation takes something back."""
+    recipe = agreeing_model()
+    model = write(recipe, folder / f"gemma-{kv_type}.gguf", breakage=AGREEING)
+    head = write_assistant(folder / f"assistant-{kv_type}.gguf", agreeing_with=recipe)
+    options: dict[str, Any] = {"drafters": drafters, "draft_model": head, "threads": 2}
+    with edgespec.load(model, kv_type=kv_type, **options, **COMMON) as engine:
+        drafted, accepted = equal_in_all_ways(engine, "assistant")
+        assert drafted > 0
+        assert drafters != "none" or accepted > 10
+        held = engine.scheduler.target.allocated_bytes()  # type: ignore[attr-defined]
+        assert held == engine.plan.footprint.exact
 
 
 @pytest.mark.skipif(find_spec("safetensors") is None, reason="safetensors is not installed")

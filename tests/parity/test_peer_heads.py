@@ -1,4 +1,4 @@
-"""The files of heads mean to llama.cpp what the heads compute in torch."""
+"""Heads draft here and in torch what they draft in llama.cpp."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgespec.backends.reference import ReferenceTarget
+from edgespec.drafting.model.waiting_states import LentText
+from edgespec.models.draft_heads import open_head
+from edgespec.models.open_model import open_model
 from tests.support import llama_peer
+from tests.support.assistants import assistant_recipe, write_assistant
+from tests.support.heads import write_model
 from tests.support.llama_heads import drafted
+from tests.support.targets import PLAN, cosines
 
-MISSING = [name for name in ("torch", "gguf") if importlib.util.find_spec(name) is None]
-pytestmark = [
-    pytest.mark.skipif(bool(MISSING), reason=f"needs {' and '.join(MISSING)}"),
-    pytest.mark.skipif(not llama_peer.installed(), reason="needs llama-cpp-python"),
-]
+pytestmark = pytest.mark.skipif(not llama_peer.installed(), reason="needs llama-cpp-python")
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+)
 DEPTH, STARTS = 4, (0, 3, 17, 30)
 
 
@@ -32,6 +38,7 @@ def randomise(module: Any) -> None:
             torch.nn.init.uniform_(parameter, 0.7, 1.3)
 
 
+@needs_torch
 @pytest.mark.parametrize("shape", ["tiny", "hybrid"])
 def test_drafts_of_a_random_head(
     tmp_path: Path, shape: str, monkeypatch: pytest.MonkeyPatch
@@ -90,3 +97,27 @@ def test_drafts_of_a_random_head(
         found = found[..., d2t.numpy()]
     assert expected.std() > 0.5
     np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize(("name", "kv_heads"), [("gemma4", None), ("gemma4-moe", [2, 2, 1])])
+def test_drafts_of_an_assistant(tmp_path: Path, name: str, kv_heads: list[int] | None) -> None:
+    """The reference backend's, past a window and inside; in F32 but for llama.cpp's GELU."""
+    model = write_model(name, tmp_path / "model.gguf")
+    path = write_assistant(tmp_path / "assistant.gguf", assistant_recipe(kv_heads))
+    ids = np.random.default_rng(0).integers(3, 500, 48).tolist()
+    starts = (0, 15, 31, 42)
+    theirs = drafted(model, path, ids, starts, DEPTH)
+    plan = replace(PLAN, backend="reference", kv_type="f32", context_length=64, prefill_chunk=32)
+    with open_model(model) as file, open_head(path, file.spec) as head:
+        target = ReferenceTarget(file, plan)
+        assistant = target.open_head(head, plan)
+        text = LentText(assistant.own, file.spec.dim)
+        text.attach(target.own)
+        for place, start in enumerate(starts):
+            target.own.prefill(ids[target.own.length : start + 1])
+            found = text.catch_up(ids[start + 1])
+            rows = [found.logits[0].copy()]
+            for token in ids[start + 2 : start + 1 + DEPTH]:
+                found = text.go_on(token, found)
+                rows.append(found.logits[0].copy())
+            assert cosines(np.stack(rows), theirs[place]).min() > 0.99999

@@ -1,7 +1,8 @@
 """What llama.cpp makes of a head: the logits of drafts, in a process of its own.
 
-It drives the library's own contexts of EAGLE-3 heads and MTP blocks as its `common/speculative.cpp`
-does. The functions that hand over hidden states are exported as C++, hence the names.
+It drives the library's own contexts of EAGLE-3 heads, MTP blocks and Gemma 4's assistants as its
+`common/speculative.cpp` does. The functions that hand over hidden states are exported as C++, hence
+the names.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from tests.support.llama_peer import PeerError
 
 Rows = NDArray[np.float32]
+_ASSISTANT = "gemma4-assistant"
 
 
 def drafted(
@@ -65,6 +67,12 @@ class Library:
         if not model:
             raise SystemExit(f"llama.cpp cannot read {path}")
         return model
+
+    def architecture(self, model: Any) -> str:
+        said = ctypes.create_string_buffer(64)
+        key = b"general.architecture"
+        self.api.llama_model_meta_val_str(model, key, said, len(said))
+        return said.value.decode()
 
     def context(self, model: Any, other: Any = None, is_mtp: bool = False) -> Any:
         parameters = self.api.llama_context_default_params()
@@ -125,7 +133,6 @@ class Drafting:
         self.width = api.llama_model_n_embd(target)
         self.vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(target))
         self.target = library.context(target)
-        self.is_mtp = head is None
         nextn = library.private(
             "_Z26llama_set_embeddings_nextnP13llama_contextbb",
             None,
@@ -137,11 +144,13 @@ class Drafting:
             "_Z26llama_get_embeddings_nextnP13llama_context", floats, pointer
         )
         self.taps: list[int] = []
-        if head is None:
-            self.draft = library.context(target, is_mtp=True)
+        model = None if head is None else library.model(head)
+        self.is_assistant = model is not None and library.architecture(model) == _ASSISTANT
+        self.is_mtp = head is None or self.is_assistant
+        if self.is_mtp:
+            self.draft = library.context(model or target, self.target, is_mtp=head is None)
             nextn(self.target, True, False)
         else:
-            model = library.model(head)
             self.draft = library.context(model, self.target)
             layers = library.private(
                 "_Z28llama_model_target_layer_idsPK11llama_model",
@@ -174,17 +183,23 @@ class Drafting:
         return library.rows(self.states(self.draft), count, self.width)
 
     def chain(self, ids: Sequence[int], states: Rows, start: int, depth: int) -> Rows:
-        """Return the logits of the drafts from one start; [depth, vocab]."""
+        """Return the logits of the drafts from one start, before all that were asked; [depth,
+        vocab].
+        """
         library, api = self.library, self.library.api
-        api.llama_memory_clear(api.llama_get_memory(self.draft), True)
-        found = []
         given, tokens, first = states[: start + 1], list(ids[1 : start + 2]), 0
+        if self.is_assistant:  # which keeps nothing, and sees what the trunk has
+            assert api.llama_memory_seq_rm(api.llama_get_memory(self.target), 0, start + 1, -1)
+            given, tokens, first = given[start:], tokens[start:], start + 1
+        else:
+            api.llama_memory_clear(api.llama_get_memory(self.draft), True)
+        found = []
         for ahead in range(depth):
             library.process(self.draft, tokens, given, first)
             logits = library.rows(api.llama_get_logits(self.draft), len(tokens), self.vocab_size)
             found.append(logits[-1])
             given = library.rows(self.states(self.draft), len(tokens), self.width)[-1:]
-            first += len(tokens)
+            first += 0 if self.is_assistant else len(tokens)
             tokens = [ids[start + 2 + ahead]]
         return np.stack(found)
 
@@ -195,8 +210,9 @@ def main() -> None:
     drafting = Drafting(request["trunk"], request["head"])
     ids, depth = request["ids"], request["depth"]
     states = drafting.read(ids)
-    rows = [drafting.chain(ids, states, start, depth) for start in request["starts"]]
-    np.save(sys.argv[2], np.stack(rows))
+    starts = sorted(request["starts"], reverse=True)
+    rows = {start: drafting.chain(ids, states, start, depth) for start in starts}
+    np.save(sys.argv[2], np.stack([rows[start] for start in request["starts"]]))
 
 
 if __name__ == "__main__":

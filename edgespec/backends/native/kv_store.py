@@ -51,6 +51,11 @@ class KvStore:
         if recurrent is not None or any(shape.attention.reach for shape in shapes):
             self.only = None
 
+    @property
+    def shapes(self) -> list[Shape]:
+        """Of the arenas."""
+        return self._shapes
+
     def open(self) -> KvTables:
         """The tables of an empty sequence."""
         if self.only is not None:

@@ -10,13 +10,23 @@ from numpy.typing import NDArray
 
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.attention import grouped_query
+from edgespec.backends.native.kv_store import KvTables
 from edgespec.backends.sequence import KvSequence
+
+
+class Position(NamedTuple):
+    """Where nodes stand that are described as what is committed already."""
+
+    length: int
+    """Positions before it."""
+    state: KvTables
+    early: None = None
 
 
 class NodeRows(NamedTuple):
     """The nodes of one text's tree that a pass computes."""
 
-    sequence: KvSequence
+    sequence: KvSequence | Position
     parents: NDArray[np.int16]
     """[n], of the whole tree."""
     slots: NDArray[np.int32]

@@ -67,6 +67,10 @@ class Shape:
         self.attention = attention
         self.layers = layers
         """Those that have keys and values of their own, in the arena's order."""
+        self.ahead = int(spec.borrows_keys)
+        """How far its queries stand behind the last position that they see, where they do not see
+        their own: they are described as that one's.
+        """
         self._spec = spec
         growth = attention.position_scale
         slope, offset = (growth.slope, growth.offset) if growth else (0.0, 0.0)
@@ -116,7 +120,8 @@ class Shape:
         c[table.QUERY_SCALE_BITS] = float_bits(own.scale)
         c[table.NORM_AFTER_ROPE] = own.norm_after_rope
         c[table.UNIT_HEADS] = tile.TILE_ROWS // math.gcd(tile.TILE_ROWS, own.head_dim)
-        c[table.WINDOW], c[table.CHUNK] = own.window, own.chunk
+        c[table.WINDOW] = own.window - self.ahead if own.window else 0
+        c[table.CHUNK], c[table.AHEAD] = own.chunk, self.ahead
         c[table.SOFTCAP_BITS] = float_bits(own.softcap)
         name = isa.chosen()
         if own.softcap:

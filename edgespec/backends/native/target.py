@@ -19,7 +19,7 @@ from edgespec.backends.native.experts import Experts
 from edgespec.backends.native.head_host import HeadHost
 from edgespec.backends.native.kernels import table
 from edgespec.backends.native.kernels.codegen import isa
-from edgespec.backends.native.kv_store import KvStore, KvTables, Snapshot
+from edgespec.backends.native.kv_store import KvTables, Snapshot
 from edgespec.backends.native.limits import refusal
 from edgespec.backends.native.node_tables import NodeRows, NodeTables
 from edgespec.backends.native.pace import Pace
@@ -88,7 +88,7 @@ class NativeTarget(HeadHost):
             raise UnsupportedModelError(why_not)
         self._shapes = shapes_of(spec, file, plan.context_length)
         self._recurrent = recurrent_passes(spec, plan)
-        self.store = self._kv = KvStore(self._shapes, plan, self._recurrent)
+        self.store = self._kv = self._open_store(spec, plan, lender)
         if spec.per_layer_embedding is not None or self._recurrent is not None or plan.streaming:
             # A pass that goes on would lack its nodes' embeddings, what they do to states, or
             # matrices that are read in the order of whole passes.
@@ -229,13 +229,6 @@ class NativeTarget(HeadHost):
         self._pace.observe(num_nodes, seconds_since(start))
         return found
 
-    def _whole(self, sequence: KvSequence, tree: TokenTree) -> NodeRows:
-        """All nodes of a tree, in slots in a row; nodes that were computed early are forgotten."""
-        sequence.early = None
-        places = self._nodes.in_order[: len(tree)]
-        sequence.state.reserve(sequence.length, sequence.length + len(tree))
-        return NodeRows(sequence, tree.parents, places, places)
-
     def _prepare(self, texts: Sequence[NodeRows], parts: Sequence[Part]) -> int:
         """Embed the wanted nodes of these trees and describe them; returns how many they are."""
         row = 0
@@ -243,7 +236,7 @@ class NativeTarget(HeadHost):
             count, tokens = len(text.wanted), tree.tokens
             if count < len(tokens):
                 tokens = tokens[text.wanted]
-            self._embed(tokens, self._scratch.stream[row:])
+            self._embed(tokens, self._embeddings[row:])
             if self._per_layer is not None:
                 self._per_layer.look_up(self._weights, tokens, row)
             row += count
@@ -379,6 +372,7 @@ class NativeTarget(HeadHost):
             self._weights,
             self._streamed,
             self._inputs,
+            self._embeddings,
             self._left,
             self._program,
             self._experts,

@@ -264,7 +264,7 @@ class Weights:
         extra, joined = spec.per_layer_embedding, spec.head_input
         outer: tuple[Matrix, ...] = (extra.table, extra.projection) if extra else ()
         if joined is not None:
-            outer += tuple(filter(None, [joined.fusion, joined.projection]))
+            outer += joined.matrices
         if spec.streams is not None:
             outer += (spec.streams.projection, spec.streams.unembedding)
         turned = {own.key_up: own.heads for own in turned_mixers(spec)}

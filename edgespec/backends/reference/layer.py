@@ -83,7 +83,10 @@ def _mixer(
     if isinstance(part, Attention):
         own[number] = keys_and_values(part, weights, normed, position, kv_type)
         source = number if part.shares is None else part.shares
-        return attend(part, weights, normed, position, [row[source] for row in seen])
+        kept = [row[source] for row in seen]
+        if kept[-1] is None:  # a draft head's, which reads what the model keeps
+            kept.pop()
+        return attend(part, weights, normed, position, kept)
     if isinstance(part, LatentAttention):
         own[number] = latent_kept(part, weights, normed, position, kv_type)
         return attend_latent(part, weights, normed, position, [row[number] for row in seen])

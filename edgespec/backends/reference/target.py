@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from edgespec.backends.base import Part, Target
+from edgespec.backends.base import Part, Target, lender_of
 from edgespec.backends.passes import Capabilities, Pass, Progress, Rows, TokenTree
 from edgespec.backends.reference.arithmetic import Vector, multiply, soft_cap
 from edgespec.backends.reference.layer import Row, run_layer
@@ -93,7 +93,7 @@ class ReferenceTarget(Target):
 
     def _forward(self, parts: Sequence[Part], rows: Rows) -> Pass:
         self._left = []
-        states = [state for sequence, tree in parts for state in self._tree(sequence.state, tree)]
+        states = [state for sequence, tree in parts for state in self._tree(sequence, tree)]
         wanted = {"all": states, "last": states[-1:], "none": []}[rows]
         logits = np.empty((len(wanted), self.spec.vocab_size), np.float32)
         for index, state in enumerate(wanted):
@@ -108,15 +108,22 @@ class ReferenceTarget(Target):
         self._taps = part.taps
         return ReferenceTarget(file, plan, progress, lender=self)
 
-    def _tree(self, text: TextRows, tree: TokenTree) -> list[Vector]:
+    def _tree(self, sequence: KvSequence, tree: TokenTree) -> list[Vector]:
         """The residual streams of each node, in the end."""
+        text: TextRows = sequence.state
         text.nodes = []
+        borrowed: list[Row] | None = None
+        num_layers = self.spec.num_layers
+        if self.spec.borrows_keys:
+            assert self._lender is not None
+            borrowed = lender_of(sequence, self._lender).state.committed
+            num_layers = max(num_layers, self._lender.spec.num_layers)
         seen: list[list[Row]] = []
         states: list[Vector] = []
         for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
             before = text.committed if parent < 0 else seen[parent]
-            row: Row = [None] * self.spec.num_layers
-            seen.append([*before, row])
+            row: Row = [None] * num_layers
+            seen.append([*(before if borrowed is None else borrowed), row])
             if self.spec.head_input is not None:
                 assert tree.states is not None
                 states.append(self._head_node(int(token), tree.states[node], seen[-1]))
@@ -159,17 +166,20 @@ class ReferenceTarget(Target):
             (stream,) = run_layer(
                 number, layer, weights, stream[None], seen, None, self._kv_type, own
             )
-        self._left.append(self._last_normed(stream) if part.normed_states else stream)
+        own_state = self._last_normed(stream) if part.normed_states else stream
+        if part.state_projection is not None:
+            own_state = weights.project(part.state_projection, own_state)
+        self._left.append(own_state)
         return stream
 
     def _embedded(self, token: int) -> Vector:
         """A token's embedding, the model's where a head has none."""
-        name = self.spec.embedding
-        if not name and self._lender is not None:
-            own: Vector = self._lender._held.table(self._lender.spec.embedding)[token]
-            return own
-        row: Vector = self._held.table(name)[token] * np.float32(self.spec.embedding_scale)
-        return row
+        owner = self
+        if not self.spec.embedding and self._lender is not None:
+            owner = self._lender
+        row = owner._held.table(owner.spec.embedding)[token]
+        scaled: Vector = row * np.float32(self.spec.embedding_scale)
+        return scaled
 
     def _last_normed(self, stream: Vector) -> Vector:
         return self._held.norm(Norm(self.spec.last_norm, self.spec.dim), stream)

@@ -1,4 +1,5 @@
-"""Drafts by a head that reads the model's hidden states: an MTP block, or an EAGLE-3 head.
+"""Drafts by a head that reads the model's hidden states: an MTP block, an EAGLE-3 head, or an
+assistant of Gemma 4.
 
 "DeepSeek-V3 Technical Report", section 2.2, and "EAGLE-3: Scaling up Inference Acceleration of
 Large Language Models via Training-Time Test". The first draft comes of states that the model left,
@@ -19,6 +20,7 @@ from edgespec.backends.sequence import KvSequence
 from edgespec.drafting.model.chains import MEAN
 from edgespec.drafting.model.head_text import HeadText
 from edgespec.drafting.model.model_drafter import LONGEST, ModelDrafter, with_maxima
+from edgespec.drafting.model.waiting_states import LentText
 from edgespec.drafting.proposal import Proposal
 from edgespec.drafting.rates import RATE
 from edgespec.drafting.tree import DraftTree, Path
@@ -44,13 +46,15 @@ class HeadDrafter(ModelDrafter):
         """
         super().__init__(vocab_size, source=source, ids=ids)
         self.name = name
-        self._text = HeadText(head, width)
+        self._text: HeadText | LentText = (
+            LentText(head, width) if head.target.spec.borrows_keys else HeadText(head, width)
+        )
         self._before: Pass | None = None
         """The head's last pass."""
 
     def attach(self, sequence: KvSequence, prices: NDArray[np.float64]) -> None:
         super().attach(sequence, prices)
-        sequence.follower = self._text
+        self._text.attach(sequence)
 
     def reset(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         super().reset(tokens)

@@ -33,17 +33,20 @@ class DraftHeadSizes:
     model: ModelSpec
 
     def size_bytes(self, settings: Settings) -> int:
-        """Weights, keys and values in f16 of every sequence, the scratch of small passes with
-        states taken and left; and what the model's passes leave, rows x width x 4 bytes, and early
-        nodes once more.
+        """Weights, keys and values in f16 of every sequence if it has any, the scratch of small
+        passes with states taken and left, perhaps embeddings twice; and what the model's passes
+        leave, rows x width x 4 bytes, and early nodes once more.
         """
-        spec, own = self.spec, head_settings(settings)
+        spec, own = self.spec, head_settings(settings, self.spec)
         sequences, threads, nodes = own.sequences, own.threads, own.max_nodes
-        held = weights_bytes(self._tensors, spec) + sequences * kv_bytes(spec, own.context)
-        held += logits_bytes(spec, nodes)
-        held += activation_bytes(spec, own.prefill_chunk, "f16", sequences)
+        held = weights_bytes(self._tensors, spec) + logits_bytes(spec, nodes)
+        if not spec.borrows_keys:
+            held += sequences * kv_bytes(spec, own.context)
+        held += activation_bytes(spec, own.prefill_chunk, own.kv_type, sequences)
         held += scratch_bytes(spec, own.context, nodes, own.prefill_chunk, threads, sequences)
-        states = 2 * padded_rows(own.prefill_chunk) * spec.dim  # taken, and left
+        assert spec.head_input is not None
+        is_beside = spec.head_input.token_norm is None
+        states = (2 + 2 * is_beside) * padded_rows(own.prefill_chunk) * spec.state_dim
         rows = padded_rows(max(settings.max_nodes, settings.prefill_chunk))
         left = (rows + settings.max_nodes) * self.width
         return held + 4 * (states + left)
@@ -52,7 +55,8 @@ class DraftHeadSizes:
         """Of each sequence the states that wait, with their tokens, and the positions that were
         read; and the ids of a head's own tokens.
         """
-        each = KEPT_STATES * (self.width + 1) + settings.context
+        each = KEPT_STATES * (self.width + 1)
+        each += 0 if self.spec.borrows_keys else settings.context
         return 4 * (settings.sequences * each + bool(self.spec.token_ids) * self.spec.vocab_size)
 
     @property
@@ -66,9 +70,11 @@ class DraftHeadSizes:
         return tuple(each for each in self.tensors if each.name != self.spec.token_ids)
 
 
-def head_settings(settings: Settings) -> Settings:
+def head_settings(settings: Settings, head: ModelSpec) -> Settings:
     """What a head is opened with, beside a model with these settings."""
     nodes = max(HEAD_NODES, settings.sequences)
+    if head.borrows_keys:  # and reads no prompts
+        return replace(settings, max_nodes=nodes, prefill_chunk=nodes)
     return replace(
         settings,
         max_nodes=nodes,

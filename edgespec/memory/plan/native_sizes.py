@@ -146,7 +146,7 @@ def multiplied_tensors(spec: ModelSpec) -> set[str]:
     extra, joined = spec.per_layer_embedding, spec.head_input
     more = {extra.table.tensor, extra.projection.tensor} if extra else set()
     if joined is not None:
-        more |= {part.tensor for part in (joined.fusion, joined.projection) if part}
+        more |= {part.tensor for part in joined.matrices}
     if spec.streams is not None:
         more |= {spec.streams.projection.tensor, spec.streams.unembedding.tensor}
     return layers | more | {spec.embedding, spec.head}
@@ -176,18 +176,18 @@ def dense_dim(spec: ModelSpec) -> int:
 
 def normed_width(spec: ModelSpec) -> int:
     """Width of what the parts of a layer read; of a draft head a token's and a state's."""
-    return spec.dim if spec.head_input is None else 2 * spec.dim
+    part = spec.head_input
+    return spec.dim if part is None or part.token_norm is None else 2 * spec.dim
 
 
 def attended_width(spec: ModelSpec) -> int:
-    """Width of what attention and states come to; of a draft head also of what it fuses, in whole
-    blocks.
+    """Width of what attention and states come to; of a draft head also of what it gathers, in
+    whole blocks.
     """
     heads = max((each.heads * each.head_dim for each in spec.attentions), default=0)
     width = max(heads, state_layout(spec).values)
-    if spec.head_input is None or spec.head_input.fusion is None:
-        return width
-    return round_up(max(width, spec.head_input.fusion.columns), BLOCK)
+    gathered = None if spec.head_input is None else spec.head_input.gathered
+    return width if gathered is None else round_up(max(width, gathered.columns), BLOCK)
 
 
 def gated_dim(spec: ModelSpec) -> int:

@@ -71,7 +71,7 @@ def _check_parts(path: Path, spec: ModelSpec) -> None:
     """What parts say of each other must be possible."""
     for number, layer in enumerate(spec.layers):
         mixer, ffn = layer.mixer, layer.ffn
-        if isinstance(mixer, Attention) and mixer.shares is not None:
+        if isinstance(mixer, Attention) and mixer.shares is not None and not spec.borrows_keys:
             source = spec.layers[mixer.shares].mixer if 0 <= mixer.shares < number else None
             if not isinstance(source, Attention) or source.key is None or (
                 (source.kv_heads, source.head_dim, source.reach)

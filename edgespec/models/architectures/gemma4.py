@@ -16,7 +16,7 @@ from edgespec.models.spec import ModelSpec, PerLayerEmbedding
 def describe(read: Reader) -> ModelSpec:
     """Scores are not scaled; values are normed without gains, and may be the keys."""
     kinds = read.windowed(1)
-    full, local = _rope(read), _local_rope(read)
+    full, local = full_rope(read), local_rope(read)
     width = read.count("embedding_length_per_layer_input", 0, least=0)
     num_shared = read.count("attention.shared_kv_layers", 0, least=0)
     if num_shared >= read.num_layers:
@@ -24,7 +24,7 @@ def describe(read: Reader) -> ModelSpec:
     first_shared = read.num_layers - num_shared
     layers = []
     for layer, windowed in enumerate(kinds):
-        mixer = _attention(read, layer, windowed, local if windowed else full)
+        mixer = attention(read, layer, windowed, local if windowed else full)
         if layer >= first_shared:
             mixer = shared(mixer, first_shared - (2 if windowed else 1))
         scale = f"blk.{layer}.layer_output_scale.weight"
@@ -47,13 +47,14 @@ def describe(read: Reader) -> ModelSpec:
     )
 
 
-def _rope(read: Reader) -> Rope | None:
+def full_rope(read: Reader) -> Rope:
     """Of layers that see all; factors leave most of a head as it is."""
     rope = read.rope("halves")
     return replace(rope, factors=ROPE_FACTORS if ROPE_FACTORS in read.tensors else "")
 
 
-def _local_rope(read: Reader) -> Rope:
+def local_rope(read: Reader) -> Rope:
+    """Of layers with a window."""
     width = read.count("attention.key_length_swa", read.head_dim())
     return read.rope(
         "halves",
@@ -63,7 +64,8 @@ def _local_rope(read: Reader) -> Rope:
     )
 
 
-def _attention(read: Reader, layer: int, windowed: bool, rope: Rope | None) -> Attention:
+def attention(read: Reader, layer: int, windowed: bool, rope: Rope) -> Attention:
+    """A layer's, with keys and values of its own."""
     width = read.head_dim()
     if windowed:
         width = read.count("attention.key_length_swa", width)

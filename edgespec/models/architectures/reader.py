@@ -38,13 +38,14 @@ ROPE_FACTORS = "rope_freqs.weight"
 class Reader:
     """A file's header as an architecture sees it."""
 
-    def __init__(self, path: Path, header: GgufHeader) -> None:
+    def __init__(self, path: Path, header: GgufHeader, *, is_head: bool = False) -> None:
+        """`is_head`: all blocks are a draft head's, which predict further tokens."""
         self.path = path
         self.keys = Keys(path, header.metadata)
         self.tensors: Mapping[str, TensorInfo] = header.tensors
         self.architecture = self.keys.text("general.architecture")
         self.dim = self.count("embedding_length")
-        self.num_extra = self.count("nextn_predict_layers", 0, least=0)
+        self.num_extra = 0 if is_head else self.count("nextn_predict_layers", 0, least=0)
         """Blocks at the end that predict further tokens and take no part in an ordinary pass."""
         blocks = self.count("block_count")
         self.num_layers = blocks - self.num_extra

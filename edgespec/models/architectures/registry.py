@@ -40,7 +40,8 @@ ARCHITECTURES = {
     "deepseek2": "deepseek2.describe",
 }
 """Module and function; a start imports the one that its model needs."""
-_HEAD = "eagle3"
+EAGLE3, ASSISTANT = HEADS = ("eagle3", "gemma4-assistant")
+"""Draft heads in files of their own (`models/draft_heads.py`)."""
 
 
 def build_spec(path: Path, header: GgufHeader) -> ModelSpec:
@@ -72,7 +73,7 @@ def _refuse_external(keys: Keys, arch: str) -> None:
             f"cannot run {path}: its attention is not causal (an embedding model); "
             "choose a text generation model"
         )
-    if arch == _HEAD:
+    if arch in HEADS:
         raise UnsupportedModelError(
             f"cannot run {path}: it is a draft head; give it with --draft-model beside the model "
             "that it was trained for"

@@ -38,39 +38,39 @@ DIM, EPSILON_BITS, VOCAB_SIZE = range(3)
 # sequences they belong to * (int64, columns below; see `grouped_query.py`).
 NODES, EXTRA, PARTS, NUM_PARTS = range(31, 35)
 
-# Rotation *: frequencies f64, what cosines and sines are multiplied by as bits of an f64, and both,
-# f32 [rows, pairs].
-FREQUENCIES, MAGNITUDE, COSINES, SINES, ANGLE_STRIDE = range(35, 40)
+# Rotation *: frequencies f64, what cosines and sines are multiplied by as bits of an f64, both, f32
+# [rows, pairs], and how far ahead of their positions nodes are rotated.
+FREQUENCIES, MAGNITUDE, COSINES, SINES, ANGLE_STRIDE, AHEAD = range(35, 41)
 
 # Scratch, f32: rows of activations.
 (STREAM, STREAM_STRIDE, BRANCH, BRANCH_STRIDE, QUERY, QUERY_STRIDE, KEY, KEY_STRIDE, VALUE,
  VALUE_STRIDE, UP, UP_STRIDE, GATES, GATES_STRIDE, LOGITS, LOGITS_STRIDE, MAXIMA, MAXIMA_STRIDE) = (
-    range(40, 58))
+    range(41, 59))
 
 # Attention's scratch: queries (of a key head, of 12 rows), scores (of a thread), what spans come to
 # (of a row), nodes up to which threads share spans, and rows of a key head then *.
 (ROTATED, ROTATED_HEAD, ROTATED_BLOCK, SCORES, SCORES_THREAD, MIXED, MIXED_STRIDE, FACTS,
- FACTS_STRIDE, SPLIT_NODES, SPLIT_ROWS) = range(58, 69)
+ FACTS_STRIDE, SPLIT_NODES, SPLIT_ROWS) = range(59, 70)
 
 # Three matmul inputs, each with the eight entries below.
-NORMED, ATTENDED, GATED = range(69, 93, 8)
+NORMED, ATTENDED, GATED = range(70, 94, 8)
 (FLOATS, FLOATS_STRIDE, QUANTS, QUANTS_STRIDE, PLANES, PLANES_STRIDE, PLANE_BYTES_EACH,
  HAS_QUANTS) = range(8)
 
 # The program (see below), how many of its stages come before any layer, and addresses of the tables
 # of other shapes.
-PROGRAM, NUM_PRELUDE, OTHERS, NUM_OTHERS = range(93, 97)
+PROGRAM, NUM_PRELUDE, OTHERS, NUM_OTHERS = range(94, 98)
 
 # The job at hand: stages of the layers from the first to before the last, and of the head; rows,
 # the first of them in the stream, threads; and the team that does it (see `work_sharing.py`): its
 # words, and the functions of its locks.
 (FIRST_STAGE, LAST_STAGE, HEAD_FIRST, HEAD_LAST, NUM_ROWS, FIRST_ROW, THREADS, TEAM, ACQUIRE,
- RELEASE) = range(97, 107)
+ RELEASE) = range(98, 108)
 
 # Functions: row operations (their order in `isa.row_addresses`), attention's * (in
 # `loop_table.py`: after the first ones, scores and mixing for 1 to 12 rows), then by type:
 # tiles and their sizes. Row operations take so many 64-bit integers.
-OPS = 107
+OPS = 108
 NORM, QUANTISE, GATE, ROTATE, TILE_MAXIMA = range(5)
 NUM_OPS, NUM_TYPES = 5, len(FORMATS)
 ATTENTION = OPS + NUM_OPS

@@ -17,7 +17,7 @@ def angles(table, stage, thread):
     c = int64s_at(table, t.NUM_ENTRIES)
     magnitude = load_double(table + 8 * t.MAGNITUDE)
     for node in range(thread, c[t.NUM_ROWS], c[t.THREADS]):
-        position = np.float64(node_entry(c, node, t.POSITION))
+        position = np.float64(node_entry(c, node, t.POSITION) + c[t.AHEAD])
         for i in range(c[t.ROPE_HALF]):
             angle = position * load_double(c[t.FREQUENCIES] + 8 * i)
             place = node * c[t.ANGLE_STRIDE] + 4 * i
