@@ -1,7 +1,7 @@
 """Where the error of stored keys and values comes from, and what other forms would do: by oracle.
 
-    python -m lab.kv_forms forms [MODEL...] --corpus FOLDER [--forms int8,q4...] [--replies 100]
-    python -m lab.kv_forms shorter [MODEL...] --corpus FOLDER [--contexts 128,256,512]
+    python -m lab.kv_forms forms [MODEL...] --text FILE [--forms int8,q4...] [--replies 100]
+    python -m lab.kv_forms shorter [MODEL...] --text FILE [--contexts 128,256,512]
 
 All in NumPy and float32 but for what is stored. Greedy replies are written once, with exact keys
 and values, past every end; then every form reads them. A form writes the same reply where its
@@ -27,7 +27,6 @@ from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from lab.harness import Asked, Row, Rows, Script, names, numbers, option
 from lab.kv_oracle import Array, Form, Kept, Oracle
-from lab.parity import held_out
 
 PIECE, STRIDE, PROMPT, AT_ONCE = 400, 1200, 64, 10
 """Characters of a prompt and from one to the next; tokens of it; texts at once."""
@@ -143,6 +142,20 @@ def _water(shares: NDArray[np.float64], bits: float) -> float:
     return float(ordered[0])
 
 
+def standing_out(form: Form) -> Form:
+    """The same for a model that computes the same with outliers: in each head two pairs of key
+    dimensions are 8 times and two value dimensions 4 times as large.
+    """
+
+    def changed(keys: Array, values: Array, queries: Array, weigh: Array) -> Kept:
+        larger, wider = (np.ones(keys.shape[-1], np.float32) for _ in range(2))
+        larger[[0, 1, -2, -1]], wider[[0, -1]] = 8, 4
+        read = form(keys * larger, values * wider, queries / larger, weigh / np.outer(wider, wider))
+        return read[0] / larger, read[1] / wider
+
+    return changed
+
+
 def _half(values: Array) -> Array:
     return values.astype(np.float16).astype(np.float32)
 
@@ -236,24 +249,28 @@ def _forms(dim: int) -> dict[str, tuple[float, Form | None, dict[str, Any]]]:
             partial(low_rank, change=in_turn(four), rank=rank),
         )
         found[f"q4: rank {rank} of the rest"] = (4 + mean + extra, _both(*lost), {})
+    for name in ("int8", "int8 turned", "q4", "q4 not turned", "q4: 1 of 32 apart before"):
+        bits, form, more = found[name]
+        assert form is not None
+        found[f"{name} (outliers)"] = (bits, standing_out(form), more)
     return found
 
 
 MODELS = option("models", nargs="*", type=Path, metavar="MODEL")
-CORPUS = option("--corpus", type=Path, required=True, help="the training recipe's corpus folder")
+TEXT = option("--text", type=Path, required=True)
 
 
 @script.command(
     MODELS,
-    CORPUS,
+    TEXT,
     option("--forms", type=names, help="of the table below, by commas"),
     option("--replies", type=int, default=100),
     option("--tokens", type=int, default=200),
     option("--keep", type=Path, help="a folder for the replies of exact keys and values"),
 )
 def forms(asked: Asked) -> Rows:
-    """What each form leaves as it is, of greedy replies after pieces of held-out text."""
-    text = "".join(held_out(asked.corpus))
+    """What each form leaves as it is, of greedy replies after pieces of a text."""
+    text = asked.text.read_text("utf-8")
     for path in asked.models or [resolve()]:
         with ExitStack() as stack:
             file = stack.enter_context(open_model(path))
@@ -277,13 +294,13 @@ def forms(asked: Asked) -> Rows:
 
 @script.command(
     MODELS,
-    CORPUS,
+    TEXT,
     option("--contexts", type=numbers, default=[128, 256, 512]),
     option("--texts", type=int, default=20),
 )
 def shorter(asked: Asked) -> Rows:
     """Divergence over the last half of a context, when its first half was never seen."""
-    text = "".join(held_out(asked.corpus))
+    text = asked.text.read_text("utf-8")
     for path in asked.models or [resolve()]:
         with open_model(path) as file:
             exact = Oracle(file)
