@@ -266,6 +266,7 @@ TEXT = option("--text", type=Path, required=True)
     option("--forms", type=names, help="of the table below, by commas"),
     option("--replies", type=int, default=100),
     option("--tokens", type=int, default=200),
+    option("--given", action="store_true", help="read the text itself instead of replies"),
     option("--keep", type=Path, help="a folder for the replies of exact keys and values"),
 )
 def forms(asked: Asked) -> Rows:
@@ -325,6 +326,10 @@ def _replies(
     if kept is not None and kept.exists():
         known: NDArray[np.int64] = np.load(kept)
         return known
+    if asked.given:
+        length = PROMPT + asked.tokens
+        ids = tokenizer.encode(text[: 16 * asked.replies * length], add_bos=False)
+        return np.array(ids[: asked.replies * length]).reshape(asked.replies, length)
     prompts = []
     for start in range(0, len(text) - PIECE, STRIDE):
         ids = tokenizer.encode(text[start : start + PIECE], add_bos=False)
