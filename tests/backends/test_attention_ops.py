@@ -17,7 +17,7 @@ from edgespec.backends.native.kernels.codegen.machine_code import compile_functi
 from edgespec.backends.native.kernels.kv.forms import FORMS
 from edgespec.memory.plan.settings import KV_TYPES
 from tests.support import attention_arrays as arrays
-from tests.support.attending import kept, rounded_q4, turned
+from tests.support.attending import as_stored, turned
 from tests.support.tiles import call
 
 Floats = NDArray[np.float32]
@@ -222,22 +222,23 @@ def test_stored_numbers(head_dim: int, scale: float) -> None:
     key, scales = np.zeros((quads, 16, 4), np.uint8), np.zeros((blocks, 16), np.float16)
     _call("store_key_int8", number, key[0, 5], scales[0, 5:], head_dim)
     stored = (key[:, 5].astype(np.int64) - 128).ravel() * np.repeat(scales[:, 5], 32)[: 4 * quads]
-    np.testing.assert_array_equal(stored[:head_dim], kept("int8", number, keys=True))
+    np.testing.assert_array_equal(stored[:head_dim], as_stored("int8", number, keys=True))
     key[:, 5], scales[:, 5] = 0, 0
     assert not key.any() and not scales.any()
     value, factor = np.zeros((-(-head_dim // 16) * 16, 4), np.uint8), np.zeros(2, np.float16)
     _call("store_value_int8", number, value[0, 2:], factor, head_dim)
     stored = (value[:, 2].astype(np.int64) - 128) * factor[0]
-    np.testing.assert_array_equal(stored[:head_dim], kept("int8", number, keys=False))
+    np.testing.assert_array_equal(stored[:head_dim], as_stored("int8", number, keys=False))
     assert not value[:, [0, 1, 3]].any()
 
 
 @pytest.mark.parametrize("head_dim", [1, 2, 20, 48, 64, 80, 96, 128, 256])
-def test_turned_heads(head_dim: int) -> None:
+@pytest.mark.parametrize("kv_type", SCALED_TYPES)
+def test_turned_heads(kv_type: str, head_dim: int) -> None:
     """Bit for bit what f32 gives, as long as before, and nothing past a head is touched."""
     heads = _normal(3, head_dim, scale=3.0)
     padded = np.concatenate([heads[1], np.full(16, np.float32(7))])
-    _call("turn_q4", padded, head_dim)
+    _call(f"turn_{kv_type}", padded, head_dim)
     np.testing.assert_array_equal(padded[:head_dim], turned(heads)[1])
     assert np.all(padded[head_dim:] == 7)
     once = turned(heads).astype(np.float64)
@@ -254,15 +255,14 @@ def test_stored_q4(head_dim: int, scale: float) -> None:
     _call("store_key_q4", number, key[0, 0, 5:], scales[0, 5:], head_dim)
     halves = np.stack([key[:, :, 5] & 15, key[:, :, 5] >> 4], axis=1).astype(np.int64) - 8
     stored = (halves.reshape(blocks, 32) * scales[:, 5:6].astype(np.float32)).ravel()[:head_dim]
-    parts = [rounded_q4(number[first : first + 32]) for first in range(0, head_dim, 32)]
-    np.testing.assert_array_equal(stored, np.concatenate(parts))
+    np.testing.assert_array_equal(stored, as_stored("q4", number, keys=True))
     key[:, :, 5], scales[:, 5] = 0, 0
     assert not key.any() and not scales.any()
     value, factor = np.zeros((blocks, 16, 4), np.uint8), np.zeros(2, np.float16)
     _call("store_value_q4", number, value[0, 0, 2:], factor, head_dim)
     halves = np.stack([value[:, :, 2] & 15, value[:, :, 2] >> 4], axis=1).astype(np.int64) - 8
     stored = (halves.ravel() * np.float32(factor[0]))[:head_dim]
-    np.testing.assert_array_equal(stored, rounded_q4(number))
+    np.testing.assert_array_equal(stored, as_stored("q4", number, keys=False))
     assert not value[:, :, [0, 1, 3]].any()
 
 

@@ -282,6 +282,25 @@ def test_a_budget_too_small_for_f16_takes_int8_unless_f16_was_asked_for() -> Non
     assert "--kv-type" not in str(caught.value)
 
 
+def test_a_plan_says_what_f16_would_leave() -> None:
+    made, exact = (plan("350MiB", which=BIG, kv_type=kind) for kind in ("auto", "f16"))
+    assert (made.kv_type, made.context_length) == ("int8", 2048)
+    assert exact.context_length < 2048
+    assert f"f16 would leave a context of {exact.context_length}; the text may" in made.explain()
+    asked = plan("500MiB", which=BIG, context=12288)
+    assert "KV int8: f16 does not fit" in asked.explain()
+    assert "avoids that" not in asked.explain()
+
+
+def test_int8_is_not_chosen_where_it_saves_next_to_nothing() -> None:
+    """A model of few keys and values keeps its text in all budgets, and a long context does not."""
+    few = model(dim=1024, layers=4, heads=16, kv_heads=1, ffn=16384, vocab=32000, context=32768)
+    made = [plan(f"{size}MiB", which=few) for size in range(280, 340, 4)]
+    assert {one.kv_type for one in made} == {"f16"}
+    assert made[0].context_length < 1024 < made[-1].context_length
+    assert plan("300MiB", which=few, context=32768).kv_type == "int8"
+
+
 def test_q4_is_chosen_only_where_it_was_asked_for() -> None:
     usual, smaller = (plan("1GiB", which=BIG, kv_type=kind) for kind in ("f16", "q4"))
     quarter = smaller.footprint["KV cache"] / usual.footprint["KV cache"]

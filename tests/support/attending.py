@@ -143,19 +143,19 @@ def kept(kv_type: str, numbers: Floats, *, keys: bool) -> Floats:
     """What a cache makes of keys or values [..., head_dim]."""
     if kv_type == "f16":
         return numbers.astype(np.float16).astype(np.float32)
+    return turned(as_stored(kv_type, turned(numbers), keys=keys))
+
+
+def as_stored(kv_type: str, numbers: Floats, *, keys: bool) -> Floats:
+    """What is stored of turned heads [..., head_dim], in int8 or q4."""
     size = SCALED if keys else numbers.shape[-1]
-    if kv_type == "q4":
-        numbers = turned(numbers)
-    parts = [
-        (rounded_q4 if kv_type == "q4" else _as_int8)(numbers[..., first : first + size])
-        for first in range(0, numbers.shape[-1], size)
-    ]
-    numbers = np.concatenate(parts, axis=-1)
-    return turned(numbers) if kv_type == "q4" else numbers
+    rounded = _as_q4 if kv_type == "q4" else _as_int8
+    parts = range(0, numbers.shape[-1], size)
+    return np.concatenate([rounded(numbers[..., i : i + size]) for i in parts], axis=-1)
 
 
 def turned(heads: Floats) -> Floats:
-    """Heads [..., head_dim] rotated as q4 keeps them, in f32; twice is where one began."""
+    """Heads [..., head_dim] turned as int8 and q4 keep them, in f32; twice is where one began."""
     size = heads.shape[-1] & -heads.shape[-1]
     parts = heads.reshape(-1, size).copy()
     factor, step = np.float32(1.0) / np.sqrt(np.float32(size)), 1
@@ -171,8 +171,7 @@ def turned(heads: Floats) -> Floats:
     return parts.reshape(heads.shape)
 
 
-def rounded_q4(numbers: Floats) -> Floats:
-    """Numbers that share a scale as q4 keeps them, without turning them."""
+def _as_q4(numbers: Floats) -> Floats:
     place = np.abs(numbers).argmax(axis=-1, keepdims=True)
     wished = np.take_along_axis(numbers, place, axis=-1) * np.float32(-0.125)
     scale = np.clip(wished, -65504, 65504).astype(np.float16).astype(np.float32)

@@ -265,7 +265,8 @@ def _record_attention(calls: Calls) -> None:
             room = calls.place(np.zeros(12 * 140, np.uint8))
             calls.add(f"put_query_{kv_type}", number, room, 40)
     for head_dim in (20, 40, 64, 96):
-        calls.add("turn_q4", calls.place(_normal(head_dim)), head_dim)
+        for kv_type in FORMS:
+            calls.add(f"turn_{kv_type}", calls.place(_normal(head_dim)), head_dim)
     spread = np.abs(_normal(32)).astype(np.float16)
     for kv_type in FORMS:
         room = calls.place(np.zeros(32, np.float32))

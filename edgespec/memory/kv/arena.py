@@ -17,7 +17,7 @@ head's keys before its values:
 
 so that one load holds what the scoring loop multiplies by one part of a query, or the mixing loop
 by one position's weight. Bytes of int8 are the number + 128, halves of bytes of q4 the number + 8,
-of a rotated head (`backends/native/kernels/kv/rotation.py`). A key has a scale for each block of 32
+of turned heads (`backends/native/kernels/kv/rotation.py`). A key has a scale for each block of 32
 dimensions, a value has one. Dimensions are padded to 16 (int8 keys: to 4, q4: to 32).
 """
 

@@ -20,6 +20,8 @@ from edgespec.system.hardware import Hardware
 
 BACKENDS = ("native", "reference", "llamacpp", "onnx")
 """Backends whose footprint is known before loading."""
+_LEAST_SAVED = 0.01
+"""Of all bytes: int8 is not chosen where it saves less, because it changes the text."""
 _EXTERNAL = ("llamacpp", "onnx")
 """Those on external engines, which say it themselves."""
 
@@ -65,11 +67,14 @@ def make_plan(
         sequences=sequences,
         cores=hardware.usable_threads(),
     )
+    limits = _where_bits_pay(limits, sizing)
     chosen = limits.fit(lambda settings: sizing.total(settings) <= budget.size_bytes)
     if chosen is None and stream and backend == "native":
         sizing, chosen = _streamed(sizing, limits, budget)
     if chosen is None:
         raise refuse(sizing, limits, budget)
+    exact = limits.keeping_bits().fit(lambda own: sizing.total(own) <= budget.size_bytes)
+    told = reasons(spec, limits, chosen, hardware, exact, rolls_back)
     devices = sizing.devices(chosen)
     return Plan(
         backend=backend,
@@ -82,7 +87,7 @@ def make_plan(
         gpu_layers=sum(part.units for part in devices),
         budget_bytes=budget.size_bytes,
         footprint=sizing.footprint(chosen),
-        reasons=(budget.describe(), *reasons(spec, limits, chosen, hardware, rolls_back)),
+        reasons=(budget.describe(), *told),
         alternatives=alternatives(sizing, chosen),
         drafter_bytes=chosen.drafter_bytes,
         sequences=chosen.sequences,
@@ -91,6 +96,16 @@ def make_plan(
         draft_devices=sizing.draft_model.devices(chosen) if sizing.draft_model else (),
         streaming=sizing.streaming,
     )
+
+
+def _where_bits_pay(limits: Limits, sizing: Sizing) -> Limits:
+    """The same wish, but f16 is kept where int8 would save next to nothing."""
+    if "kv_type" in limits.pinned:
+        return limits
+    settings = limits.before("kv_type")
+    whole = sizing.total(settings)
+    saved = whole - sizing.total(settings.lowered("kv_type", "int8"))
+    return limits if saved >= _LEAST_SAVED * whole else limits.keeping_bits()
 
 
 def _streamed(sizing: Sizing, limits: Limits, budget: Budget) -> tuple[Sizing, Settings | None]:

@@ -12,17 +12,22 @@ _RECURRENT = "1 node per pass, no drafting: the model's recurrent state cannot b
 
 
 def reasons(
-    spec: ModelSpec, limits: Limits, chosen: Settings, hardware: Hardware, rolls_back: bool = True
+    spec: ModelSpec,
+    limits: Limits,
+    chosen: Settings,
+    hardware: Hardware,
+    exact: Settings | None,
+    rolls_back: bool = True,
 ) -> list[str]:
-    """The sentences, the settings that people know best first; `rolls_back` is whether the backend
-    can take tokens back.
+    """The sentences, the settings that people know best first; `exact` is what fits with keys and
+    values in f16, `rolls_back` whether the backend can take tokens back.
     """
     found = [_context(spec, limits, chosen)]
     if chosen.sequences > 1:
         each = f"each has a context of {chosen.context} tokens"
         found.append(f"{chosen.sequences} replies at once: as requested; {each}")
     if chosen.kv_type != "f16":
-        found.append(_kv_type(limits, chosen))
+        found.append(_kv_type(limits, chosen, exact))
     if rolls_back and has_states(spec):
         found.append(_checkpoints(chosen))
     fewer = chosen.prefill_chunk < limits.wished.prefill_chunk
@@ -48,13 +53,21 @@ def _context(spec: ModelSpec, limits: Limits, chosen: Settings) -> str:
     return f"context {chosen.context}: the longest the model supports"
 
 
-def _kv_type(limits: Limits, chosen: Settings) -> str:
+def _kv_type(limits: Limits, chosen: Settings, exact: Settings | None) -> str:
     if chosen.kv_type == "q4":
         return "KV q4: as requested; a little over a quarter of f16's memory, and the text differs"
     if "kv_type" in limits.pinned:
         return "KV int8: as requested; half the memory of f16"
+    if exact is None:
+        return "KV int8: f16 does not fit; the text may differ from f16's"
+    if exact.context < chosen.context:
+        left = f"a context of {exact.context}"
+    elif exact.max_nodes < chosen.max_nodes:
+        left = f"{exact.max_nodes} node{'' if exact.max_nodes == 1 else 's'} per pass"
+    else:
+        left = "less for drafting and prefill"
     return (
-        "KV int8: half the memory of f16, leaving more context; the text may differ from f16's "
+        f"KV int8: f16 would leave {left}; the text may differ from f16's "
         "(--kv-type f16 avoids that)"
     )
 

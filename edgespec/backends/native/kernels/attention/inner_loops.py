@@ -238,13 +238,12 @@ def functions(kv_type: str, operations: Operations) -> dict[str, Callable[[], Fu
             made[f"mix_f16_{size}"] = partial(mix, size, lanes)
         return made
     form, store = FORMS[kv_type], q4_store if kv_type == "q4" else int8_store
+    made[f"turn_{kv_type}"] = partial(rotation.turn, kv_type)
     made[f"store_key_{kv_type}"] = store.store_key
     made[f"store_value_{kv_type}"] = store.store_value
     made[f"put_query_{kv_type}"] = partial(scaled_kv.put_query, form)
     made[f"spread_{kv_type}"] = partial(scaled_kv.spread, form)
     made[f"weigh_{kv_type}"] = partial(scaled_kv.weigh, form, operations)
-    if kv_type == "q4":
-        made["turn_q4"] = rotation.turn
     for size in row_sizes(lanes, scaled_kv.DIGITS):
         made[f"scores_{kv_type}_{size}"] = partial(scaled_kv.scores, form, size, operations)
         made[f"mix_{kv_type}_{size}"] = partial(scaled_kv.mix, form, size, operations)

@@ -62,7 +62,7 @@ def turn_head(c, row):
 
 @inner_kernel
 def store_kv(c, blocks, layer, head, slot, key, value):
-    """Write one position's key and value, f32 [head_dim] at two addresses, which may be rotated."""
+    """Write one position's key and value, f32 [head_dim] at two addresses, which may be turned."""
     place = key_address(c, blocks, layer, head, slot)
     tile, column = slot % c[t.BLOCK] >> 4, slot & 15
     keys = place + tile * c[t.KEY_TILE_BYTES]

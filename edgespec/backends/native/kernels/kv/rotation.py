@@ -1,9 +1,9 @@
 """Heads turned so that no number stands out: the Walsh-Hadamard transform.
 
-A few dimensions of keys and values are many times as large as the others, and 4 bits for the large
-ones leave nothing for the rest. Turned, each number is a sum of all with signs, so all are alike.
-Queries are turned the same way, which changes no dot product, and what values are mixed to is
-turned back, which is the same once more. Source: QuaRot (Ashkboos et al., 2024), section 4, for
+A few dimensions of keys and values are many times as large as the others, and few bits for the
+large ones leave little for the rest. Turned, each number is a sum of all with signs, so all are
+alike. Queries are turned the same way, which changes no dot product, and what values are mixed to
+is turned back, which is the same once more. Source: QuaRot (Ashkboos et al., 2024), section 4, for
 keys and values of a cache.
 """
 
@@ -33,11 +33,11 @@ def _within(emitter: Emitter, value: Value, step: int) -> Value:
     return builder.fadd(builder.shuffle_vector(value, value, order), signed)
 
 
-def turn() -> Function:
+def turn(kv_type: str) -> Function:
     """(row f32, head_dim): in place, in groups of the largest power of two that divides head_dim;
     lengths stay as they are.
     """
-    emitter = start("turn_q4")
+    emitter = start(f"turn_{kv_type}")
     builder = emitter.builder
     row, head_dim = emitter.arguments[:2]
     size = builder.and_(head_dim, builder.neg(head_dim))
