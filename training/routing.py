@@ -13,7 +13,7 @@ from training.device import place
 from training.model import TinyLlama
 
 WINDOW_TOKENS = 256
-MOST_WINDOWS = 8  # of each source
+MOST_WINDOWS = 8  # of each source, and at once
 PASS_TOKENS = (1, 2, 4, 8, 16)
 
 
@@ -49,15 +49,16 @@ def routing(model: TinyLlama, tokens: Path) -> dict[str, object]:
 
     `even` is what a pass would read if every token chose by chance.
     """
-    experts, parts = model.shape.num_experts, []
-    window = min(WINDOW_TOKENS, model.shape.context_tokens)
-    for path in sorted(tokens.glob("held_out.*.ids.npy")):
-        ids = np.load(path).astype(np.int64)
-        rows = min(len(ids) // window, MOST_WINDOWS)
-        if rows:
-            parts.append(place(ids[: rows * window].reshape(rows, window)))
+    experts, most = model.shape.num_experts, MOST_WINDOWS * WINDOW_TOKENS
+    paths = sorted(tokens.glob("held_out.*.ids.npy"))
+    joined = np.concatenate([np.load(path)[:most].astype(np.int64) for path in paths])
+    window = min(WINDOW_TOKENS, model.shape.context_tokens, len(joined))
+    rows = place(joined[: len(joined) // window * window].reshape(-1, window))
     used = torch.cat(
-        [nn.functional.one_hot(chosen_experts(model, ids), experts).sum(3).bool() for ids in parts],
+        [
+            nn.functional.one_hot(chosen_experts(model, ids), experts).sum(3).bool()
+            for ids in rows.split(MOST_WINDOWS)
+        ],
         1,
     )
     shares = used.float().mean((1, 2)) / model.shape.num_experts_used
