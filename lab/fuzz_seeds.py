@@ -72,6 +72,21 @@ def _prompt_seeds() -> list[bytes]:
         return [path.read_bytes() for path in sorted(Path(folder).iterdir())]
 
 
+def _prompt_text_seeds() -> list[bytes]:
+    import tempfile
+    from pathlib import Path
+
+    import numpy as np
+
+    from edgespec.memory.kv.kv_file import Outline
+    from edgespec.memory.kv.prompt_texts import PromptTexts
+
+    with tempfile.TemporaryDirectory() as folder:
+        cache = PromptTexts(Path(folder), 1 << 20, bytes(32))
+        cache.write(np.arange(9, dtype=np.int32), Outline(9, (0,)), [np.zeros(64, np.uint8)])
+        return [path.read_bytes() for path in Path(folder).iterdir()]
+
+
 def _other(*seeds: bytes) -> Callable[[], list[bytes]]:
     return lambda: list(seeds)
 
@@ -86,6 +101,7 @@ SEEDS: dict[str, Callable[[], list[bytes]]] = {
     ),
     "prefix": _other(b"EDGEKEYS" + struct.pack("<4IQ", 1, 2, 1, 4, 64) + bytes(4200)),
     "prompts": _prompt_seeds,
+    "prompt_texts": _prompt_text_seeds,
     "curve": _other(b'{"1": 0.5, "2": 0.6, "8": 0.9}'),
     "lines": _other(b'{"prompt": "x", "id": 3, "max_tokens": 2}\n{"prompt": "y", "seed": 1}\n'),
     "transcript": _other(b'{"prompt": "a b", "output": "b a"}\n'),

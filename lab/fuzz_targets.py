@@ -13,7 +13,7 @@ Reader = Callable[[bytes], None]
 TARGETS = (
     "gguf", "onnx", "template", "tokenizer_json", "prefix", "curve", "lines", "transcript", "rpc",
     "code", "door", "split", "requests", "hub", "checkpoint", "chat", "kept", "store", "configs",
-    "schema", "prompts",
+    "schema", "prompts", "prompt_texts",
 )  # fmt: skip
 
 
@@ -97,6 +97,25 @@ def _prompts() -> Reader:
             into = np.ones((2, 64), np.uint8)
             count, _ = cache.read(found, list(into))
             assert count in (0, len(asked)) and (not count or not into[0].any())
+
+    return read
+
+
+def _prompt_texts() -> Reader:
+    """A file of the prompt cache, in the place of a text with windows."""
+    import numpy as np
+
+    from edgespec.memory.kv.kv_file import Outline
+    from edgespec.memory.kv.prompt_texts import PromptTexts
+
+    cache = PromptTexts(Path(tempfile.mkdtemp(prefix="edgespec-fuzz-")), 1 << 20, bytes(32))
+    cache.write(np.arange(9, dtype=np.int32), Outline(9, (0,)), [np.zeros(64, np.uint8)])
+    (text,) = cache.texts()
+
+    def read(data: bytes) -> None:
+        text.path.write_bytes(data)
+        for found in cache.texts():
+            cache.read(found, [np.ones(size, np.uint8) for size in found.sizes])
 
     return read
 

@@ -45,5 +45,8 @@ class SequenceStore(Protocol):
         BudgetError when there is no room.
         """
 
+    def returns_to(self, outline: Outline, length: int) -> int:
+        """`KvSequence.rewindable` of a sequence that has begun with such an outline."""
+
     def give_back(self) -> None:
         """Free memory that no sequence uses."""

@@ -132,7 +132,8 @@ def closeness(num_sizes: int) -> NDArray[np.float64]:
 @kernel("float64[:]", "int64", result="float64")
 def bent(bend: NDArray[np.float64], index: int) -> float:
     """Return the logarithm of what a size takes, to what was measured of it."""
-    return bend[0] + bend[index] if index > 0 else bend[0]
+    found: float = bend[0] + bend[index] if index > 0 else bend[0]
+    return found
 
 
 @kernel("float64[:]", "float64[:]", "float64[:]", "float64[:]", "int64", "float64")

@@ -16,6 +16,7 @@ from edgespec.errors import OptionError
 from edgespec.models.file import ModelFile
 from edgespec.models.tokenizers.infill import infill_ids
 from edgespec.system.option_fields import made, spells
+from edgespec.verification.constraint import Constraint
 
 if TYPE_CHECKING:
     from edgespec.memory.plan.plan import Plan
@@ -92,26 +93,42 @@ class Ensemble(ABC):
         suffix: str | None = None,
         k: int = 3,
         *,
+        within: float | None = None,
         deadline_s: float | None = None,
         max_tokens: int = 24,
         max_batch: int | None = None,
+        names: Sequence[str] | None = None,
     ) -> list[Suggestion]:
         """The k likeliest first tokens after a text, each with what the model says next: exact
         greedy completions, the likeliest first, written together.
 
-        With a `suffix`, what belongs between the two. After `deadline_s` seconds they end where
-        they are. Raises OptionError for a suffix where the model has no tokens for it.
+        With a `suffix`, what belongs between the two. With `within`, one that comes to be so many
+        nats less likely than the best of the same length ends there and comes last. After
+        `deadline_s` seconds they end where they are. With `names`, what stands right behind a dot
+        is one of them, the name that the text ends in too. Raises OptionError for a suffix where
+        the model has no tokens for it, and for a negative `within`.
         """
         if not 1 <= k <= MAX_LOGPROBS:
             raise OptionError(f"k is {k}, but 1 to {MAX_LOGPROBS} completions can be suggested")
+        if within is not None and not within >= 0:
+            raise OptionError(f"within is {within}, but it is at least 0 nats, or None")
         ids = infill_ids(self.file.tokenizer, prefix, suffix)
         options = ReplyOptions(
-            max_tokens=1, temperature=0.0, logprobs=min(k + 1, MAX_LOGPROBS), ignore_eos=True
+            max_tokens=max(max_tokens - 1, 1), temperature=0.0, logprobs=0, names=names
         )
-        starts = likeliest_starts(self._batch([ids], options, 1, None, None), k, self.file)
+        bound = None
+        if names is not None:
+            asked = Request.of(ids, options, before=prefix).checked(self.file, self.plan)
+            bound = Constraint(self.file.tokenizer, str(asked.grammar), asked.grammar_after or "")
+        num_starts = min(k + 1, MAX_LOGPROBS) if bound is None else MAX_LOGPROBS
+        first = ReplyOptions(max_tokens=1, temperature=0.0, logprobs=num_starts, ignore_eos=True)
+        starts = likeliest_starts(self._batch([ids], first, 1, None, None), k, self.file, bound)
         if not starts:
             return []
-        options = ReplyOptions(max_tokens=max(max_tokens - 1, 1), temperature=0.0, logprobs=0)
-        prompts = [[*ids, start.token_ids[0]] for start in starts]
+        decode = self.file.tokenizer.decode
+        prompts = [
+            Request.of([*ids, *start.token_ids], options, before=prefix + decode(start.token_ids))
+            for start in starts
+        ]
         stream = self._batch(prompts, options, 1, None, max_batch)
-        return completions(stream, starts, self.file.tokenizer, deadline_s)
+        return completions(stream, starts, self.file.tokenizer, within, deadline_s)

@@ -96,6 +96,13 @@ class ReplyOptions:
     grammar: Annotated[
         str | None, Option("Grammar in Lark's notation that the reply must follow.", shell=False)
     ] = None
+    names: Annotated[
+        Sequence[str] | None,
+        Option(
+            "Identifiers that exist: what the reply writes right behind a dot is one of them.",
+            shell=False,
+        ),
+    ] = None
     logprobs: Annotated[
         int | None,
         Option(
@@ -156,7 +163,7 @@ class ReplyOptions:
 
     def without_thoughts(self) -> Self:
         """The same, but where something binds the reply the model does not reason before it."""
-        if (self.schema, self.regex, self.grammar) == (None, None, None):
+        if (self.schema, self.regex, self.grammar, self.names) == (None, None, None, None):
             return self
         return replace(self, thinking=self.thinking or False)
 
@@ -185,6 +192,7 @@ class ReplyKeywords(TypedDict, total=False):
     schema: Any
     regex: str | None
     grammar: str | None
+    names: Sequence[str] | None
     logprobs: int | None
     origins: bool
     seed: int | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Self
 
@@ -11,6 +11,7 @@ from edgespec.engine.context import check_policy
 from edgespec.engine.reply_options import ReplyOptions
 from edgespec.errors import OptionError
 from edgespec.models.grammars import grammar_of, matcher_of, prepare
+from edgespec.models.names import open_dereference
 from edgespec.system.option_fields import check_types
 from edgespec.system.records import dataclass
 from edgespec.system.resident_memory import resident_bytes
@@ -25,6 +26,8 @@ DEFAULT_MAX_TOKENS = 512
 
 MAX_LOGPROBS = 100
 MAX_STOP_TEXTS = 64
+NAME_TOKENS = 32
+"""Of a prompt's end, in which a name may have begun."""
 
 ACCEPT_RULES = ("exact", "typical")
 """Which drafts stay: what the model alone would have written, or, lossy, what is typical enough."""
@@ -53,6 +56,10 @@ class Request:
     """Texts that end the answer; they are no part of it."""
     grammar: str | None = None
     """What binds the reply, in llguidance's form."""
+    grammar_after: str | None = ""
+    """The dot and the name begun that a grammar of names goes on from; None where the prompt's end
+    is to be looked at for it.
+    """
     logprobs: int | None = None
     """How many of the likeliest tokens are told with each token's log-probability."""
     origins: bool = False
@@ -60,9 +67,16 @@ class Request:
 
     @classmethod
     def of(
-        cls, prompt_ids: Sequence[int], options: ReplyOptions, *, in_template: bool = False
+        cls,
+        prompt_ids: Sequence[int],
+        options: ReplyOptions,
+        *,
+        in_template: bool = False,
+        before: str | None = None,
     ) -> Self:
-        """The request that options ask for; raises OptionError for values that mean nothing."""
+        """The request that options ask for; `before` is what stands before the reply, where that is
+        not the prompt's end. Raises OptionError for values that mean nothing.
+        """
         check_types(options)
         sampling = SamplingParams(
             temperature=options.temperature,
@@ -85,7 +99,8 @@ class Request:
             in_template,
             _shaping(options),
             _stop_texts(options.stop),
-            grammar_of(options.schema, options.regex, options.grammar),
+            grammar_of(options.schema, options.regex, options.grammar, options.names),
+            _grammar_after(options, "" if in_template else before),
             options.logprobs,
             options.origins,
         )
@@ -105,7 +120,7 @@ class Request:
                 f"logprobs is {self.logprobs}, but 0 to {MAX_LOGPROBS} tokens can be told"
             )
         if self.grammar is not None and self.ignore_eos:
-            raise OptionError("a schema, regex or grammar says when a reply ends; drop ignore_eos")
+            raise OptionError("what binds a reply says when it ends; drop ignore_eos")
         if self.accept == "typical" and (self.shaping is not None or self.grammar is not None):
             raise OptionError(
                 "typical acceptance looks at probabilities as the model gives them; leave it, or "
@@ -137,6 +152,9 @@ class Request:
         if self.grammar is not None:
             prepare(file.tokenizer, plan.budget_bytes - resident_bytes())
             matcher_of(file.tokenizer, self.grammar)
+        if self.grammar_after is None:
+            end = file.tokenizer.decode(self.prompt_ids[-NAME_TOKENS:])
+            return replace(self, grammar_after=open_dereference(end))
         return self
 
     @property
@@ -149,6 +167,12 @@ def check_options(options: ReplyOptions) -> None:
     """Raise OptionError for a value that means nothing."""
     Request.of((), options)
     check_policy(options.on_overflow)
+
+
+def _grammar_after(options: ReplyOptions, before: str | None) -> str | None:
+    if options.names is None:
+        return ""
+    return None if before is None else open_dereference(before)
 
 
 def _shaping(options: ReplyOptions) -> Shaping | None:

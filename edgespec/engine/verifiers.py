@@ -25,6 +25,8 @@ def verifier_for(request: Request, file: ModelFile, max_nodes: int) -> Verifier:
             max_nodes,
             request.shaping or Shaping(),
             tokenizer.token_bytes,
-            None if grammar is None else Constraint(tokenizer, grammar),
+            None
+            if grammar is None
+            else Constraint(tokenizer, grammar, request.grammar_after or ""),
         )
     return Verifier(vocab_size, request.sampling, max_nodes)

@@ -78,6 +78,11 @@ class DraftHead:
                 f"{path} is a draft head, which runs with its model on the native backend; leave "
                 "--draft-backend out"
             )
+        if options.draft_window != "auto":
+            raise OptionError(
+                f"{path} is a draft head, which keeps all that its model does; leave "
+                "--draft-window out"
+            )
         if options.overlap == "on":
             raise OptionError(
                 f"{path} is a draft head, which needs what each pass leaves and cannot draft "

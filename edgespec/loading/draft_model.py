@@ -14,7 +14,14 @@ from edgespec.errors import BackendError, OptionError, UnsupportedModelError
 from edgespec.loading.load_options import LoadOptions
 from edgespec.memory.plan.placement import Device, device_to_draft
 from edgespec.memory.plan.plan import Footprint, Plan
-from edgespec.memory.plan.sizing import DRAFT_CHUNK, DRAFT_NODES, DraftModelSizes
+from edgespec.memory.plan.sizing import (
+    DRAFT_CHUNK,
+    DRAFT_NODES,
+    DRAFT_SINKS,
+    DRAFT_WINDOW,
+    DraftModelSizes,
+    draft_context,
+)
 from edgespec.models.file import ModelFile
 from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
     from edgespec.backends.sequence import KvSequence
 
 DRAFT_BACKENDS = ("native", "llamacpp", "onnx")
+LEAST_WINDOW = 32
 _TOKENS = "tokenizer.ggml.tokens"
 
 
@@ -46,6 +54,8 @@ class DraftModel:
     """Its ids for each of the other's tokens; None when they are the same."""
     overlap: str = "auto"
     """Whether it drafts while the other verifies: one of `OPTIONS` in control/overlap/choice.py."""
+    window: int | None = None
+    """Tokens of a long text that it keeps; None for all."""
     _target: Target | None = None
     _num_sequences: int = 0
 
@@ -58,6 +68,7 @@ class DraftModel:
         backend: str = "auto",
         sequences: int = 1,
         overlap: str = "auto",
+        window: int | None = None,
     ) -> Self:
         """Open a file that is to draft for `main`, for so many sequences at once.
 
@@ -71,7 +82,7 @@ class DraftModel:
         try:
             chosen = _backend(backend, file)
             _check(chosen, file, sequences)
-            return cls(file, chosen, translation(main, file), overlap)
+            return cls(file, chosen, translation(main, file), overlap, window)
         except BaseException:
             file.close()
             raise
@@ -85,7 +96,8 @@ class DraftModel:
         """
         with backends.survey(self.backend, self.file, devices) as ask:
             tensors = tuple(self.file.tensors.values())
-            yield DraftModelSizes(self.file.spec, tensors, ask, shares_library=main == self.backend)
+            shares = main == self.backend
+            yield DraftModelSizes(self.file.spec, tensors, ask, shares, self.window)
 
     def device(self, devices: Sequence[Device], main: ModelFile) -> Device | None:
         """The device that is better given to it than to layers of `main`; needs llama.cpp."""
@@ -117,7 +129,7 @@ class DraftModel:
         return replace(
             plan,
             backend=self.backend,
-            context_length=min(plan.context_length, self.file.spec.context_length),
+            context_length=self._context(plan),
             kv_type="f16",
             max_nodes=max(DRAFT_NODES, plan.sequences),
             prefill_chunk=DRAFT_CHUNK,
@@ -126,6 +138,23 @@ class DraftModel:
             draft_devices=(),
             mapped=False,
             footprint=Footprint(()),  # the plan's items are the other model's
+        )
+
+    def _context(self, plan: Plan) -> int:
+        return draft_context(plan.context_length, self.file.spec.context_length, self.window)
+
+    def slides(self, plan: Plan) -> bool:
+        """Whether texts can be longer than what it keeps of them."""
+        return self._context(plan) < plan.context_length
+
+    def window_reason(self, plan: Plan) -> str:
+        """A sentence on what it keeps of a long text, "" where that is all."""
+        if not self.slides(plan):
+            return ""
+        most = self._context(plan) - DRAFT_SINKS
+        return (
+            f"draft window: of longer texts the draft model keeps the first {DRAFT_SINKS} tokens "
+            f"and the last {most // 2:,} to {most:,}"
         )
 
     def sequence(self) -> KvSequence:
@@ -191,12 +220,26 @@ def open_draft_model(options: LoadOptions, file: ModelFile) -> DraftModel | None
             backend=options.draft_backend,
             sequences=options.sequences,
             overlap=options.overlap,
+            window=_window(options.draft_window),
         )
+    if options.draft_window != "auto":
+        raise OptionError("--draft-window needs a draft model; add --draft-model FILE")
     if options.draft_backend != "auto":
         raise OptionError(
             f"--draft-backend {options.draft_backend} needs a draft model; add --draft-model FILE"
         )
     return None
+
+
+def _window(asked: str | int) -> int | None:
+    """How many tokens are kept, None for all."""
+    if asked in ("auto", "off"):
+        return DRAFT_WINDOW if asked == "auto" else None
+    if not str(asked).isdecimal() or int(asked) < LEAST_WINDOW:
+        raise OptionError(
+            f"unknown draft window {asked!r}; choose auto, off or {LEAST_WINDOW} tokens and more"
+        )
+    return int(asked)
 
 
 def check_overlap(options: LoadOptions) -> None:

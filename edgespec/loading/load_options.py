@@ -127,6 +127,14 @@ class LoadOptions:
             tuning=True,
         ),
     ] = "auto"
+    draft_window: Annotated[
+        str | int,
+        Option(
+            "How many of the last tokens of a long text the draft model keeps; off keeps all.",
+            metavar="N|auto|off",
+            tuning=True,
+        ),
+    ] = "auto"
     overlap: Annotated[
         str,
         Option(
@@ -173,5 +181,6 @@ class LoadOptions:
             store=None,
             draft_model=None,
             draft_backend="auto",
+            draft_window="auto",
             overlap="off",
         )

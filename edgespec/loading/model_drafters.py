@@ -132,7 +132,9 @@ def make(
         from edgespec.control.overlap.overlapped_drafter import DraftAhead
         from edgespec.drafting.model.small_model import DraftModelDrafter
 
-        drafter = DraftModelDrafter(draft_model.sequence(), vocab_size, draft_model.ids)
+        drafter = DraftModelDrafter(
+            draft_model.sequence(), vocab_size, draft_model.ids, slides=draft_model.slides(plan)
+        )
         if why := draft_model.cannot_overlap(plan):
             return DraftAhead(drafter, "off", reason=why)
         threads, draft_threads = draft_model.shared_cores(plan)

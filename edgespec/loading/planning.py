@@ -24,7 +24,6 @@ from edgespec.loading.tell_streaming import with_disk_speed
 from edgespec.memory.plan.budget import Budget
 from edgespec.memory.plan.calibration import KernelState, runtime
 from edgespec.memory.plan.external_engine import Ask
-from edgespec.memory.plan.kv_sizes import is_all_blocks
 from edgespec.memory.plan.placement import Device
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.planner import make_plan
@@ -215,10 +214,11 @@ class Planning:
             )
         made = with_disk_speed(made, self.file)
         overlap = "" if draft_model is None else draft_model.overlap_reason(made)
+        window = "" if draft_model is None else draft_model.window_reason(made)
         used = [part.name for part in (*made.devices, *made.draft_devices)]
         made = replace(made, power=self.options.power, prompt_cache_bytes=kept_bytes)
         made = replace(made, isolated=self.options.isolate and backends.is_foreign(name))
-        return made.with_notes(overlap, kept_note, *backends.notes(name, used))
+        return made.with_notes(overlap, window, kept_note, *backends.notes(name, used))
 
     def _kept_prompts(self, name: str) -> tuple[int, str]:
         """How many bytes of prompts a backend may keep on disk, and what to say of it."""
@@ -230,8 +230,6 @@ class Planning:
             why = "EDGESPEC_HISTORY says to keep nothing"
         elif name != "native":
             why = f"the {name} backend keeps keys and values itself"
-        elif not is_all_blocks(self.file.spec):
-            why = "windows and states of this model are not kept"
         else:
             told = f"up to {format_size(limit)}, in {chosen_folder()}"
             return limit, f"prompts that take a second or more are kept on disk, {told}"

@@ -9,11 +9,12 @@ import json
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgespec.errors import BudgetError, OptionError
+from edgespec.models.names import names_pattern
 from edgespec.system.size import format_size
 
 if TYPE_CHECKING:
@@ -46,22 +47,28 @@ MOST_KEPT = 4
 """Grammars that are kept for the next reply, with what was found out about them."""
 
 
-def grammar_of(schema: Any, regex: str | None, grammar: str | None) -> str | None:
-    """The one of three that was given, in llguidance's own form; None when none was.
+def grammar_of(
+    schema: Any, regex: str | None, grammar: str | None, names: Sequence[str] | None = None
+) -> str | None:
+    """The one of four that was given, in llguidance's own form; None when none was.
 
     A schema is a dictionary, JSON text, the path of a file of it, or a class with pydantic's
     `model_json_schema`; `grammar` is in Lark's notation. Raises OptionError for what cannot be
     read, and where llguidance is not installed.
     """
-    given = [value for value in (schema, regex, grammar) if value is not None]
+    given = [value for value in (schema, regex, grammar, names) if value is not None]
     if not given:
         return None
     if len(given) > 1:
-        raise OptionError("give one of schema, regex and grammar, not several")
+        raise OptionError("give one of schema, regex, grammar and names, not several")
     if importlib.util.find_spec("llguidance") is None:
-        raise OptionError("schema, regex and grammar need llguidance: pip install edgespec[schema]")
+        raise OptionError(
+            "schema, regex, grammar and names need llguidance: pip install edgespec[schema]"
+        )
     from llguidance import LLMatcher
 
+    if names is not None:
+        regex = names_pattern(names)
     if regex is not None:
         return _checked(LLMatcher.grammar_from_regex(regex), regex)
     if grammar is not None:

@@ -26,9 +26,14 @@ class Constraint:
     they are drafted as the token that they are alone, as long as that is right half of the time.
     """
 
-    def __init__(self, tokenizer: Tokenizer, grammar: str) -> None:
-        """Raises OptionError for a grammar that cannot be read."""
+    def __init__(self, tokenizer: Tokenizer, grammar: str, after: str = "") -> None:
+        """`after` is a text that the grammar has gone through, if it allows it. Raises OptionError
+        for a grammar that cannot be read.
+        """
         self._matcher: llguidance.LLMatcher = matcher_of(tokenizer, grammar)
+        gone = tokenizer.encode(after, add_bos=False) if after else []
+        if gone and self._matcher.validate_tokens(gone) == len(gone):
+            self._matcher.consume_tokens(gone)
         self._tokenizer = tokenizer
         self._end, self._ends = end_token(tokenizer), sorted(tokenizer.end_ids)
         num_words = -(-tokenizer.vocab_size // 32)
@@ -100,6 +105,11 @@ class Constraint:
             spelled = [self._known(drafts[node]) for node in path]
             kept.update(path[: self._matcher.validate_tokens(spelled)])
         return sorted(kept)
+
+    def allows(self, token: int) -> bool:
+        """Whether a token may come next: for one token, far quicker than a mask."""
+        allowed: int = self._matcher.validate_tokens([self._known(token)])
+        return allowed == 1
 
     def mask(self, row: Logits) -> None:
         """Leave out of a row of logits [vocab] what may not come next, in place."""

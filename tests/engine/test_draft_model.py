@@ -197,18 +197,6 @@ def test_its_memory_is_planned(models: dict[str, Path]) -> None:
     assert "draft model" not in [item.name for item in without.footprint]
 
 
-def test_a_shorter_context_ends_drafting(models: dict[str, Path], tmp_path: Path) -> None:
-    vocabulary = bpe_vocabulary("gpt-2", 400)
-    short = write_gguf(
-        tmp_path / "short.gguf", type="Q8_0", layers=1, vocab=400, tokenizer="gpt2",
-        metadata=vocabulary, context=64,
-    )  # fmt: skip
-    with edgespec.load(models["large"], draft_model=short, drafters="none") as engine:
-        case = Case(PROMPT, 0.0, seed=1, max_tokens=150, ignore_eos=True)
-        plain = case.plain(engine)
-        assert same(plain, case.speculative(engine, "drafter", None, plain))
-
-
 def test_vocabularies_are_compared(models: dict[str, Path]) -> None:
     with open_model(models["large"]) as large, open_model(models["shuffled"]) as shuffled:
         ids = translation(large, shuffled)

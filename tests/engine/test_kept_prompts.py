@@ -178,13 +178,6 @@ def test_long_contexts_turn_keys_otherwise(tmp_path: Path) -> None:
     assert kinds[0] != kinds[1]
 
 
-def test_windows_are_not_kept_and_the_plan_says_so(tmp_path: Path) -> None:
-    path = write(MODELS["gemma3"](), tmp_path / "gemma3.gguf", type="Q8_0")
-    plan = edgespec.plan(path, prompt_cache=LIMIT)
-    assert plan.prompt_cache_bytes == 0
-    assert any("windows and states" in reason for reason in plan.reasons)
-
-
 def test_the_plan_tells_and_counts_it(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = edgespec.plan(model, prompt_cache=LIMIT)
     assert plan.prompt_cache_bytes == 64 << 20 and plan.footprint["prompt cache"]

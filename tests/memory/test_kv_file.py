@@ -24,7 +24,12 @@ BLOCK_BYTES = 192
 IDS = np.arange(300, dtype=np.int32)
 HEADER = KvHeader(b"k" * 32, BLOCK_BYTES, IDS, "a note, ä")
 SIZED = KvHeader(b"k" * 32, 0, IDS, "a note, ä", sizes=(192, 64, 300, 1, 192))
-HEADERS = {"one size": HEADER, "several sizes": SIZED}
+HEADERS = {
+    "one size": HEADER,
+    "several sizes": SIZED,
+    "quick": replace(HEADER, quick=True),
+    "quick, several sizes": replace(SIZED, quick=True),
+}
 
 
 def some_blocks(seed: int = 0, header: KvHeader = HEADER) -> list[NDArray[np.uint8]]:
@@ -124,7 +129,8 @@ def test_noise_is_no_such_file(raw: bytes) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "one.keys"
-        for head in (b"", b"EDGEKEYS", b"EDGEKEYS\1\0\0\0", b"EDGEKEYS\2\0\0\0"):
+        heads = [b"EDGEKEYS%c\0\0\0" % version for version in range(6)]
+        for head in (b"", b"EDGEKEYS", *heads):
             path.write_bytes(head + raw)
             with pytest.raises(KvFileError):
                 read_all(path)

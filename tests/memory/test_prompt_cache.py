@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from edgespec.memory.kv import prompt_cache
-from edgespec.memory.kv.prompt_cache import PromptCache, open_prompt_cache
+from edgespec.memory.kv.prompt_cache import PromptCache, prompt_folder
 
 ROW = 16
 """Bytes of a position."""
@@ -249,15 +249,16 @@ def test_several_write_and_read_at_once(cache: PromptCache) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX's")
 def test_files_are_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_cache, "cache_folder", lambda: tmp_path)
-    cache = open_prompt_cache(PLENTY, KIND, BLOCK_BYTES)
-    assert cache is not None
+    own = prompt_folder()
+    assert own is not None
+    cache = PromptCache(own, PLENTY, KIND, BLOCK_BYTES)
     write(cache, [1] * 5)
     folder, (path, *_) = cache._folder, files(cache)
     assert folder.stat().st_mode & 0o777 == 0o700 and path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o666)
     assert read(cache, [1] * 5)[0] < 5  # somebody else could have written it
     folder.chmod(0o777)
-    assert open_prompt_cache(PLENTY, KIND, BLOCK_BYTES) is None
+    assert prompt_folder() is None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="links need no rights on POSIX")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -142,6 +143,14 @@ class KvStore:
         if self._recurrent is not None:
             blocks += sequence.state.states.begin(outline.states)
         return blocks
+
+    def returns_to(self, outline: Outline, length: int) -> int:
+        if self._recurrent is not None:
+            length = max((at for at, _ in outline.states if at <= length), default=0)
+        if len(outline.firsts) != len(self._shapes):
+            return 0
+        needed = (shape.first_needed(length) for shape in self._shapes)
+        return 0 if any(map(operator.gt, outline.firsts, needed)) else length
 
     def _check(self, outline: Outline) -> None:
         """Raise KvFileError for what no sequence of this store can be: passes would read blocks

@@ -4,6 +4,11 @@
 Large Language Model Decoding with Speculative Sampling" (Chen et al.), but verified as all drafts
 are here: the small model draws with the target's noise, so its tokens are either the target's own
 or wrong.
+
+Of a text longer than its sequence it keeps the first few tokens and the last ones, and reads half
+of these anew when there is no room for more: a cache of constant size, as in "LongSpec:
+Long-Context Lossless Speculative Decoding with Efficient Drafting and Verification", at positions
+without gaps, as in "Efficient Streaming Language Models with Attention Sinks".
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from edgespec.backends.passes import Logits, Pass, TokenTree
 from edgespec.backends.sequence import KvSequence, SequenceHost
 from edgespec.drafting.model.model_drafter import LONGEST, Draw, ModelDrafter, with_maxima
 from edgespec.drafting.tree import DraftTree
+from edgespec.memory.plan.sizing import DRAFT_SINKS
 
 MOST_NODES = 8
 """Nodes of a pass of the small model: tokens it has to catch up with, the last one's logits asked
@@ -40,13 +46,18 @@ class DraftModelDrafter(ModelDrafter):
         ids: NDArray[np.int32] | None = None,
         *,
         source: int = 1,
+        slides: bool = False,
     ) -> None:
-        """`ids` are the small model's for each of the target's tokens; None: the same."""
+        """`ids` are the small model's for each of the target's tokens; None: the same. `slides`:
+        texts are longer than the sequence can be.
+        """
         super().__init__(vocab_size, source=source)
         self._small = sequence
         self._vocab_size = vocab_size
         self._ids = ids
+        self._slides = slides
         self._text: list[int] = []
+        """What it keeps of the text."""
         self._fed: list[int] = []
         """What the sequence has committed."""
 
@@ -57,6 +68,9 @@ class DraftModelDrafter(ModelDrafter):
     def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         super().extend(tokens)
         self._text.extend(int(token) for token in tokens)
+        context = self._small.target.context_length
+        if self._slides and len(self._text) + 2 * LONGEST > context:
+            del self._text[DRAFT_SINKS : -max((context - DRAFT_SINKS) // 2, 1)]
 
     def look(self, paths: Sequence[Sequence[int]]) -> list[Draw | None]:
         """What follows the text and each of these paths, none the beginning of another, in one

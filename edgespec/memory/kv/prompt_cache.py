@@ -8,7 +8,8 @@ before it and its own ones, so that prompts that begin alike share files and no 
 The file's kind is the first of these hashes, in full. The last block of a text holds fewer tokens
 than 256, and a prompt may need only the first tokens of a block: all blocks that follow the same
 tokens are looked at for the one that it shares most with. When the cache is full, the blocks that
-nobody has used longest go, the end of a text before its beginning.
+nobody has used longest go, the end of a text before its beginning. What models with windows or
+states keep lies in the same folder, in other files (`memory/kv/prompt_texts.py`).
 
 Source: "SGLang: Efficient Execution of Structured Language Model Programs", RadixAttention; here
 the tree lies in the names.
@@ -102,7 +103,7 @@ class PromptCache:
         self._touch(blocks)
         new = [place for place, block in enumerate(blocks) if not block.path.exists()]
         if new:
-            self._make_room(len(new) * self._file_bytes)
+            make_room(self._folder, self._limit_bytes, len(new) * self._file_bytes)
             _each(self._write, [blocks[at] for at in new], [contents[at] for at in new])
             self._touch(blocks)
 
@@ -138,8 +139,8 @@ class PromptCache:
                 told = kept.header
                 wanted = self._header(block.before, told.ids)
                 same = np.array_equal(told.ids[: len(block.ids)], block.ids)
-                form = told.kind, told.block_bytes, told.num_blocks
-                if not same or form != (wanted.kind, wanted.block_bytes, 1):
+                form = told.kind, told.block_bytes, told.num_blocks, told.quick
+                if not same or form != (wanted.kind, wanted.block_bytes, 1, True):
                     raise KvFileError(f"{block.path} holds another text")
                 kept.read(file, 0, into)
         except FileNotFoundError:
@@ -154,32 +155,35 @@ class PromptCache:
         write_kv(block.path, self._header(block.before, block.ids), [content], lasting=False)
 
     def _header(self, before: bytes, ids: NDArray[np.int32]) -> KvHeader:
-        return KvHeader(before, self._block_bytes, ids)
+        return KvHeader(before, self._block_bytes, ids, quick=True)
 
     def _touch(self, blocks: Sequence[CachedBlock]) -> None:
-        """They were used now, the last before the first."""
-        now = time.time_ns()
-        for place, block in enumerate(blocks):
-            with suppress(OSError):
-                os.utime(block.path, ns=(now, now - place * _APART_NS))
+        touch([block.path for block in blocks])
 
-    def _make_room(self, num_bytes: int) -> None:
-        """Remove what nobody has used longest until so many bytes more are within the limit; raises
-        OSError when the disk has not got them.
-        """
-        files = sorted(
-            (status.st_mtime_ns, path, status.st_size) for path, status in _files(self._folder)
-        )
-        total = sum(size for _, _, size in files)
-        for _, path, size in files:
-            if total + num_bytes <= self._limit_bytes:
-                break
-            with suppress(OSError):
-                path.unlink()
-                total -= size
-        free = shutil.disk_usage(self._folder).free
-        if free < num_bytes + RESERVE_BYTES:
-            raise OSError(f"{self._folder} has {format_size(free)} free")
+
+def touch(paths: Sequence[Path]) -> None:
+    """Files were used now, the last before the first."""
+    now = time.time_ns()
+    for place, path in enumerate(paths):
+        with suppress(OSError):
+            os.utime(path, ns=(now, now - place * _APART_NS))
+
+
+def make_room(folder: Path, limit_bytes: int, num_bytes: int) -> None:
+    """Remove what nobody has used longest until so many bytes more are within the limit; raises
+    OSError when the disk has not got them.
+    """
+    files = sorted((status.st_mtime_ns, path, status.st_size) for path, status in _files(folder))
+    total = sum(size for _, _, size in files)
+    for _, path, size in files:
+        if total + num_bytes <= limit_bytes:
+            break
+        with suppress(OSError):
+            path.unlink()
+            total -= size
+    free = shutil.disk_usage(folder).free
+    if free < num_bytes + RESERVE_BYTES:
+        raise OSError(f"{folder} has {format_size(free)} free")
 
 
 def _each(
@@ -197,10 +201,8 @@ def _each(
         return list(map(function, blocks, contents))
 
 
-def open_prompt_cache(limit_bytes: int, kind: bytes, block_bytes: int) -> PromptCache | None:
-    """The user's prompt cache for a model; None where others could change what is in it, which is
-    said.
-    """
+def prompt_folder() -> Path | None:
+    """Where the user's prompts are kept; None where others could change them, which is said."""
     folder = cache_folder() / FOLDER
     why = why_shared(folder) if folder.exists() else ""
     if why:
@@ -208,7 +210,7 @@ def open_prompt_cache(limit_bytes: int, kind: bytes, block_bytes: int) -> Prompt
             f"edgespec: prompts are neither read nor kept ({why}); delete {folder}", file=sys.stderr
         )
         return None
-    return PromptCache(folder, limit_bytes, kind, block_bytes)
+    return folder
 
 
 def cached_prompts() -> tuple[int, int]:

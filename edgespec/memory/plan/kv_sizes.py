@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgespec.memory.plan.state_layout import has_states, round_up
+from edgespec.memory.plan.state_layout import round_up
 from edgespec.models.layers import Attention, Matrix
 from edgespec.models.spec import ModelSpec
 
@@ -52,12 +52,6 @@ def kv_shapes(spec: ModelSpec) -> dict[Attention, int]:
         shape = shape_of(own)
         found[shape] = found.get(shape, 0) + (own.kv_heads if own.shares is None else 0)
     return found
-
-
-def is_all_blocks(spec: ModelSpec) -> bool:
-    """Whether blocks of one kind are all that a sequence keeps, each for as long as it lasts."""
-    shapes = list(kv_shapes(spec))
-    return len(shapes) == 1 and not shapes[0].reach and not has_states(spec)
 
 
 def _head_block_bytes(shape: Attention, kv_type: str) -> int:

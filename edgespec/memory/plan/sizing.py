@@ -39,6 +39,12 @@ from edgespec.system.size import KIB, MIB
 
 DRAFT_NODES, DRAFT_CHUNK = 8, 32
 """Nodes of a pass of a draft model, and prompt tokens it takes at a time."""
+DRAFT_WINDOW = 2048
+"""Tokens before the next that a draft model keeps where nobody says how many."""
+DRAFT_SINKS = 4
+"""First tokens that it keeps beside them: models rely on these ("Efficient Streaming Language
+Models with Attention Sinks").
+"""
 MODEL_DRAFTER_BYTES = 64 * KIB
 """More than a drafter holds that asks a model; the model's bytes are items of their own."""
 EARLY_EXIT, DRAFT_MODEL, MTP = "early-exit", "draft-model", "mtp"
@@ -81,6 +87,13 @@ def resident_of(store: str | os.PathLike[str] | None) -> int:
     return 0
 
 
+def draft_context(context: int, own: int, window: int | None) -> int:
+    """Positions that a draft model keeps of texts of up to `context`; `own` are those it can,
+    `window` None keeps them all.
+    """
+    return min(context, own) if window is None else min(context, own, DRAFT_SINKS + window)
+
+
 NATIVE_PAGES = 4 * MIB
 """Library pages that the native backend brings back beside another engine: measured 2.5 to 3."""
 
@@ -95,6 +108,8 @@ class DraftModelSizes:
     """Says what an external engine would hold; None on the native backend."""
     shares_library: bool = False
     """The first model runs on the same engine, so its library is there already."""
+    window: int | None = None
+    """Tokens of a long text that it keeps; None for all."""
 
     def size_bytes(self, settings: Settings) -> int:
         """Weights, keys and values in f16 of every sequence, and the scratch of small passes."""
@@ -129,7 +144,7 @@ class DraftModelSizes:
         nodes = max(DRAFT_NODES, settings.sequences)
         return replace(
             settings,
-            context=min(settings.context, self.spec.context_length),
+            context=draft_context(settings.context, self.spec.context_length, self.window),
             max_nodes=nodes,
             prefill_chunk=max(DRAFT_CHUNK, nodes),
             kv_type="f16",
