@@ -11,7 +11,8 @@ quantiser (llama-cpp-python) from an F16 file that is deleted afterwards.
 
 `sibling`: a larger model that says word for word what a smaller one says: acceptance of the one,
 cost of the other. Feed-forward layers are widened and layers added with random weights, and what
-they compute is multiplied by zeros before it reaches the residual stream. For Llama models in Q8_0.
+they compute is multiplied by zeros before it reaches the residual stream. For Llama models in Q8_0,
+also with experts (`--ffn` is the width of each): layers that are added choose with the last router.
 
 `cut`: the first layers of a model with its norm and head, as a draft model in a file of its own.
 All need gguf.
@@ -189,10 +190,10 @@ def _widened(
         else:
             yield tensor.name, tensor.data, tensor.tensor_type
     for layer in range(layers):
-        for tensor in blocks.get(layer, blocks[0]):
+        for tensor in blocks.get(layer, blocks[len(blocks) - 1]):
             part = tensor.name.split(".", 2)[2]
             data = _widen(tensor, part, ffn, rng)
-            if layer not in blocks and part in ("attn_output.weight", "ffn_down.weight"):
+            if layer not in blocks and part.startswith(("attn_output.", "ffn_down")):
                 data = np.zeros_like(data)
             yield f"blk.{layer}.{part}", data, tensor.tensor_type
 
@@ -200,18 +201,19 @@ def _widened(
 def _widen(
     tensor: ReaderTensor, part: str, ffn: int, rng: np.random.Generator
 ) -> NDArray[np.generic]:
-    """A feed-forward matrix with more rows of noise (gate, up) or more columns of zeros (down)."""
+    """Feed-forward matrices with more rows of noise (gate, up) or columns of zeros (down)."""
     data: NDArray[np.generic] = tensor.data
-    if not part.startswith("ffn_") or part == "ffn_norm.weight":
+    if not part.startswith("ffn_") or part in ("ffn_norm.weight", "ffn_gate_inp.weight"):
         return data
     if tensor.tensor_type != GGMLQuantizationType.Q8_0:
         raise SystemExit(f"{tensor.name} is {tensor.tensor_type.name}; siblings are made of Q8_0")
-    columns, rows = (int(size) for size in tensor.shape)
-    if part == "ffn_down.weight":
-        more = np.zeros((rows, (ffn - columns) // _BLOCK * _BLOCK_BYTES), np.uint8)
-        return np.concatenate([data, more], axis=1)
-    noise = rng.standard_normal((ffn - rows, columns), dtype=np.float32) / np.float32(columns**0.5)
-    return np.concatenate([data, quantize(noise, GGMLQuantizationType.Q8_0)])
+    columns, rows, *experts = (int(size) for size in tensor.shape)
+    if part.startswith("ffn_down"):
+        more = np.zeros((*experts, rows, (ffn - columns) // _BLOCK * _BLOCK_BYTES), np.uint8)
+        return np.concatenate([data, more], axis=-1)
+    noise = rng.standard_normal((*experts, ffn - rows, columns), dtype=np.float32)
+    noise /= np.float32(columns**0.5)
+    return np.concatenate([data, quantize(noise, GGMLQuantizationType.Q8_0)], axis=-2)
 
 
 def write_first_layers(path: Path, source: Path, layers: int | None = None) -> None:

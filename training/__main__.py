@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from training import data
 from training.evaluate import evaluate
 from training.export import export, load_model
+from training.routing import routing
 from training.sample import as_chat, sample
 from training.shape import SHAPES, Shape
 from training.start import load_tokenizer
@@ -44,9 +45,11 @@ def run_folder(options: argparse.Namespace) -> Path:
 
 def smoke_shape(name: str) -> Shape:
     """Return the smallest shape of the same architecture; a hybrid needs both kinds of layer."""
-    architecture = SHAPES[name].architecture
+    architecture, experts = SHAPES[name].architecture, SHAPES[name].num_experts
     layers = SMOKE_SHAPE.attention_interval if architecture == "qwen35" else 2
-    return dataclasses.replace(SMOKE_SHAPE, architecture=architecture, num_layers=layers)
+    return dataclasses.replace(
+        SMOKE_SHAPE, architecture=architecture, num_layers=layers, num_experts=experts
+    )
 
 
 def do_prepare(options: argparse.Namespace) -> None:
@@ -64,7 +67,8 @@ def do_run(options: argparse.Namespace) -> None:
         shape, settings = SHAPES[options.shape], Settings()
     settings = changed(settings, options.set)
     compiled = not (options.eager or options.smoke)
-    run(token_folder(options), run_folder(options), shape, settings, compiled, options.start)
+    out, start = run_folder(options), options.start
+    run(token_folder(options), out, shape, settings, compiled, start, options.upcycle)
 
 
 def do_cool(options: argparse.Namespace) -> None:
@@ -85,6 +89,12 @@ def do_evaluate(options: argparse.Namespace) -> None:
     """Print the held-out losses as JSON."""
     model = load_model(run_folder(options) / "checkpoint.pt")
     print(json.dumps(evaluate(model, token_folder(options)), indent=1))
+
+
+def do_routing(options: argparse.Namespace) -> None:
+    """Print how a mixture of experts reads held-out text, as JSON."""
+    model = load_model(run_folder(options) / "checkpoint.pt")
+    print(json.dumps(routing(model, token_folder(options)), indent=1))
 
 
 def do_export(options: argparse.Namespace) -> None:
@@ -118,6 +128,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "run": do_run,
     "cool": do_cool,
     "evaluate": do_evaluate,
+    "routing": do_routing,
     "export": do_export,
     "plot": do_plot,
     "sample": do_sample,
@@ -139,6 +150,11 @@ def main(arguments: list[str] | None = None) -> None:
         type=Path,
         metavar="FILE",
         help="GGUF file to start from (prepare: its tokenizer; run: its weights)",
+    )
+    parser.add_argument(
+        "--upcycle",
+        action="store_true",
+        help="--from has one feed-forward net a layer: every expert starts as it (run)",
     )
     parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
     parser.add_argument("--run", help="folder of the run, under --out (cool, export, sample, ...)")

@@ -60,9 +60,10 @@ def add_architecture(writer: gguf.GGUFWriter, shape: Shape, num_nextn: int = 0) 
         writer.add_ssm_group_count(shape.num_key_heads)
         writer.add_ssm_time_step_rank(shape.num_value_heads)
         writer.add_ssm_inner_size(shape.num_value_heads * shape.state_width)
-    if shape.architecture == "qwen3moe":
+    if shape.num_experts:
         writer.add_expert_count(shape.num_experts)
         writer.add_expert_used_count(shape.num_experts_used)
+    if shape.architecture == "qwen3moe":
         writer.add_expert_feed_forward_length(shape.ffn_width)
 
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from training.feed_forward import Experts, FeedForward
 from training.shape import Shape
 from training.siblings import QwenBlock
 
@@ -23,7 +24,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Block(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """One transformer layer: grouped-query attention, then a gated feed-forward net."""
+    """One transformer layer: grouped-query attention, then a feed-forward net or experts."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -35,9 +36,7 @@ class Block(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.attn_v = nn.Linear(width, kv_width, bias=False)
         self.attn_output = nn.Linear(width, width, bias=False)
         self.ffn_norm = nn.RMSNorm(width, eps=shape.norm_epsilon)
-        self.ffn_gate = nn.Linear(width, shape.ffn_width, bias=False)
-        self.ffn_up = nn.Linear(width, shape.ffn_width, bias=False)
-        self.ffn_down = nn.Linear(shape.ffn_width, width, bias=False)
+        self.net = Experts(shape) if shape.num_experts else FeedForward(shape)
 
     def attend(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         batch, tokens, width = x.shape
@@ -55,11 +54,10 @@ class Block(nn.Module):  # type: ignore[misc]  # torch is untyped here
         return joined
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the layer's output [batch, tokens, width], and no penalty."""
+        """Return the layer's output [batch, tokens, width] and its penalty."""
         x = x + self.attend(self.attn_norm(x), cos, sin)
-        y = self.ffn_norm(x)
-        out = x + self.ffn_down(F.silu(self.ffn_gate(y)) * self.ffn_up(y))
-        return out, x.new_zeros(())
+        change, penalty = self.net.feed(self.ffn_norm(x))
+        return x + change, penalty
 
 
 class TinyLlama(nn.Module):  # type: ignore[misc]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-# The architectures are those of GGUF: a Llama, the hybrid of gated delta net and attention layers
-# of Qwen3.5, and the mixture of experts of Qwen3.
+# The architectures are those of GGUF: a Llama (with experts: a Mixtral), the hybrid of gated delta
+# net and attention layers of Qwen3.5, and the mixture of experts of Qwen3.
 Architecture = Literal["llama", "qwen35", "qwen3moe"]
 
 
@@ -30,7 +30,7 @@ class Shape:
     num_key_heads: int = 2
     num_value_heads: int = 4
     conv_tokens: int = 4
-    num_experts: int = 8
+    num_experts: int = 0  # of a mixture; 0: one net for every token
     num_experts_used: int = 2
 
     @property
@@ -55,5 +55,14 @@ SHAPES = {
     "hybrid": Shape(
         architecture="qwen35", width=256, num_layers=6, num_heads=4, ffn_width=768, exit_layer=3
     ),
-    "experts": Shape(architecture="qwen3moe", width=256, num_layers=5, num_heads=4, ffn_width=256),
+    "experts": Shape(
+        architecture="qwen3moe",
+        width=256,
+        num_layers=5,
+        num_heads=4,
+        ffn_width=256,
+        num_experts=8,
+    ),
+    # The bundled model with eight nets in the place of one, to start from its weights.
+    "mixture": Shape(num_experts=8),
 }

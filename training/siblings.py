@@ -1,4 +1,4 @@
-"""The layers of the bundled model's siblings: Qwen3's experts, Qwen3.5's gated delta nets.
+"""The layers of the bundled model's siblings: Qwen3's attention, Qwen3.5's gated delta nets.
 
 Modules are named as GGUF names their tensors.
 """
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training.device import autocast
+from training.feed_forward import Experts, FeedForward
 from training.shape import Shape
 
 CHUNK_TOKENS = 64
@@ -166,54 +167,6 @@ class DeltaNet(nn.Module):  # type: ignore[misc]
         return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + self.shape.norm_epsilon)
 
 
-class Experts(nn.Module):  # type: ignore[misc]
-    """A few of many small feed-forward nets for each token.
-
-    All of them are computed and most multiplied by zero: on a CPU and at this size that is faster
-    than sorting the tokens.
-    """
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.shape = shape
-        all_widths = shape.num_experts * shape.ffn_width
-        self.ffn_gate_inp = nn.Linear(shape.width, shape.num_experts, bias=False)
-        self.ffn_gate_exps = nn.Linear(shape.width, all_widths, bias=False)
-        self.ffn_up_exps = nn.Linear(shape.width, all_widths, bias=False)
-        self.ffn_down_exps = nn.Linear(all_widths, shape.width, bias=False)
-
-    def feed(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the output, and a penalty that is 1 where all experts are used alike.
-
-        "Switch Transformers: Scaling to Trillion Parameter Models with Simple and Efficient
-        Sparsity", equation 4.
-        """
-        shape = self.shape
-        shares = self.ffn_gate_inp(x).float().softmax(-1)
-        top, chosen = shares.topk(shape.num_experts_used, -1)
-        is_used = F.one_hot(chosen, shape.num_experts).sum(-2).float()
-        weights = is_used * shares / top.sum(-1, keepdim=True)
-        inner = F.silu(self.ffn_gate_exps(x)) * self.ffn_up_exps(x)
-        inner = inner.unflatten(-1, (shape.num_experts, -1)) * weights[..., None].to(inner.dtype)
-        use = is_used.mean((0, 1)) / shape.num_experts_used
-        penalty = shape.num_experts * (use * shares.mean((0, 1))).sum()
-        return self.ffn_down_exps(inner.flatten(-2)), penalty
-
-
-class FeedForward(nn.Module):  # type: ignore[misc]
-    """A gated feed-forward net."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.ffn_gate = nn.Linear(shape.width, shape.ffn_width, bias=False)
-        self.ffn_up = nn.Linear(shape.width, shape.ffn_width, bias=False)
-        self.ffn_down = nn.Linear(shape.ffn_width, shape.width, bias=False)
-
-    def feed(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the output, and no penalty."""
-        return self.ffn_down(F.silu(self.ffn_gate(x)) * self.ffn_up(x)), x.new_zeros(())
-
-
 class QwenBlock(nn.Module):  # type: ignore[misc]
     """One layer of either Qwen: a mixer, then a feed-forward net."""
 
@@ -224,7 +177,7 @@ class QwenBlock(nn.Module):  # type: ignore[misc]
         self.mixer = Attention(shape) if shape.is_attention(layer) else DeltaNet(shape)
         self.norm_name = "post_attention_norm" if is_hybrid else "ffn_norm"
         self.add_module(self.norm_name, nn.RMSNorm(shape.width, eps=shape.norm_epsilon))
-        self.net = FeedForward(shape) if is_hybrid else Experts(shape)
+        self.net = Experts(shape) if shape.num_experts else FeedForward(shape)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """Return the layer's output [batch, tokens, width] and its penalty."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import gguf
 import numpy as np
 import torch
 from tokenizers import Tokenizer, models
+from torch import Tensor
 
 from training.data import SPECIAL_TOKENS, byte_level
 from training.model import TinyLlama
 from training.siblings import from_gguf, gguf_name
+
+DENSE_NET = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))\.weight")
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -26,11 +30,30 @@ def load_tokenizer(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def load_weights(model: TinyLlama, path: Path, tokenizer: Path) -> None:
+def upcycled(stored: dict[str, Tensor], model: TinyLlama) -> dict[str, Tensor]:
+    """Return the weights of a dense file as those of a mixture: experts alike, random routers.
+
+    "Sparse Upcycling: Training Mixture-of-Experts from Dense Checkpoints", section 2.1. Since a
+    token's weights add up to 1, the mixture computes what the dense model does, until the experts,
+    of which each reads other tokens, grow apart.
+    """
+    state = {gguf_name(name): values for name, values in model.state_dict().items()}
+    mixture = {name: values for name, values in state.items() if "ffn_gate_inp" in name}
+    for name, values in stored.items():
+        net = DENSE_NET.fullmatch(name)
+        if net is None:
+            mixture[name] = values
+        else:
+            mixture[f"{net[1]}_exps.weight"] = values.expand(model.shape.num_experts, -1, -1)
+    return mixture
+
+
+def load_weights(model: TinyLlama, path: Path, tokenizer: Path, upcycle: bool = False) -> None:
     """Copy the weights of the GGUF file `path`, as Q8_0 left them, into `model`.
 
-    The optimizers start afresh. Raises SystemExit where the file has another vocabulary than
-    `tokenizer`, a `tokenizer.json`, or other tensors than the model.
+    With `upcycle`, the file is dense and `model` a mixture of experts. The optimizers start afresh.
+    Raises SystemExit where the file has another vocabulary than `tokenizer`, a `tokenizer.json`, or
+    other tensors than the model.
     """
     reader = gguf.GGUFReader(path)
     vocab = json.loads(tokenizer.read_text(encoding="utf-8"))["model"]["vocab"]
@@ -43,6 +66,8 @@ def load_weights(model: TinyLlama, path: Path, tokenizer: Path) -> None:
         )
         for tensor in reader.tensors
     }
+    if upcycle:
+        stored = upcycled(stored, model)
     names = {gguf_name(name): name for name in model.state_dict()}
     if names.keys() != stored.keys():
         raise SystemExit(f"{path} holds another model than the one to be trained")

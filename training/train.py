@@ -113,9 +113,9 @@ def start_cooling(source: Path, target: Path, steps: int) -> None:
 
 
 def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
-    """Return whether a parameter turns hidden states into hidden states."""
-    gates = ("token_embd", "ssm_conv1d", "ssm_alpha", "ssm_beta", "ffn_gate_inp")
-    return parameter.dim() == 2 and not any(part in name for part in gates)
+    """Return whether a parameter is one matrix that turns hidden states into hidden states."""
+    others = ("token_embd", "ssm_conv1d", "ssm_alpha", "ssm_beta", "ffn_gate_inp", "_exps")
+    return parameter.dim() == 2 and not any(part in name for part in others)
 
 
 class Trainer:
@@ -268,17 +268,19 @@ def run(
     settings: Settings,
     compile_model: bool = True,
     start: Path | None = None,
+    upcycle: bool = False,
 ) -> TinyLlama:
     """Train to the last step, going on from a checkpoint in `out` if there is one.
 
-    Without one, it starts from the weights of the GGUF file `start`, or else from random ones.
+    Without one, it starts from the weights of the GGUF file `start`, or else from random ones;
+    with `upcycle`, every expert starts as the feed-forward net of `start`.
     SIGTERM ends the run after the current step, with a checkpoint.
     """
     trainer = Trainer(tokens, out, shape, settings)
     if trainer.checkpoint.exists():
         trainer.load()
     elif start is not None:
-        load_weights(trainer.model, start, tokens / "tokenizer.json")
+        load_weights(trainer.model, start, tokens / "tokenizer.json", upcycle)
     forward: Callable[..., tuple[Tensor, Tensor, Tensor]] = trainer.model
     if compile_model:
         forward = torch.compile(trainer.model, dynamic=False)

@@ -152,6 +152,24 @@ def test_the_most_frequent_tokens_that_are_written(tmp_path: Path) -> None:
     assert most_frequent(Stream(tmp_path, "own", 0), 2).tolist() == [5, 9]
 
 
+def test_n_grams_keep_all_drafts_where_text_repeats(tmp_path: Path) -> None:
+    import numpy as np
+
+    from training.heads import ngrams
+    from training.heads.acceptance import DEPTHS
+
+    rng = np.random.default_rng(0)
+    phrase = rng.integers(3, 500, 20)
+    texts = {"repeats": np.tile(phrase, 8), "never": rng.permutation(np.arange(3, 163))}
+    for name, text in texts.items():
+        np.save(tmp_path / f"{name}.ids.npy", np.append(text, 0).astype(np.uint16))
+        np.save(tmp_path / f"{name}.asked.npy", np.arange(161) >= 60)
+    repeats, never = (ngrams.accepted(tmp_path, name, 160) for name in texts)
+    assert repeats.summary()["starts"] == 96
+    assert repeats.kept.sum() > 0.97 * DEPTHS * 96
+    assert never.summary()["mean"] == 0.0
+
+
 @pytest.mark.parametrize("shape", ["tiny", "hybrid"])
 def test_whole_recipe_of_a_head(tmp_path: Path, shape: str) -> None:
     import gguf
@@ -172,7 +190,9 @@ def test_whole_recipe_of_a_head(tmp_path: Path, shape: str) -> None:
     assert heads("run", *common) == "", "a finished run goes on from its last step"
     if shape == "tiny":
         table = json.loads(heads("acceptance", *common))
-        assert table["head, temperature 0"]["all"]["starts"] > 100
+        starts = {name: rows["all"]["starts"] for name, rows in table.items()}
+        assert starts["head, temperature 0"] > 100
+        assert starts["n-grams, temperature 0"] == starts["head, temperature 0"]
     file = tmp_path / "head.gguf"
     as_a_user("training.heads", "export", "--smoke", *common, "--file", str(file))
     reader = gguf.GGUFReader(file)

@@ -96,7 +96,7 @@ def test_whole_recipe(tmp_path: Path) -> None:
     assert len(reader.fields["tokenizer.ggml.tokens"].contents()) == 512
 
 
-@pytest.mark.parametrize("shape", ["hybrid", "experts"])
+@pytest.mark.parametrize("shape", ["hybrid", "experts", "mixture"])
 def test_siblings(tmp_path: Path, shape: str) -> None:
     """A file of other layers holds them under llama.cpp's names, and is read back as it was."""
     import gguf
@@ -134,6 +134,48 @@ def test_siblings(tmp_path: Path, shape: str) -> None:
         torch.testing.assert_close(stored[name], values, rtol=1e-5, atol=step)
 
 
+def test_a_mixture_starts_as_the_dense_model(tmp_path: Path) -> None:
+    import torch
+
+    import edgespec
+    from training.__main__ import smoke_shape
+    from training.export import load_model
+    from training.model import TinyLlama
+    from training.start import load_weights
+
+    write_corpus(tmp_path / "corpus")
+    out, tokenizer = str(tmp_path / "out"), tmp_path / "out" / "tokens" / "tokenizer.json"
+    recipe("prepare", "--data", str(tmp_path / "corpus"), "--out", out)
+    recipe("run", "--out", out)
+    recipe("export", "--out", out)
+    path = Path(file_of(out))
+    dense, mixture = TinyLlama(smoke_shape("tiny")), TinyLlama(smoke_shape("mixture"))
+    load_weights(dense, path, tokenizer)
+    load_weights(mixture, path, tokenizer, upcycle=True)
+    with pytest.raises(SystemExit, match="another model"):
+        load_weights(mixture, path, tokenizer)
+    ids = torch.randint(3, 512, (2, 64))
+    expected, found = (model.logits(model.hidden(ids)[0][-1]) for model in (dense, mixture))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+    start = ("--from", str(path), "--shape", "mixture")
+    recipe("run", "--out", out, *start, "--upcycle", "--set", "steps=2")
+    recipe("export", "--out", out, "--shape", "mixture", "--file", f"{out}/mixture.gguf")
+    trained = load_model(tmp_path / "out" / "run-mixture" / "checkpoint.pt")
+    first, second, *_ = trained.blk[1].net.ffn_up_exps.weight.chunk(8)
+    assert not torch.equal(first, second), "experts that read other tokens grow apart"
+    read = json.loads(recipe("routing", "--out", out, "--shape", "mixture"))["read"]
+    assert read["1"] == 2 < read["4"] <= 8
+    with edgespec.load(f"{out}/mixture.gguf", backend="reference", threads=1) as engine:
+        given = engine.encode("There was a cat who", raw=True)
+        written = engine.generate(given, max_tokens=8, temperature=0.0, ignore_eos=True).token_ids
+        ids = torch.tensor([given + written])
+        logits = trained.logits(trained.hidden(ids)[0][-1])[0, len(given) - 1 : -1]
+        # The file is rounded to 8 bits, so a near tie may fall the other way.
+        lead = logits.max(-1).values - logits.gather(-1, ids[0, len(given) :, None])[:, 0]
+        assert lead.max() < 0.05 * logits.std()
+
+
 def test_the_delta_rule_in_chunks_is_the_rule_token_by_token() -> None:
     import torch
 
@@ -161,11 +203,12 @@ def test_a_token_goes_to_its_two_best_experts() -> None:
     import torch
     import torch.nn.functional as F
 
+    from training.feed_forward import Experts
     from training.shape import Shape
-    from training.siblings import Experts, to_gguf
+    from training.siblings import to_gguf
 
     torch.manual_seed(0)
-    shape = Shape(architecture="qwen3moe", width=32, ffn_width=16)
+    shape = Shape(architecture="qwen3moe", width=32, ffn_width=16, num_experts=8)
     experts = Experts(shape)
     x = torch.randn(1, 7, 32)
     gate, up, down = (

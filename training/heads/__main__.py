@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 from training.__main__ import smoke_shape, token_folder
-from training.heads.acceptance import Kept, accepted
+from training.heads import ngrams
+from training.heads.acceptance import MOST_TOKENS, Kept, accepted
 from training.heads.export import export_eagle, export_with_mtp
 from training.heads.head import HeadShape, Kind
 from training.heads.own_text import extend
@@ -89,21 +90,24 @@ def do_run(options: argparse.Namespace) -> None:
 
 
 def do_acceptance(options: argparse.Namespace) -> None:
-    """Print how many drafts of the head, and of the early exit, are kept, as JSON."""
-    trunk = trunk_of(options)
-    drafters = {
-        "head": load_head(trunk, run_folder(options) / "checkpoint.pt"),
-        "early exit": None,
+    """Print how many drafts of the head, the early exit and n-grams are kept, as JSON."""
+    trunk, tokens = trunk_of(options), token_folder(options)
+    head = load_head(trunk, run_folder(options) / "checkpoint.pt")
+    most = min(MOST_TOKENS, trunk.shape.context_tokens)
+    drafters: dict[str, Callable[[str, float], Kept]] = {
+        "head": lambda stream, heat: accepted(trunk, head, tokens, stream, heat),
+        "early exit": lambda stream, heat: accepted(trunk, None, tokens, stream, heat),
+        "n-grams": lambda stream, _: ngrams.accepted(tokens, stream, most),
     }
     table: dict[str, dict[str, dict[str, object]]] = {}
     for temperature in (0.0, 0.8):
-        for name, head in drafters.items():
+        for name, count in drafters.items():
             whole = Kept()
             rows = table.setdefault(f"{name}, temperature {temperature:g}", {})
             for kind in KINDS:
                 stream = judged_stream(options, kind, temperature)
-                if (token_folder(options) / f"{stream}.ids.npy").exists():
-                    part = accepted(trunk, head, token_folder(options), stream, temperature)
+                if (tokens / f"{stream}.ids.npy").exists():
+                    part = count(stream, temperature)
                     rows[kind] = part.summary()
                     whole.merge(part)
             rows["all"] = whole.summary()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.device import autocast, place
+from training.device import place
 from training.heads.head import Head
 from training.heads.own_text import documents
 from training.heads.unroll import unroll
@@ -96,16 +96,15 @@ def accepted(
     torch.manual_seed(0)
     total = Kept()
     for ids, asked in batches(tokens, name, min(MOST_TOKENS, trunk.shape.context_tokens)):
-        with autocast():
-            states, _ = trunk.hidden(ids)
-            if head is None:
-                exit_logits = trunk.logits(states[trunk.shape.exit_layer - 1])[:, 1:]
-                drafts = [exit_logits] * DEPTHS
-            else:
-                embedded = trunk.token_embd(ids)
-                outs = unroll(head, head.features(states), embedded, DEPTHS)
-                drafts = [head.logits(out) for out in outs]
-            logits = trunk.logits(states[-1])[:, 1:]
+        states, _ = trunk.hidden(ids)
+        if head is None:
+            exit_logits = trunk.logits(states[trunk.shape.exit_layer - 1])[:, 1:]
+            drafts = [exit_logits] * DEPTHS
+        else:
+            embedded = trunk.token_embd(ids)
+            outs = unroll(head, head.features(states), embedded, DEPTHS)
+            drafts = [head.logits(out) for out in outs]
+        logits = trunk.logits(states[-1])[:, 1:]
         drawn = torch.cat((ids[:, 2:], torch.zeros_like(ids[:, :1])), 1)
         noise = noise_behind(logits / temperature, drawn) if temperature else None
         d2t = getattr(head, "d2t", None)

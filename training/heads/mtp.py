@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from training.feed_forward import FeedForward
 from training.heads.head import HeadShape
 from training.heads.unroll import Memory
 from training.model import TinyLlama
-from training.siblings import Attention, FeedForward
+from training.siblings import Attention
 
 
 class MtpBlock(nn.Module):  # type: ignore[misc]  # torch is untyped here
