@@ -165,7 +165,7 @@ def worker(memory_bytes: int, threads: int) -> Iterator[int]:
     try:
         assert process.stdout is not None
         yield int(process.stdout.readline().split(",")[0].rpartition(":")[2])
-        peak = sum(_peak_bytes(one.pid) for one in _tree(process.pid))
+        peak = sum(peak_bytes(one.pid) for one in _tree(process.pid))
         script.note(f"a worker held {format_size(peak)} of {format_size(memory_bytes)}")
     finally:
         process.kill()
@@ -178,7 +178,7 @@ def _tree(pid: int) -> list[psutil.Process]:
     return [front, *front.children(recursive=True)]
 
 
-def _peak_bytes(pid: int) -> int:
+def peak_bytes(pid: int) -> int:
     """VmHWM; their sum is at least the peak of the sum."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))

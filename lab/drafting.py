@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,7 @@ script = Script(__doc__)
     option("--max-nodes", type=int, default=8),
     DRAFTER_SET,
     option("--markets", type=names, default=["auto"], help="sets of drafters: a+b,c+d, or auto"),
+    option("--times", type=int, default=1, help="ask for the same again: first/second"),
 )
 def replay(asked: Asked) -> Rows:
     """Each set by its own instances, one reply after the other; `all` is of all sets."""
@@ -84,21 +85,34 @@ def replay(asked: Asked) -> Rows:
         rows.append((f"{Market.name} {market}", partial(make_market, members), asked.max_nodes))
     rows += [(name, *peer) for name, peer in PEERS.items()]
     for name, new, max_nodes in rows:
-        tallies = {of: _replayed(new(), found, max_nodes) for of, found in sets.items()}
-        steps = sum(tally.steps for tally in tallies.values())
+        tallies = {
+            of: _replayed(new(), found, max_nodes, asked.times) for of, found in sets.items()
+        }
+        steps = sum(tally.steps for times in tallies.values() for tally in times)
+        spent_s = sum(tally.drafting_s for times in tallies.values() for tally in times)
         yield {
             "drafter": name,
-            **{of: f"{tally.tokens / tally.steps:.3f}" for of, tally in tallies.items()},
-            "all": f"{sum(tally.tokens for tally in tallies.values()) / steps:.3f}",
-            "us/step": 1e6 * sum(tally.drafting_s for tally in tallies.values()) / steps,
+            **{of: _tokens_a_step([[tally] for tally in times]) for of, times in tallies.items()},
+            "all": _tokens_a_step(list(zip(*tallies.values(), strict=True))),
+            "us/step": 1e6 * spent_s / steps,
         }
 
 
-def _replayed(drafter: Drafter, replies: list[Transcript], max_nodes: int) -> Tally:
-    tally = Tally()
-    for reply in replies:
-        replay_steps(drafter, reply, max_nodes, tally)
-    return tally
+def _replayed(
+    drafter: Drafter, replies: list[Transcript], max_nodes: int, times: int
+) -> list[Tally]:
+    found = []
+    for _ in range(times):
+        found.append(tally := Tally())
+        for reply in replies:
+            replay_steps(drafter, reply, max_nodes, tally)
+    return found
+
+
+def _tokens_a_step(times: Sequence[Sequence[Tally]]) -> str:
+    """Of each time, all tallies together."""
+    rates = [sum(one.tokens for one in all_) / sum(one.steps for one in all_) for all_ in times]
+    return "/".join(f"{rate:.3f}" for rate in rates)
 
 
 @script.command(

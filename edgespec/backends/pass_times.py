@@ -13,6 +13,10 @@ _SECONDS, _MOST_ROUNDS = 0.2, 20
 """Short passes are tried more often than asked, for so long: another program that holds a processor
 for some milliseconds spoils many of them at once.
 """
+_LATEST_S = 4.0
+"""After so long a round is the last: beside other programs, threads that wait for each other make
+passes a hundred times as long, and a start must not.
+"""
 
 
 def curve_sizes(target: Target) -> tuple[int, ...]:
@@ -37,7 +41,8 @@ def pass_times(
     """The cost curve: seconds of a pass by its number of nodes, on top of what is committed.
 
     Lower quartiles of alternating passes over chains, at least `trials` of each, or, with `least`,
-    the shortest: what other programs took is not in them. Nothing stays committed.
+    the shortest: what other programs took is not in them. Fewer where they take long. Nothing stays
+    committed.
     """
     sizes = curve_sizes(target)
     for size in sizes:  # the first round warms caches and compiles kernels
@@ -45,11 +50,13 @@ def pass_times(
     if progress is not None:
         progress(1, trials + 1)
     seconds: dict[int, list[float]] = {size: [] for size in sizes}
-    rounds, end = 0, time.perf_counter() + _SECONDS
-    while rounds < trials or (not least and rounds < _MOST_ROUNDS and time.perf_counter() < end):
+    rounds, start, gone = 0, time.perf_counter(), 0.0
+    while gone < _LATEST_S and (
+        rounds < trials or (not least and rounds < _MOST_ROUNDS and gone < _SECONDS)
+    ):
         for size in sizes:
             seconds[size].append(time_pass(target, size))
-        rounds += 1
+        rounds, gone = rounds + 1, time.perf_counter() - start
         if progress is not None and rounds <= trials:
             progress(rounds + 1, trials + 1)
     place = 0 if least else rounds // 4

@@ -15,6 +15,8 @@ from edgespec.system.jit import kernel
 
 _TIMING_VARIANCE = 0.1**2
 """Of a single pass' logarithm: timings scatter by about a tenth."""
+_LEVEL_DOUBT = 0.4**2
+"""Of the measured level: that was another time, and perhaps beside other programs."""
 _LEVEL_DRIFT = 0.03**2
 """Variance that the whole curve gains per pass: other programs come and go, the context grows."""
 _SHAPE_DRIFT = 0.003**2
@@ -60,15 +62,19 @@ class CostCurve:
         for size in range(2, most + 1):  # two passes could do it as well
             parts = self._base[: size - 1]
             self._base[size - 1] = min(self._base[size - 1], float(np.min(parts + parts[::-1])))
-        self._level = np.array([0.0, _TIMING_VARIANCE / 4])
-        self._shape = np.zeros(most)
-        self._shape_variance = np.full(most, _SHAPE_DOUBT)
-        self._shape_variance[0] = 0.0  # a plain pass is the yardstick
+        self._bend = np.zeros(most)
+        """Of the logarithms: the level first, then each size's against a plain pass, which is the
+        yardstick and has none.
+        """
+        self._doubt = np.zeros((most + 1, most))
+        """The covariance of these, and a row for `follow` to work in."""
+        self._doubt[1:most, 1:] = _SHAPE_DOUBT * closeness(most - 1)
+        self._doubt[0, 0] = _LEVEL_DOUBT
         self._seconds = self._base.copy()
         self._most = most
         self._points = dict(points)
         self._experts: ExpertPrices | None = None
-        self.words = self._base, self._level, self._shape, self._shape_variance, self._seconds
+        self.words = self._base, self._bend, self._doubt.ravel(), self._seconds
         """What `follow` takes."""
 
     @property
@@ -103,7 +109,7 @@ class CostCurve:
             self._base[index] = self._experts.seconds(index, experts)
         follow(*self.words, index, float(seconds))
         if experts and self._experts is not None and seconds > 0.0:
-            level = math.exp(self._level[0] + self._shape[index])
+            level = math.exp(bent(self._bend, index))
             self._experts.learn(index, experts, seconds / level)
             self._experts.fill(self._base)
             refresh(*self.words)
@@ -113,54 +119,64 @@ class CostCurve:
         index = min(max(num_nodes, 1), self.max_nodes) - 1
         if self._experts is None or not experts:
             return self.seconds(num_nodes)
-        level = math.exp(self._level[0] + self._shape[index])
+        level = math.exp(bent(self._bend, index))
         return self._experts.seconds(index, experts) * level
 
 
-@kernel("float64[:]", "float64[:]", "float64[:]", "float64[:]", "float64[:]", "int64", "float64")
+def closeness(num_sizes: int) -> NDArray[np.float64]:
+    """Return how far what is learnt of one size is true of another, 0 to 1 [sizes, sizes]."""
+    sizes = np.arange(num_sizes)
+    return np.maximum(0.0, 1.0 - abs(sizes[:, None] - sizes) / _NEIGHBOURS)
+
+
+@kernel("float64[:]", "int64", result="float64")
+def bent(bend: NDArray[np.float64], index: int) -> float:
+    """Return the logarithm of what a size takes, to what was measured of it."""
+    return bend[0] + bend[index] if index > 0 else bend[0]
+
+
+@kernel("float64[:]", "float64[:]", "float64[:]", "float64[:]", "int64", "float64")
 def follow(
     base: NDArray[np.float64],
-    level: NDArray[np.float64],
-    shape: NDArray[np.float64],
-    shape_variance: NDArray[np.float64],
+    bend: NDArray[np.float64],
+    doubt: NDArray[np.float64],
     table: NDArray[np.float64],
     index: int,
     seconds: float,
 ) -> None:
-    """One step of the filter, after every pass; `level` holds its value and its variance."""
+    """One step of the filter, after every pass; `doubt` is a matrix, row after row."""
     if not seconds > 0.0:
         return
-    level[1] += _LEVEL_DRIFT
-    for size in range(1, len(base)):
-        shape_variance[size] += _SHAPE_DRIFT
-    surprise = math.log(seconds / (base[index] * math.exp(level[0] + shape[index])))
+    most = len(base)
+    doubt[0] += _LEVEL_DRIFT
+    for size in range(1, most):
+        for other in range(max(1, size - int(_NEIGHBOURS) + 1), min(most, size + int(_NEIGHBOURS))):
+            near = 1.0 - abs(size - other) / _NEIGHBOURS
+            doubt[size * most + other] += _SHAPE_DRIFT * near
+    surprise = math.log(seconds / base[index]) - bent(bend, index)
     surprise = min(max(surprise, -_LARGEST_SURPRISE), _LARGEST_SURPRISE)
-    own_variance = shape_variance[index]
-    variance = level[1] + own_variance + _TIMING_VARIANCE
-    level_gain = level[1] / variance
-    level[0] += level_gain * surprise
-    level[1] *= 1.0 - level_gain
-    longest = 0.0
-    for size in range(len(base)):
-        if index > 0 and size > 0:
-            closeness = max(0.0, 1.0 - abs(size - index) / _NEIGHBOURS)
-            gain = own_variance / variance * closeness
-            shape[size] += gain * surprise
-            shape_variance[size] *= 1.0 - gain
-        longest = max(longest, base[size] * math.exp(level[0] + shape[size]))
-        table[size] = longest
+    shared = most * most
+    for size in range(most):
+        own = doubt[size * most + index] if index > 0 else 0.0
+        doubt[shared + size] = doubt[size * most] + own
+    variance = _TIMING_VARIANCE + bent(doubt[shared:], index)
+    for size in range(most):
+        gain = doubt[shared + size] / variance
+        bend[size] += gain * surprise
+        for other in range(most):
+            doubt[size * most + other] -= gain * doubt[shared + other]
+    refresh(base, bend, doubt, table)
 
 
-@kernel("float64[:]", "float64[:]", "float64[:]", "float64[:]", "float64[:]")
+@kernel("float64[:]", "float64[:]", "float64[:]", "float64[:]")
 def refresh(
     base: NDArray[np.float64],
-    level: NDArray[np.float64],
-    shape: NDArray[np.float64],
-    shape_variance: NDArray[np.float64],
+    bend: NDArray[np.float64],
+    doubt: NDArray[np.float64],  # noqa: ARG001 - it takes what `follow` takes
     table: NDArray[np.float64],
 ) -> None:
     """Fill the table anew: its base has changed."""
     longest = 0.0
     for size in range(len(base)):
-        longest = max(longest, base[size] * math.exp(level[0] + shape[size]))
+        longest = max(longest, base[size] * math.exp(bent(bend, size)))
         table[size] = longest

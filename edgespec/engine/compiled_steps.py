@@ -164,7 +164,7 @@ def observe(
     ("int64", "float64", "int64", "float64", "float64", "float32", "int64", "uint64"),
     ("int32[:,:]", "int32[:]", "int64[:]"),
     ("float64[:]", "float64[:]"),
-    ("float64[:]", "float64[:]", "float64[:]", "float64[:]", "float64[:]"),
+    ("float64[:]", "float64[:]", "float64[:]", "float64[:]"),
     ("int64[:]", "int64[:]", "int64[:]", "float64[:]"),
     ("int64[:]", "float64[:]"),
     "int32[:]",
@@ -178,7 +178,7 @@ def write(
     settings: Settings,
     scratch: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]],
     control: tuple[Floats, Floats],
-    curve: tuple[Floats, Floats, Floats, Floats, Floats],
+    curve: tuple[Floats, Floats, Floats, Floats],
     choice: tuple[Longs, Longs, Longs, Floats],
     clock: tuple[Longs, Floats],
     end_ids: NDArray[np.int32],
@@ -195,7 +195,7 @@ def write(
     table_at, forward, commit = passes
     tokens, parents, path = tree
     own, sequence = control
-    table = curve[4]
+    table = curve[3]
     window, block_max, heap = scratch
     begun = start = now(clock[0], clock[1])
     while True:
@@ -238,12 +238,12 @@ def write(
             append_to(core, new[:num_kept])
             count_sources(core, count, path[:num_path], by_source)
             draft_s += now(clock[0], clock[1]) - verified
-            follow(curve[0], curve[1], curve[2], curve[3], curve[4], count, pass_s)
+            follow(curve[0], curve[1], curve[2], curve[3], count, pass_s)
             observe(own, sequence, table, 1 + count, num_path, size > 1, was_right, draft_s)
         elif core != 0:
             append_to(core, new[:num_kept])
             if rest(own, 0.0):
-                follow(curve[0], curve[1], curve[2], curve[3], curve[4], 0, pass_s)
+                follow(curve[0], curve[1], curve[2], curve[3], 0, pass_s)
                 earn(own, table, 1)
         state[LENGTH] += num_path
         state[POSITION] += num_path

@@ -92,6 +92,7 @@ class Ensemble(ABC):
         suffix: str | None = None,
         k: int = 3,
         *,
+        within: float | None = None,
         deadline_s: float | None = None,
         max_tokens: int = 24,
         max_batch: int | None = None,
@@ -99,11 +100,15 @@ class Ensemble(ABC):
         """The k likeliest first tokens after a text, each with what the model says next: exact
         greedy completions, the likeliest first, written together.
 
-        With a `suffix`, what belongs between the two. After `deadline_s` seconds they end where
-        they are. Raises OptionError for a suffix where the model has no tokens for it.
+        With a `suffix`, what belongs between the two. With `within`, one that comes to be so many
+        nats less likely than the best of the same length ends there and comes last. After
+        `deadline_s` seconds they end where they are. Raises OptionError for a suffix where the
+        model has no tokens for it, and for a negative `within`.
         """
         if not 1 <= k <= MAX_LOGPROBS:
             raise OptionError(f"k is {k}, but 1 to {MAX_LOGPROBS} completions can be suggested")
+        if within is not None and not within >= 0:
+            raise OptionError(f"within is {within}, but it is at least 0 nats, or None")
         ids = infill_ids(self.file.tokenizer, prefix, suffix)
         options = ReplyOptions(
             max_tokens=1, temperature=0.0, logprobs=min(k + 1, MAX_LOGPROBS), ignore_eos=True
@@ -114,4 +119,4 @@ class Ensemble(ABC):
         options = ReplyOptions(max_tokens=max(max_tokens - 1, 1), temperature=0.0, logprobs=0)
         prompts = [[*ids, start.token_ids[0]] for start in starts]
         stream = self._batch(prompts, options, 1, None, max_batch)
-        return completions(stream, starts, self.file.tokenizer, deadline_s)
+        return completions(stream, starts, self.file.tokenizer, within, deadline_s)

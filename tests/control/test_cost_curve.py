@@ -71,6 +71,46 @@ def test_a_size_that_is_dearer_than_measured_is_noticed() -> None:
     assert np.all(np.diff(curve.table) >= 0)
 
 
+@pytest.mark.parametrize("pace", [0.5, 1.8])
+@pytest.mark.parametrize("rare", [(4, 5, 6), (1, 1, 1, 4, 6)])
+def test_measured_beside_other_programs_it_keeps_the_ratios_between_sizes(
+    pace: float, rare: tuple[int, ...]
+) -> None:
+    """Even while there is no plain pass to compare with, as long as drafts are right."""
+    true, rng = CostCurve(MEASURED), np.random.default_rng(1)
+    curve = CostCurve({size: pace * seconds for size, seconds in MEASURED.items()})
+    for _ in range(25):
+        size = int(rng.choice(rare))
+        curve.update(size, true.seconds(size) * rng.lognormal(0.0, 0.05))
+    ratio = true.seconds(8) / true.seconds(1)
+    assert curve.seconds(8) / curve.seconds(1) == pytest.approx(ratio, rel=0.1)
+    assert curve.seconds(4) == pytest.approx(true.seconds(4), rel=0.1)
+
+
+def test_it_is_a_kalman_filter_of_level_and_shape() -> None:
+    """The same as with whole matrices, and surprises small enough to count whole."""
+    curve, rng = CostCurve(MEASURED), np.random.default_rng(2)
+    most = curve.max_nodes
+    near = np.maximum(0.0, 1.0 - abs(np.subtract.outer(range(most), range(most))) / 4.0)
+    near[0] = near[:, 0] = 0.0
+    drift = 0.003**2 * near
+    doubt = 0.2**2 * near
+    doubt[0, 0], drift[0, 0] = 0.4**2, 0.03**2
+    state, base = np.zeros(most), np.log([curve.seconds(size) for size in range(1, most + 1)])
+    for _ in range(40):
+        index = int(rng.integers(most))
+        sees = np.eye(most)[0] + (np.eye(most)[index] if index else 0.0)
+        logarithm = base[index] + sees @ state + rng.normal(0.0, 0.05)
+        doubt += drift
+        gain = doubt @ sees / (sees @ doubt @ sees + 0.1**2)
+        state += gain * (logarithm - base[index] - sees @ state)
+        doubt -= np.outer(gain, sees @ doubt)
+        curve.update(index + 1, float(np.exp(logarithm)))
+    shape = np.where(np.arange(most) > 0, state, 0.0)
+    expected = np.maximum.accumulate(np.exp(base + state[0] + shape))
+    np.testing.assert_allclose(curve.table, expected, rtol=1e-9)
+
+
 def test_one_hiccup_bends_little() -> None:
     curve = CostCurve(MEASURED)
     for step in range(20):

@@ -9,7 +9,14 @@ from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
 from edgespec.control.prospects import Prospects
 from edgespec.drafting.base import Drafter
-from edgespec.drafting.market.account import ALLOWANCE, OPENING, START, CostlyAccount
+from edgespec.drafting.market.account import (
+    ALLOWANCE,
+    CREDIT,
+    OPENING,
+    PROVEN,
+    START,
+    CostlyAccount,
+)
 from edgespec.drafting.market.market import Market
 from edgespec.drafting.tree import DraftTree, StepOutcome
 
@@ -44,6 +51,42 @@ def test_a_few_wrong_chains_do_not_silence_one_that_pays() -> None:
             asked += 1
             account.settle(0.8, 0.0 if step % 20 >= 13 else 2.0)
     assert asked > 75
+
+
+def replies(account: CostlyAccount, pays: list[bool], bill: float) -> list[int]:
+    """How often it was asked in each of these replies of 60 steps."""
+    asked, step = [], 0
+    for right in pays:
+        account.begin()
+        asked.append(0)
+        for _ in range(60):
+            step += 1
+            if account.wants(step, 0.0):
+                asked[-1] += 1
+                account.settle(bill, 2.0 if right else 0.0)
+    return asked
+
+
+def test_after_a_reply_that_it_did_not_suit_it_may_prove_itself_in_the_next() -> None:
+    """On trial too, once it has gained enough; and the one reply costs it little."""
+    asked = replies(CostlyAccount(on_trial=True), [True, False, True, False, False, True], 0.5)
+    assert asked[0] > 50
+    assert asked[2] > 50
+    assert asked[5] > 50
+    assert max(asked[1], asked[3], asked[4]) <= (PROVEN + 0.2) / 0.5 + 1
+
+
+def test_one_that_never_pays_is_given_up() -> None:
+    asked = replies(CostlyAccount(on_trial=True), [True] + [False] * 20, 0.5)
+    assert sum(asked[1:]) <= (CREDIT + 21 * 60 * ALLOWANCE) / 0.5 + 1
+    assert max(asked[-8:]) <= 1
+
+
+def test_proposals_that_take_more_than_a_trial_are_no_end_of_it() -> None:
+    """The balance of a new reply holds more than a proposal takes."""
+    asked = replies(CostlyAccount(on_trial=True), [True] * 4, 1.2)
+    assert asked[0] > 50
+    assert min(asked) > 50
 
 
 def test_it_is_asked_again_when_it_comes_to_pay() -> None:

@@ -31,6 +31,14 @@ TRIAL = 1.0
 """The same two for a drafter that nobody asked for: a few proposals, and a percent or two of a
 short reply.
 """
+PROVEN = 2.5
+"""What a reply may risk of a drafter whose trial has gained `START`: in a new text one wrong chain
+costs up to two passes, and is no sign either.
+"""
+TRIES = 2.0
+"""Proposals that a reply may always risk of what was gained: where one takes more than `START`, the
+drafter would otherwise never be asked again.
+"""
 LARGEST_BILL = 2.5
 """What a proposal counts as at most: compiling a kernel is no draft."""
 _SURE = (0.3, 0.7)
@@ -68,6 +76,7 @@ class CostlyAccount:
     __slots__ = (
         "_bill",
         "_gains",
+        "_kept",
         "_mood",
         "_opening",
         "_paid",
@@ -81,6 +90,8 @@ class CostlyAccount:
     def __init__(self, *, on_trial: bool = False) -> None:
         self._opening, self._start = (TRIAL, TRIAL) if on_trial else (OPENING, START)
         self.balance = self._opening
+        self._kept = 0.0
+        """What this reply may not risk."""
         self._bill = 0.0
         """A typical proposal's."""
         self._gains = [0.0] * (len(_SURE) + 2)
@@ -95,13 +106,18 @@ class CostlyAccount:
         """The step that was paid for last; how sure the others were when it was asked."""
 
     def begin(self) -> None:
-        """A reply begins."""
-        self.balance = min(self.balance, self._start)
+        """A reply begins, which may risk a part of what earlier ones gained."""
+        gained = min(self.balance + self._kept, CREDIT)
+        if gained >= START:
+            self._start = max(self._start, PROVEN)
+        self.balance = min(gained, max(self._start, TRIES * self._bill))
+        self._kept = gained - self.balance
 
     def may_want(self, step: int) -> bool:
         """Whether to ask in this step may be worth it, however sure the others are."""
-        if self.balance < self._opening:
-            self.balance = min(self.balance + ALLOWANCE * (step - self._paid), self._opening)
+        most = max(self._opening, TRIES * self._bill)
+        if self.balance < most:
+            self.balance = min(self.balance + ALLOWANCE * (step - self._paid), most)
         self._paid = step
         return self.balance > self._bill and step >= min(self._until)
 
