@@ -56,6 +56,11 @@ class EnergyMeter:
             return None
         return (before.watts + now.watts) / 2 * (now.seconds - before.seconds)
 
+    def watts_since(self, before: Reading) -> float | None:
+        """The mean of what was used since a reading; None where nothing tells."""
+        joules = self.joules_since(before)
+        return None if joules is None else joules / (self._clock() - before.seconds)
+
     def _watts(self) -> float | None:
         """What batteries give now, together; None while charging, or where they do not tell."""
         given = [_watts_of(battery) for battery in batteries(self._root)]

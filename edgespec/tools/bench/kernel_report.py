@@ -64,6 +64,8 @@ class Pass:
     read_share: float
     multiplications_per_second: float
     multiply_share: float
+    joules_per_token: float | None = None
+    """Of the whole machine; None where it does not tell."""
 
     @property
     def bound(self) -> Bound:
@@ -82,6 +84,7 @@ class Pass:
             "gigamultiplications_per_second": self.multiplications_per_second / 1e9,
             "multiply_share": self.multiply_share,
             "bound": self.bound,
+            "joules_per_token": self.joules_per_token,
         }
 
 
@@ -96,6 +99,13 @@ class PeerCurve:
     read_bytes: int
     times: Mapping[int, Spread]
     error: str = ""
+    watts: Mapping[int, float] = field(default_factory=dict)
+    """Of the whole machine while it computed; empty where that does not tell."""
+
+    @property
+    def joules_per_token(self) -> dict[int, float]:
+        """By n."""
+        return _joules_per_token(self.times, self.watts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +123,13 @@ class KernelReport:
     roofs: RoofRates
     curve: Mapping[int, Spread]
     peers: Sequence[PeerCurve] = field(default=())
+    watts: Mapping[int, float] = field(default_factory=dict)
+    """Of the whole machine while our passes ran; empty where it does not tell."""
 
     @property
     def passes(self) -> list[Pass]:
         """T(n) by n, with shares of the roofs."""
-        found = []
+        found, joules = [], _joules_per_token(self.curve, self.watts)
         for n, time in self.curve.items():
             read = self.model.read_bytes / time.median
             multiplied = n * self.model.multiplications / time.median
@@ -130,6 +142,7 @@ class KernelReport:
                     read / self.roofs.read.median,
                     multiplied,
                     multiplied / self.roofs.multiply.median,
+                    joules.get(n),
                 )
             )
         return found
@@ -188,7 +201,12 @@ class KernelReport:
                     "gigabytes_per_second": peer.read_bytes / time.median / 1e9,
                     "times_ours": time.median / self.curve[n].median,
                     "ours_to_its_single": self.curve[n].median / single,
+                    "joules_per_token": peer.joules_per_token.get(n),
                 }
                 for n, time in peer.times.items()
             ],
         }
+
+
+def _joules_per_token(times: Mapping[int, Spread], watts: Mapping[int, float]) -> dict[int, float]:
+    return {n: watts[n] * time.median / n for n, time in times.items() if n in watts}

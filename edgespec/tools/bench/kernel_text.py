@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from edgespec.tools.bench.kernel_report import KernelReport, Pass, PeerCurve
 from edgespec.tools.bench.spread import Spread
@@ -22,6 +22,9 @@ def lines(report: KernelReport) -> Iterator[str]:
     yield f"EdgeSpec, {report.isa}"
     yield from _table(_HEADER, [_row(found) for found in report.passes])
     yield "  bound by: the nearer limit, where reaching it takes half the time or more"
+    energy = {found.nodes: found.joules_per_token for found in report.passes}
+    told = {n: joules for n, joules in energy.items() if joules is not None}
+    yield from _energy(told) if told else ["  energy: not available on this machine"]
     for peer in report.peers:
         yield ""
         yield from _peer_lines(report, peer)
@@ -84,6 +87,13 @@ def _peer_lines(report: KernelReport, peer: PeerCurve) -> Iterator[str]:
             ]
         )
     yield from _table(_PEER_HEADER, rows)
+    yield from _energy(peer.joules_per_token)
+
+
+def _energy(joules: Mapping[int, float]) -> list[str]:
+    """The whole machine's, by n."""
+    told = ", ".join(f"{each:.3g} at n={n}" for n, each in joules.items())
+    return _wrapped(f"  joules a token: {told}") if joules else []
 
 
 def _row(found: Pass) -> list[str]:

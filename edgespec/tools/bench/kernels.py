@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -13,6 +15,7 @@ from edgespec.memory.plan.settings import MOST_NODES
 from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.system.child_process import PeerError
+from edgespec.system.energy import EnergyMeter
 from edgespec.system.hardware import snapshot
 from edgespec.system.records import dataclass
 from edgespec.tools.bench.curve import OpenModel
@@ -22,7 +25,7 @@ from edgespec.tools.bench.machine import Machine, Others
 from edgespec.tools.bench.peers import PEERS, OpenPeer, choose
 from edgespec.tools.bench.roofs import Roofs
 from edgespec.tools.bench.spread import Spread
-from edgespec.tools.bench.turns import Ask, take_turns
+from edgespec.tools.bench.turns import Ask, gauged, take_turns
 
 MOST_SIZES = 32
 """Numbers of nodes in one run."""
@@ -113,9 +116,9 @@ def measure(options: KernelOptions, progress: Progress) -> KernelReport:
         progress("peers", 0, 1)
         peers, failed = _open_peers(options.peers, model, stack)
         progress("peers", 1, 1)
-        others = Others()
+        others, watts = Others(), _Watts()
         found, lost = take_turns(
-            _questions(options.nodes, roofs, model, peers),
+            _questions(options.nodes, roofs, model, peers, watts),
             options.rounds,
             partial(progress, "measure"),
         )
@@ -136,6 +139,7 @@ def measure(options: KernelOptions, progress: Progress) -> KernelReport:
                 instruction=multiply.name,
             ),
             curve={n: Spread.of(found[n][_OURS]) for n in options.nodes},
+            watts=watts.of(_OURS),
             peers=tuple(
                 PeerCurve(
                     name,
@@ -145,6 +149,7 @@ def measure(options: KernelOptions, progress: Progress) -> KernelReport:
                     peers[name].read_bytes if name in peers else 0,
                     {} if name in failed else {n: Spread.of(found[n][name]) for n in options.nodes},
                     failed.get(name, ""),
+                    {} if name in failed else watts.of(name),
                 )
                 for name in options.peers
             ),
@@ -171,7 +176,11 @@ def _open_peers(
 
 
 def _questions(
-    nodes: Sequence[int], roofs: Roofs, model: OpenModel, peers: dict[str, OpenPeer]
+    nodes: Sequence[int],
+    roofs: Roofs,
+    model: OpenModel,
+    peers: dict[str, OpenPeer],
+    watts: _Watts,
 ) -> dict[str | int, dict[str, Ask]]:
     """The roofs, each a group of its own, then for each n everyone who computes."""
     groups: dict[str | int, dict[str, Ask]] = {
@@ -182,5 +191,22 @@ def _questions(
     for n in nodes:
         engines: dict[str, Callable[[int], Sequence[float]]] = {_OURS: model.seconds}
         engines |= {name: peer.forward for name, peer in peers.items()}
-        groups[n] = {name: partial(ask, n) for name, ask in engines.items()}
+        groups[n] = {
+            name: gauged(partial(ask, n), watts.meter, watts.found[name][n])
+            for name, ask in engines.items()
+        }
     return groups
+
+
+class _Watts:
+    """What the machine used while an engine computed passes over n tokens."""
+
+    def __init__(self) -> None:
+        self.meter = EnergyMeter()
+        self.found: defaultdict[str, defaultdict[int, list[float]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+
+    def of(self, name: str) -> dict[int, float]:
+        """Medians by n; nothing where the machine does not tell."""
+        return {n: statistics.median(found) for n, found in self.found[name].items() if found}

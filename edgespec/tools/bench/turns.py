@@ -9,12 +9,27 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from edgespec.system.child_process import PeerError
+from edgespec.system.energy import EnergyMeter
 
 PAUSE_S = 0.02
 """Between two measurements: threads that wait for work by spinning go to sleep."""
 Ask = Callable[[], Sequence[float]]
 """Measures once, or a few times."""
 Group = TypeVar("Group")
+
+
+def gauged(ask: Ask, meter: EnergyMeter, watts: list[float]) -> Ask:
+    """The same question, which adds to `watts` what the machine used meanwhile, if it tells."""
+
+    def asked() -> Sequence[float]:
+        before = meter.read()
+        found = ask()
+        used = meter.watts_since(before)
+        if used is not None:
+            watts.append(used)
+        return found
+
+    return asked
 
 
 def take_turns(

@@ -44,6 +44,22 @@ def made_up() -> KernelReport:
     )
 
 
+def test_energy_is_told_by_token() -> None:
+    watts = {1: 20.0, 4: 30.0, 64: 40.0}
+    (peer, *rest), silent = made_up().peers, made_up()
+    found = replace(silent, watts=watts, peers=(replace(peer, watts=watts), *rest))
+    values = found.as_dict()
+    assert [each["joules_per_token"] for each in values["curve"]] == [0.25, 0.3, 0.025]
+    assert values["peers"][0]["curve"][0]["joules_per_token"] == pytest.approx(0.8)
+    text = list(text_lines(found))
+    assert "  joules a token: 0.25 at n=1, 0.3 at n=4, 0.025 at n=64" in text
+    assert "  joules a token: 0.8 at n=1, 0.6 at n=4, 0.25 at n=64" in text
+    assert max(map(len, text)) <= 80
+    assert not any("energy" in line for line in text)
+    assert [each["joules_per_token"] for each in silent.as_dict()["curve"]] == [None] * 3
+    assert sum("energy: not available" in line for line in text_lines(silent)) == 1
+
+
 def test_passes_are_held_against_the_limits() -> None:
     one, four, many = made_up().passes
     assert (one.ratio, four.ratio) == (1.0, pytest.approx(3.2))

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from edgespec.system.child_process import Child, PeerError
+from edgespec.system.energy import EnergyMeter
 from edgespec.tools.bench import curve
 from edgespec.tools.bench.machine import Machine, Others, _own_busy_s
-from edgespec.tools.bench.turns import take_turns
+from edgespec.tools.bench.turns import gauged, take_turns
 
 PROGRAM = """
 import os, signal, sys
@@ -124,3 +125,24 @@ def test_the_machine_is_described() -> None:
     assert here.processor and here.system
     assert here.cores >= 1
     assert {"edgespec", "python", "numba", "llvmlite", "numpy"} <= set(here.versions)
+
+
+def test_energy_is_gauged_in_each_turn(tmp_path: Path) -> None:
+    """Also where the counter begins anew; where there is none, nothing is noted."""
+    watts: list[float] = []
+    assert gauged(lambda: [1.0], EnergyMeter(tmp_path / "none"), watts)() == [1.0]
+    assert not watts
+    zone, now = tmp_path / "sys/class/powercap/intel-rapl:0", [0.0]
+    zone.mkdir(parents=True)
+    (zone / "max_energy_range_uj").write_text("10000000")
+    counts = iter([4_000_000, 1_000_000])
+
+    def work() -> list[float]:
+        (zone / "energy_uj").write_text(f"{next(counts)}\n")
+        now[0] += 2.0
+        return [2.0]
+
+    (zone / "energy_uj").write_text("1000000")
+    ask = gauged(work, EnergyMeter(tmp_path, lambda: now[0]), watts)
+    assert (ask(), ask()) == ([2.0], [2.0])
+    assert watts == [1.5, 3.5]
