@@ -100,7 +100,8 @@ def low_rank(values: Array, change: Change, rank: int) -> Array:
 def centred(values: Array, change: Change) -> Array:
     """Each dimension's mean over these texts' positions is taken out first."""
     mean = values.mean(axis=(0, 2), keepdims=True)
-    return change(values - mean) + mean
+    result: Array = change(values - mean) + mean
+    return result
 
 
 def channels(values: Array, change: Change) -> Array:
@@ -250,9 +251,9 @@ def _forms(dim: int) -> dict[str, tuple[float, Form | None, dict[str, Any]]]:
         )
         found[f"q4: rank {rank} of the rest"] = (4 + mean + extra, _both(*lost), {})
     for name in ("int8", "int8 turned", "q4", "q4 not turned", "q4: 1 of 32 apart before"):
-        bits, form, more = found[name]
+        width, form, spread = found[name]
         assert form is not None
-        found[f"{name} (outliers)"] = (bits, standing_out(form), more)
+        found[f"{name} (outliers)"] = (width, standing_out(form), spread)
     return found
 
 

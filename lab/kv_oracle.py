@@ -127,7 +127,8 @@ class Oracle:
             mixed = np.where(near, shares, 0) @ value + np.where(near, 0, shares) @ read[1]
         else:
             mixed = shares @ read[1]
-        flat = mixed.reshape(texts, part.heads, rows, dim).swapaxes(1, 2).reshape(texts, rows, -1)
+        heads = mixed.reshape(texts, part.heads, rows, dim).swapaxes(1, 2)
+        flat = np.asarray(heads.reshape(texts, rows, -1), np.float32)
         result: Array = act(flat) @ layer["output"].T
         return result
 
