@@ -61,7 +61,7 @@ def judge(asked: Asked) -> Rows:
             fitting = (
                 (one["prompt"], one["response"])
                 for one in lines
-                if len(one["prompt"]) + len(one["response"]) < MOST_CHARACTERS
+                if 0 < len(one.get("response", "")) < MOST_CHARACTERS - len(one["prompt"])
             )
             pairs = list(islice(fitting, 5 * asked.pairs))
             rng.shuffle(pairs)
