@@ -80,7 +80,7 @@ class DraftHead:
                 f"{path} is a draft head, which runs with its model on the native backend; leave "
                 "--draft-backend out"
             )
-        if options.draft_window != "auto":
+        if options.draft_window != "off":
             raise OptionError(
                 f"{path} is a draft head, which keeps all that its model does; leave "
                 "--draft-window out"

@@ -18,7 +18,6 @@ from edgespec.memory.plan.sizing import (
     DRAFT_CHUNK,
     DRAFT_NODES,
     DRAFT_SINKS,
-    DRAFT_WINDOW,
     DraftModelSizes,
     draft_context,
 )
@@ -222,7 +221,7 @@ def open_draft_model(options: LoadOptions, file: ModelFile) -> DraftModel | None
             overlap=options.overlap,
             window=_window(options.draft_window),
         )
-    if options.draft_window != "auto":
+    if options.draft_window != "off":
         raise OptionError("--draft-window needs a draft model; add --draft-model FILE")
     if options.draft_backend != "auto":
         raise OptionError(
@@ -233,11 +232,11 @@ def open_draft_model(options: LoadOptions, file: ModelFile) -> DraftModel | None
 
 def _window(asked: str | int) -> int | None:
     """How many tokens are kept, None for all."""
-    if asked in ("auto", "off"):
-        return DRAFT_WINDOW if asked == "auto" else None
+    if asked == "off":
+        return None
     if not str(asked).isdecimal() or int(asked) < LEAST_WINDOW:
         raise OptionError(
-            f"unknown draft window {asked!r}; choose auto, off or {LEAST_WINDOW} tokens and more"
+            f"unknown draft window {asked!r}; choose off or {LEAST_WINDOW} tokens and more"
         )
     return int(asked)
 

@@ -131,10 +131,10 @@ class LoadOptions:
         str | int,
         Option(
             "How many of the last tokens of a long text the draft model keeps; off keeps all.",
-            metavar="N|auto|off",
+            metavar="N|off",
             tuning=True,
         ),
-    ] = "auto"
+    ] = "off"
     overlap: Annotated[
         str,
         Option(
@@ -181,6 +181,6 @@ class LoadOptions:
             store=None,
             draft_model=None,
             draft_backend="auto",
-            draft_window="auto",
+            draft_window="off",
             overlap="off",
         )

@@ -39,8 +39,6 @@ from edgespec.system.size import KIB, MIB
 
 DRAFT_NODES, DRAFT_CHUNK = 8, 32
 """Nodes of a pass of a draft model, and prompt tokens it takes at a time."""
-DRAFT_WINDOW = 2048
-"""Tokens before the next that a draft model keeps where nobody says how many."""
 DRAFT_SINKS = 4
 """First tokens that it keeps beside them: models rely on these ("Efficient Streaming Language
 Models with Attention Sinks").

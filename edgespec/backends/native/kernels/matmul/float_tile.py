@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgespec.backends.native.kernels.codegen.emit import F32, Emitter, Function, Value
 from edgespec.backends.native.kernels.matmul import tile
-from edgespec.backends.native.kernels.matmul.integer_tile import Operations, finish
+from edgespec.backends.native.kernels.matmul.integer_tile import PREFETCH, Operations, finish
 from edgespec.models.spec import TensorType
 
 _ELEMENT_BYTES = {TensorType.F32: 4, TensorType.F16: 2, TensorType.BF16: 2}
@@ -37,6 +37,10 @@ def _emit_pass(emitter: Emitter, kind: TensorType, first: int, tokens: range) ->
     step = tile.TILE_ROWS * size
     sums = emitter.running(_SUMS * len(tokens))
     with emitter.loop(num_pairs) as index:
+        if first == tokens.start == 0:  # later ones find the columns in a cache
+            for level, distance in PREFETCH:
+                ahead = emitter.address(weights, (index, _SUMS * step), distance)
+                emitter.prefetch(ahead, _SUMS * step, level)
         for lane in range(_SUMS):
             place = emitter.address(weights, (index, _SUMS * step), lane * step + first * size)
             column = _load(emitter, kind, place)
