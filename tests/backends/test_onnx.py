@@ -210,6 +210,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: edit_graph(f, lambda m: hide_location(m, "a/../../b")), "outside its folder"
     ),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer.json beside it"),
+    "pairs that are none": (
+        lambda f: (f / "tokenizer.json").write_text('{"model": {"vocab": [["a", 0.0], 4]}}'),
+        "not tokens and their scores",
+    ),
     "a tokenizer cut short": (lambda f: cut(f, "tokenizer.json"), "cannot use .*tokenizer.json"),
     "a smaller tokenizer": (
         lambda f: edit_json(f, "tokenizer.json", cut_vocabulary), "logits for 300"

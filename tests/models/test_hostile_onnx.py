@@ -135,6 +135,13 @@ PLACES = [
 ]
 
 
+@pytest.mark.parametrize("location", ["w\0.bin", "w" * 5000])
+def test_weights_in_a_file_that_cannot_be_are_refused(location: str, tmp_path: Path) -> None:
+    path = _write(tmp_path, DECODER + _tensor(b"\x01", _external(location)))
+    with pytest.raises(ModelFileError, match="no name of a file"):
+        read_graph(path)
+
+
 @pytest.mark.parametrize("location", PLACES)
 def test_weights_outside_the_folder_are_not_read(location: str, tmp_path: Path) -> None:
     """Named so, or by a link to a file or a folder."""

@@ -126,9 +126,13 @@ def _check_external(path: Path, tensor: Tensor) -> None:
     file = path.parent / tensor.location
     # A hub's cache links the graph and its data into a folder of their own.
     inside = path.parent.resolve(), path.resolve().parent
-    if not any(file.resolve().is_relative_to(folder) for folder in inside):
+    try:
+        whole, is_file = file.resolve(), file.is_file()
+    except (OSError, ValueError):  # too long, or with characters that no name has
+        raise _damaged(path, f"{tensor.location[:80]!r} is no name of a file") from None
+    if not any(whole.is_relative_to(folder) for folder in inside):
         raise _damaged(path, f"{tensor.location} is a link that leads outside its folder")
-    if not file.is_file():
+    if not is_file:
         raise ModelFileError(
             f"cannot open {path}: its weights are in {tensor.location}, which is not beside it; "
             "download that file too, into the same folder"

@@ -84,7 +84,10 @@ def vocabulary_facts(path: Path, num_rows: int) -> dict[str, Any]:
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     added = description.get("added_tokens") or []
     if isinstance(vocabulary, list):  # Unigram: pairs of a text and a score
-        vocabulary = {str(pair[0]): place for place, pair in enumerate(vocabulary) if pair}
+        pairs = [pair if isinstance(pair, list) and pair else [None] for pair in vocabulary]
+        if any(not isinstance(pair[0], str) for pair in pairs):
+            raise _unusable(path, "its vocabulary is not tokens and their scores")
+        vocabulary = {pair[0]: place for place, pair in enumerate(pairs)}
     if not isinstance(model, dict) or not isinstance(vocabulary, dict) or not vocabulary:
         raise _unusable(path, "it has no model with a vocabulary")
     try:
