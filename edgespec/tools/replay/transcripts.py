@@ -76,10 +76,14 @@ def read_transcripts(
                 if progress is not None:
                     progress(done, max(size, done))
     except (OSError, EOFError, zlib.error) as error:
-        why = getattr(error, "strerror", None) or "it is damaged"
-        raise TranscriptError(
-            f'cannot read {place} ({why}); name a file of lines {{"prompt": ..., "output": ...}}'
-        ) from None
+        raise _unreadable(place, error) from None
+
+
+def _unreadable(path: str | os.PathLike[str], error: Exception) -> TranscriptError:
+    why = getattr(error, "strerror", None) or "it is damaged"
+    return TranscriptError(
+        f'cannot read {Path(path)} ({why}); name a file of lines {{"prompt": ..., "output": ...}}'
+    )
 
 
 def _plain(file: BufferedReader) -> IO[bytes]:
@@ -112,13 +116,15 @@ def _transcript(line: bytes, number: int, where: str, tokenizer: Tokenizer) -> T
 
 
 def holds_logits(path: str | os.PathLike[str]) -> bool:
-    """Whether the first line of a file says which tokens were likeliest; faults are for
-    `read_transcripts` to tell.
+    """Whether the first line of a file says which tokens were likeliest; what else is wrong with it
+    `read_transcripts` tells. Raises TranscriptError for a file that cannot be read.
     """
     try:
         with Path(path).open("rb") as raw, _plain(raw) as file:
             values = json.loads(file.readline(_LONGEST_LINE_BYTES).decode("utf-8-sig"))
-    except (OSError, EOFError, zlib.error, ValueError, RecursionError):
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unreadable(path, error) from None
+    except (ValueError, RecursionError):
         return False
     return isinstance(values, dict) and values.get("top") is not None
 
