@@ -118,7 +118,7 @@ def test_keys_are_read_as_they_are_kept(files: Files, kv_type: str) -> None:
     ids = tokens(60, 3)
     found = drafted(*opened(NativeTarget, files, kv_type=kv_type), ids, 40)
     exact = drafted(*opened(NativeTarget, files, kv_type="f16"), ids, 40)
-    least = {"f16": 1.0 - 1e-6, "int8": 0.99, "q4": 0.9}[kv_type]
+    least = {"f16": 1.0 - 1e-6, "int8": 0.99, "q4": 0.8}[kv_type]
     assert cosines(found, exact).min() > least
 
 

@@ -97,6 +97,16 @@ def test_proposals_are_trees_best_path_first(text: list[int], rooms: list[int], 
         drafter.observe(StepOutcome(tree, [0], 3, [3]))
 
 
+def test_a_runner_up_that_comes_more_often_is_first() -> None:
+    rows = np.zeros((1, VOCABULARY), np.float32)
+    rows[0, [7, 30]] = 3.0, 2.9
+    drafter = Rows(rows)
+    drafter.reset([1])
+    for _ in range(50):
+        drafter.observe(StepOutcome(drafter.propose(2), [0], 30, [30]))
+    assert drafter.propose(2).tokens.tolist() == [1, 30, 7]
+
+
 def test_rates_follow_what_came() -> None:
     """Drafts that are never right lose their rate, and the runners-up win."""
     rows = np.zeros((1, VOCABULARY), np.float32)

@@ -113,6 +113,8 @@ def _names() -> list[str]:
 
 @pytest.mark.parametrize("name", _names())
 def test_the_text_is_jinjas(name: str) -> None:
+    if name == "none":  # they came after the tests were listed, or not at all
+        pytest.skip("there were no templates")
     source = (llama_models() / "templates" / name).read_text(encoding="utf-8")
     template = ChatTemplate(source, "<s>", "</s>")
     written = 0

@@ -144,13 +144,15 @@ def lay_out(
     """
     size, depth, parent, chance = 1, 0, 0, 1.0
     waiting, waiting_parent, waiting_p, waiting_path = NOBODY, 0, 0.0, 0.0
+    looked_at = 0  # drafts whose runners-up waited
     while size < most and (depth < num_drafts or waiting != NOBODY):
         likely = rates[kinds[depth], RATE] if depth < num_drafts else 0.0
-        if chance * likely >= waiting_path:
+        if depth < num_drafts and looked_at <= depth and drafts[depth, 1] != NOBODY:
             second = rates[kinds[depth] + SECOND, RATE]
-            if drafts[depth, 1] != NOBODY and chance * second > max(waiting_path, _LEAST_SECOND):
+            if chance * second > max(waiting_path, _LEAST_SECOND):
                 waiting, waiting_parent = drafts[depth, 1], parent
-                waiting_p, waiting_path = second, chance * second
+                waiting_p, waiting_path, looked_at = second, chance * second, depth + 1
+        if chance * likely >= waiting_path:
             tokens[size], parents[size], p_accept[size] = drafts[depth, 0], parent, likely
             parent, chance, depth = size, chance * likely, depth + 1
         else:
