@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,8 @@ from edgespec.system.resident_memory import release_free_memory
 
 if TYPE_CHECKING:
     from edgespec.engine.engine import Engine
+
+_engines = count()
 
 
 @takes(LoadOptions)
@@ -140,6 +144,8 @@ def _load(
     file, options, adapter = planning.file, planning.options, planning.adapter
     report = options.progress or _nobody
     report("kernels", 0, 1)
+    if next(_engines):  # parts of one that was closed hold each other, megabytes of them
+        gc.collect()
     if precompiled.chosen().source != "library":
         release_free_memory()  # so that a first start's children do not come on top of it
     spare_bytes = chosen.budget_bytes - chosen.planned_bytes

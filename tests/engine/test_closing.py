@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import psutil
@@ -114,3 +116,17 @@ def test_nothing_is_left_of_engines_that_were_closed(model: Path) -> None:
             engine.generate("hello", max_tokens=4, seed=1)
         held.append((process.num_fds(), process.num_threads()))
     assert held[-1] <= held[1], held
+
+
+def test_a_closed_engine_is_gone_when_the_next_is_open(model: Path) -> None:
+    """Its parts hold each other, which only a collection undoes; and those are far between."""
+    gc.disable()
+    try:
+        with edgespec.load(model, threads=1) as engine:
+            engine.chat().send("hello", max_tokens=4)
+        gone = weakref.ref(engine)
+        del engine
+        with edgespec.load(model, threads=1):
+            assert gone() is None
+    finally:
+        gc.enable()
