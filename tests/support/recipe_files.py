@@ -17,6 +17,11 @@ from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 from tests.support.random_models.recipe import Recipe
 
 PATH = Path("random.gguf")
+ABSURD: tuple[Any, ...] = (
+    0, 1, 3, 2**31 - 1, 2**40, -1, 0.0, -2.5, float("nan"), float("inf"), 1e-30, "text", True, None,
+    [0, 0], [1] * 64, [2.5] * 64, [-1] * 64, [True] * 64,
+)  # fmt: skip
+"""Values that a key of a header may claim to have."""
 
 
 def header(
