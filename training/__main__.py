@@ -154,7 +154,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--upcycle",
         action="store_true",
-        help="--from has one feed-forward net a layer: every expert starts as it (run)",
+        help="--from is dense: a mixture's experts are its nets, a hybrid gets new mixers (run)",
     )
     parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
     parser.add_argument("--run", help="folder of the run, under --out (cool, export, sample, ...)")

@@ -65,4 +65,6 @@ SHAPES = {
     ),
     # The bundled model with eight nets in the place of one, to start from its weights.
     "mixture": Shape(num_experts=8),
+    # The bundled model with delta nets in the place of four of its five attention layers, likewise.
+    "tiny-hybrid": Shape(architecture="qwen35", num_key_heads=4, num_value_heads=8),
 }

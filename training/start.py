@@ -14,9 +14,10 @@ from torch import Tensor
 
 from training.data import SPECIAL_TOKENS, byte_level
 from training.model import TinyLlama
-from training.siblings import from_gguf, gguf_name
+from training.siblings import from_gguf, gguf_name, to_gguf
 
 DENSE_NET = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))\.weight")
+MIXER = re.compile(r"\.(?:ssm_|attn_(?!norm))")
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -31,27 +32,35 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def upcycled(stored: dict[str, Tensor], model: TinyLlama) -> dict[str, Tensor]:
-    """Return the weights of a dense file as those of a mixture: experts alike, random routers.
+    """Return the weights of a dense file as those of another architecture of the same widths.
 
-    "Sparse Upcycling: Training Mixture-of-Experts from Dense Checkpoints", section 2.1. Since a
-    token's weights add up to 1, the mixture computes what the dense model does, until the experts,
-    of which each reads other tokens, grow apart.
+    A mixture gets experts that are alike, and random routers ("Sparse Upcycling: Training
+    Mixture-of-Experts from Dense Checkpoints", section 2.1): since a token's weights add up to 1,
+    it computes what the dense model does, until the experts, of which each reads other tokens,
+    grow apart. A hybrid gets everything but the mixers, which start at random: attention and delta
+    nets have no weights in common.
     """
-    state = {gguf_name(name): values for name, values in model.state_dict().items()}
+    shape = model.shape
+    state = {gguf_name(n): to_gguf(n, values, shape) for n, values in model.state_dict().items()}
+    if shape.architecture == "qwen35":
+        stored = {name.replace("ffn_norm", "post_attention_norm"): stored[name] for name in stored}
+        mixers = {name: values for name, values in state.items() if MIXER.search(name)}
+        return {name: stored[name] for name in state if name not in mixers} | mixers
     mixture = {name: values for name, values in state.items() if "ffn_gate_inp" in name}
     for name, values in stored.items():
         net = DENSE_NET.fullmatch(name)
         if net is None:
             mixture[name] = values
         else:
-            mixture[f"{net[1]}_exps.weight"] = values.expand(model.shape.num_experts, -1, -1)
+            mixture[f"{net[1]}_exps.weight"] = values.expand(shape.num_experts, -1, -1)
     return mixture
 
 
 def load_weights(model: TinyLlama, path: Path, tokenizer: Path, upcycle: bool = False) -> None:
     """Copy the weights of the GGUF file `path`, as Q8_0 left them, into `model`.
 
-    With `upcycle`, the file is dense and `model` a mixture of experts. The optimizers start afresh.
+    With `upcycle`, the file is dense and `model` a mixture of experts or a hybrid. The optimizers
+    start afresh.
     Raises SystemExit where the file has another vocabulary than `tokenizer`, a `tokenizer.json`, or
     other tensors than the model.
     """

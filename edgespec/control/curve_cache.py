@@ -21,6 +21,8 @@ from edgespec.system.processor_load import is_busy
 _CHECK_S = 0.02
 _MOST_NODES = 1 << 16
 _STREAMED_NODES = 8
+_MOST_READ, _BUDGETS = 1 << 50, 16
+"""Bytes that a pass may have to read, and how many such budgets are remembered of a file."""
 _UNDER_LOAD = "under_load"
 """A key beside the sizes: other programs were busy meanwhile."""
 _OUTLIER = 1.25
@@ -87,6 +89,20 @@ def remember_curve(
     _write(_place(path, plan), curve, under_load=under_load)
 
 
+def remember_streamed(path: Path, plan: Plan, seconds: float) -> None:
+    """Keep what a plain pass took in a reply of a model whose weights are read from disk."""
+    assert plan.streaming is not None
+    kept = streamed_seconds(path, plan)
+    kept.pop(plan.streaming.read_bytes, None)
+    kept[plan.streaming.read_bytes] = seconds
+    keep_json(_place(path, plan, "streamed"), dict([*kept.items()][-_BUDGETS:]))
+
+
+def streamed_seconds(path: Path, plan: Plan) -> dict[int, float]:
+    """What plain passes took by the bytes that they were to read, as replies found it here."""
+    return curve_of(kept_json(_place(path, plan, "streamed")), least=0, most=_MOST_READ) or {}
+
+
 def _checked(target: Target, known: dict[int, float]) -> dict[int, float] | None:
     """A remembered curve, without what another program added to some size; None when plain passes
     take something else now: a curve measured while the machine was busy is wrong in its shape too.
@@ -117,13 +133,13 @@ def circumstances(plan: Plan) -> list[Any]:
     return [*parts, edgespec.version.__version__, code_key()]
 
 
-def _place(path: Path, plan: Plan) -> Path:
+def _place(path: Path, plan: Plan, kind: str = "curves") -> Path:
     """The key: the file's identity, the machine, the plan's threads and this version's code."""
     status = path.stat()
     file = [str(path.resolve()), status.st_size, status.st_mtime_ns]
     parts = [*file, *circumstances(plan)]
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()
-    return cache_folder() / "curves" / f"{digest}.json"
+    return cache_folder() / kind / f"{digest}.json"
 
 
 def _read(place: Path) -> dict[int, float] | None:
@@ -131,13 +147,13 @@ def _read(place: Path) -> dict[int, float] | None:
     return curve_of(kept_json(place))
 
 
-def curve_of(pairs: Any) -> dict[int, float] | None:
+def curve_of(pairs: Any, least: int = 1, most: int = _MOST_NODES) -> dict[int, float] | None:
     """A curve that was kept; None where the values that were found are none."""
     try:
         curve = {int(n): float(seconds) for n, seconds in pairs.items() if n != _UNDER_LOAD}
     except (ValueError, AttributeError, TypeError, OverflowError):
         return None
-    possible = all(1 <= size <= _MOST_NODES for size in curve)
+    possible = all(least <= size <= most for size in curve)
     possible &= all(0 < seconds < 3600 for seconds in curve.values())
     return curve if curve and possible else None
 

@@ -16,6 +16,7 @@ from edgespec.backends.base import Target
 from edgespec.backends.sequence import KvSequence
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
+from edgespec.control.curve_cache import remember_streamed
 from edgespec.control.expected_speed import RepeatingShare
 from edgespec.drafting.market.market import Market
 from edgespec.engine.decode import decode
@@ -69,6 +70,7 @@ class Scheduler:
         self._readings: dict[Generation, Reading] = {}
         """Of the replies that are written, when they began."""
         self._repeating = RepeatingShare.of(file.fingerprint)
+        self._has_replied = False
 
     def run(self) -> Generator[None, None, None]:
         """Write until nobody waits and nobody is written: prefill what is new, decode, count;
@@ -126,6 +128,7 @@ class Scheduler:
 
     def _count(self, generation: Generation) -> None:
         """Remember how well a reply that was written alone could be guessed."""
+        self._has_replied = True
         if generation.request.speculation:
             counts = generation.counts
             self._repeating.learn(self._curve, counts.output_tokens, counts.steps)
@@ -290,6 +293,8 @@ class Scheduler:
             slot.market.close()
             slot.sequence.close()
         self._repeating.save()
+        if self.plan.streaming is not None and self._has_replied:
+            remember_streamed(self.file.path, self.plan, self.controller.curve.seconds(1))
         self.target.close()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ from edgespec.backends.native.streaming.direct_file import DirectFile
 from edgespec.backends.native.streaming.disk_speed import disk_bytes_per_s
 from edgespec.backends.passes import TokenTree
 from edgespec.control.cost_curve import CostCurve
+from edgespec.control.curve_cache import remember_streamed, streamed_seconds
 from edgespec.errors import BudgetError, ModelFileError
+from edgespec.loading.tell_streaming import with_disk_speed
 from edgespec.memory.plan.budget import Budget
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.planner import make_plan
@@ -27,6 +31,7 @@ from tests.support.machines import LAPTOP, READY, cores
 
 MODELS = ("llama", "qwen3moe", "qwen35", "gpt-oss")
 PROMPT = np.arange(40, dtype=np.int32) % 50
+PREDICTED = re.compile(r"about ([\d.]+) tokens/s")
 TREE = TokenTree(np.array([5, 7, 9, 2], np.int32), np.array([-1, 0, 0, 1], np.int16))
 
 
@@ -148,3 +153,48 @@ def test_plan_keeps_every_budget(tmp_path: Path) -> None:
             assert plan.planned_bytes <= budget
             streamed += plan.streaming is not None
         assert streamed > 3
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3moe"])
+def test_a_plan_tells_what_replies_found(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgespec.control.curve_cache.cache_folder", lambda: tmp_path / "cache")
+    with open_model(written(name, tmp_path)) as file:
+        weights = StreamableWeights(file.spec, tuple(file.tensors.values()))
+        plan = plan_of(file, weights.least())
+        assert "GB/s, as measured" in with_disk_speed(plan, file).reasons[-1]
+        remember_streamed(file.path, plan, 0.25)
+        told = with_disk_speed(plan, file).reasons[-1]
+        assert "as in earlier replies: about 4 tokens/s" in told
+        one_more = plan_of(file, weights.within(weights.least().on_disk_bytes // 2))
+        assert float(PREDICTED.search(with_disk_speed(one_more, file).reasons[-1])[1]) > 4
+        remember_streamed(file.path, one_more, 0.125)
+        assert "about 8 tokens/s" in with_disk_speed(one_more, file).reasons[-1]
+        assert "about 4 tokens/s" in with_disk_speed(plan, file).reasons[-1]
+
+
+def test_damaged_memories_of_replies_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgespec.control.curve_cache.cache_folder", lambda: tmp_path / "cache")
+    with open_model(written("llama", tmp_path)) as file:
+        weights = StreamableWeights(file.spec, tuple(file.tensors.values()))
+        plan = plan_of(file, weights.least())
+        remember_streamed(file.path, plan, 0.25)
+        (place,) = (tmp_path / "cache" / "streamed").iterdir()
+        for text in (
+            "[]",
+            '{"1": 0}',
+            '{"-1": 1}',
+            '{"1": "x"}',
+            '{"1e9": 1}',
+            "{",
+            '{"1": 1e999}',
+        ):
+            place.write_text(text, encoding="utf-8")
+            assert streamed_seconds(file.path, plan) == {}
+        for number in range(40):
+            streaming = replace(plan.streaming, read_bytes=number)
+            remember_streamed(file.path, replace(plan, streaming=streaming), 1.0 + number)
+        assert len(streamed_seconds(file.path, plan)) <= 16

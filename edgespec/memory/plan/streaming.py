@@ -57,7 +57,7 @@ class Streaming:
     spare_bytes: int = 0
     """What it was given beyond the least that it takes."""
     disk_bytes_per_s: float = 0.0
-    """As measured; 0 before that."""
+    """As measured, or what earlier replies came to if experts were used evenly; 0 before that."""
 
     @property
     def size_bytes(self) -> int:
