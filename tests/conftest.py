@@ -44,6 +44,14 @@ def own_data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         os.environ["EDGESPEC_DATA"] = before
 
 
+@pytest.fixture(scope="session", autouse=True)
+def files_that_are_known() -> Iterator[None]:
+    """Engines of others run in this process, where tests can look at them, unless a test asks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edgespec.backends.isolated.known.is_known", lambda *_: True)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def seeds_of_the_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reply whose seed a test does not name draws the same in every run of that test."""

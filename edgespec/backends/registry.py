@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -155,6 +156,13 @@ def notes(name: str, used: Collection[str] = ()) -> tuple[str, ...]:
 def is_foreign(name: str) -> bool:
     """Whether a backend runs an engine of others."""
     return name in ("llamacpp", "onnx")
+
+
+def is_new(name: str, file: ModelFile) -> bool:
+    """Whether a foreign engine has yet to run a file behind the wall, where there is one."""
+    from edgespec.backends.isolated import known
+
+    return sys.platform.startswith("linux") and not known.is_known(file.path, name)
 
 
 def may_abort(name: str) -> bool:

@@ -165,9 +165,13 @@ class LoadOptions:
         Option("Key of the workers, made by `edgespec worker --new-key`.", metavar="FILE"),
     ] = None
     isolate: Annotated[
-        bool,
-        Option("Run llama.cpp or ONNX Runtime in a process that reaches only the model's files."),
-    ] = False
+        str,
+        Option(
+            "Whether llama.cpp or ONNX Runtime runs in a process that reaches only the model's "
+            "files; auto: until it has run a file once.",
+            metavar="auto|on|off",
+        ),
+    ] = "auto"
     progress: Annotated[
         Progress | None,
         Option("Called with (stage, done, total) while something takes time.", shell=False),

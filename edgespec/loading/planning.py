@@ -88,6 +88,8 @@ class Planning:
         """The plan to carry out; raises what `load` raises before it loads."""
         if self.options.stream not in ("auto", "off"):
             raise OptionError(f"unknown stream {self.options.stream!r}; choose auto or off")
+        if self.options.isolate not in ("auto", "on", "off"):
+            raise OptionError(f"unknown isolate {self.options.isolate!r}; choose auto, on or off")
         devices = self._devices()
         made = self._with_device_to_draft(devices)
         try:
@@ -144,14 +146,41 @@ class Planning:
         return Selection(self.file, offer, of, self._is_ready, names).plan(compare=self.compare)
 
     def _of(self, name: str, devices: Sequence[Device], to_draft: Sequence[Device]) -> Plan:
-        """A backend's plan."""
-        asked = model_drafters.EARLY_EXIT in self.drafters
-        isolated = self.options.isolate and backends.is_foreign(name)
-        if isolated and (devices or asked or self.draft_model is not None):
+        """A backend's plan; engines of others in a process of their own where that is wanted."""
+        if not self._isolates(name, devices):
+            return self._placed(name, devices, to_draft, isolated=False)
+        try:
+            made = self._placed(name, devices, to_draft, isolated=True)
+        except BudgetError:
+            if self.options.isolate == "on":
+                raise
+            return self._placed(name, devices, to_draft, isolated=False)
+        new = self.options.isolate == "auto"
+        note = f"{name} runs in a process of its own, as it has not run this file here before"
+        return replace(made, isolated=True).with_notes(note if new else "")
+
+    def _isolates(self, name: str, devices: Sequence[Device]) -> bool:
+        asked = self.options.isolate
+        alone = not devices and self.draft_model is None
+        alone &= model_drafters.EARLY_EXIT not in self.drafters
+        if asked == "off" or not backends.is_foreign(name):
+            return False
+        if asked == "on" and not alone:
             raise OptionError(
                 "an isolated engine has the processor alone and is drafted for by texts; leave out "
                 "--isolate, or --vram, --workers, --draft-model and early-exit"
             )
+        return asked == "on" or (alone and backends.is_new(name, self.file))
+
+    def _placed(
+        self,
+        name: str,
+        devices: Sequence[Device],
+        to_draft: Sequence[Device],
+        *,
+        isolated: bool,
+    ) -> Plan:
+        asked = model_drafters.EARLY_EXIT in self.drafters
         first, apart = first_layers_of(self.file, self.draft_model, devices)
         model_drafters.check(self.drafters, name, self.file, apart=apart)
         if self.head is not None and not self.head.is_optional:
@@ -217,7 +246,6 @@ class Planning:
         window = "" if draft_model is None else draft_model.window_reason(made)
         used = [part.name for part in (*made.devices, *made.draft_devices)]
         made = replace(made, power=self.options.power, prompt_cache_bytes=kept_bytes)
-        made = replace(made, isolated=self.options.isolate and backends.is_foreign(name))
         return made.with_notes(overlap, window, kept_note, *backends.notes(name, used))
 
     def _kept_prompts(self, name: str) -> tuple[int, str]:

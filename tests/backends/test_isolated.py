@@ -16,9 +16,11 @@ import psutil
 import pytest
 
 import edgespec
+from edgespec.backends.isolated import known
+from edgespec.backends.isolated.known import is_known as IS_KNOWN  # noqa: N812
 from edgespec.backends.isolated.target import IsolatedTarget
 from edgespec.backends.passes import TokenTree
-from edgespec.errors import BackendError, OptionError
+from edgespec.errors import BackendError, BudgetError, OptionError
 from edgespec.tools.export.export import export
 from tests.support.command_line import environment
 from tests.support.gguf_models import CHATML, write_gguf
@@ -39,7 +41,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def _load(model: Path, **options: Any) -> edgespec.Engine:
     backend = "llamacpp" if model.is_file() else "onnx"
-    settings = {"backend": backend, "threads": 1, "context": 256, "isolate": True}
+    settings = {"backend": backend, "threads": 1, "context": 256, "isolate": "on"}
     return edgespec.load(model, **settings | options)
 
 
@@ -64,7 +66,7 @@ def test_texts_are_those_of_the_engine_in_this_process(
     model: Path, engine: edgespec.Engine
 ) -> None:
     prompts = ["the cat", "once more the cat"]
-    with _load(model, isolate=False, sequences=_sequences(model)) as here:
+    with _load(model, isolate="off", sequences=_sequences(model)) as here:
         expected = [here.generate(prompt, **PLAIN).token_ids for prompt in prompts]
         batch = [reply.token_ids for reply in here.generate_batch(prompts, **PLAIN)]
     assert [engine.generate(prompt, **PLAIN).token_ids for prompt in prompts] == expected
@@ -133,6 +135,44 @@ def test_what_it_cannot_have_is_told(model: Path) -> None:
         _load(model, drafters="early-exit")
     with pytest.raises(OptionError, match="leave out --isolate"):
         _load(model, draft_model=model)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there is no wall elsewhere")
+def test_a_new_file_is_isolated_until_it_has_run(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known, "is_known", IS_KNOWN)
+    monkeypatch.setattr(known, "cache_folder", lambda: tmp_path)
+    with _load(model, isolate="auto") as engine:
+        assert engine.plan.isolated and "not run this file here before" in engine.plan.explain()
+        first = engine.generate("the cat", **PLAIN).token_ids
+    with _load(model, isolate="auto") as engine:
+        assert not engine.plan.isolated
+        assert engine.generate("the cat", **PLAIN).token_ids == first
+    if model.is_file():
+        os.utime(model, ns=(1, 1))
+        with pytest.raises(BackendError), _load(model, isolate="auto") as engine:
+            psutil.Process(_target(engine)._child.pid).kill()
+            engine.generate("the cat", **PLAIN)
+        with _load(model, isolate="auto") as engine:
+            assert engine.plan.isolated, "what ended its process stays unknown"
+
+
+def test_no_room_for_a_process_of_its_own(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "is_known", lambda *_: False)
+    settings: dict[str, Any] = {"backend": "llamacpp" if model.is_file() else "onnx", "threads": 1}
+    settings |= {"context": 256, "max_nodes": 4}
+    alone, walled = (edgespec.plan(model, isolate=word, **settings) for word in ("off", "auto"))
+    assert walled.isolated and walled.planned_bytes > alone.planned_bytes + (8 << 20)
+    settings["memory"] = alone.planned_bytes + (4 << 20)
+    with pytest.raises(BudgetError):
+        edgespec.plan(model, isolate="on", **settings)
+    assert not edgespec.plan(model, isolate="auto", **settings).isolated
+
+
+def test_another_word_is_refused(model: Path) -> None:
+    with pytest.raises(OptionError, match="choose auto, on or off"):
+        _load(model, isolate="yes")
 
 
 def test_our_own_backend_needs_no_wall(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import os, signal, sys
 import edgespec
 path, backend, isolate = sys.argv[1:]
 with edgespec.load(
-    path, backend=backend, threads=2, context=128, isolate=bool(isolate)
+    path, backend=backend, threads=2, context=128, isolate="on" if isolate else "off"
 ) as engine:
     expected = engine.generate("the cat", max_tokens=4, temperature=0).token_ids
     child = os.fork()

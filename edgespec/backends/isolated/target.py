@@ -11,6 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import cache
 from typing import Any
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from edgespec import errors
 from edgespec.backends.base import Part, Target, check_not_forked
+from edgespec.backends.isolated import known
 from edgespec.backends.isolated.rows import SharedRows
 from edgespec.backends.passes import Capabilities, Pass, Progress, Rows
 from edgespec.backends.sequence import KvSequence
@@ -55,6 +57,8 @@ class IsolatedTarget(Target):
     def __init__(self, file: ModelFile, plan: Plan, progress: Progress | None = None) -> None:
         del progress  # of a file that another process reads
         _ = file.tokenizer  # the engine's own cannot be asked from here
+        self._path, self._backend = file.path, plan.backend
+        self._has_computed = False
         self._dead = ""
         self._lock = threading.Lock()
         self._process = os.getpid()
@@ -153,6 +157,7 @@ class IsolatedTarget(Target):
         count = {"all": sum(len(tree) for _, tree in parts), "last": 1, "none": 0}[rows]
         if self._ask("forward", asked, rows) != count:
             raise BackendError(f"the isolated engine did not compute the {count} rows asked for")
+        self._has_computed = True
         return Pass(self._rows.values[:count])
 
     def _commit(self, sequence: KvSequence, path: Sequence[int]) -> None:
@@ -182,3 +187,6 @@ class IsolatedTarget(Target):
         self._uncount()
         self._child.close()
         self._rows.close()
+        if self._has_computed and not self._dead:
+            with suppress(OSError):  # the file may be gone by now
+                known.remember(self._path, self._backend)
