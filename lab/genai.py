@@ -22,8 +22,9 @@ from edgespec.models.open_model import open_model
 from edgespec.models.registry import resolve
 from edgespec.system.child_process import PeerError
 from edgespec.tools.export.export import export
+from lab.foreign_writers import PLAIN
 from lab.harness import MODEL, Asked, Rows, Script, Spread, names, option, rounds
-from lab.kept_writers import LIBRARY, OURS, PLAIN, WRITERS, Ids
+from lab.kept_writers import LIBRARY, OURS, WRITERS, Ids
 
 ENGINES = (OURS, LIBRARY, "OpenVINO GenAI", "ONNX Runtime GenAI")
 PREFILL_TOKENS, DECODE_TOKENS, WARM_UP_TOKENS = 512, 32, 16

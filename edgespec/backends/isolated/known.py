@@ -10,7 +10,7 @@ from edgespec.system.disk_cache import cache_folder, keep_json, kept_json
 
 def is_known(path: Path, backend: str) -> bool:
     """Whether an isolated engine computed with the file as it is, and lived."""
-    return kept_json(_place(path, backend)) == {"known": True}
+    return bool(kept_json(_place(path, backend)) == {"known": True})
 
 
 def remember(path: Path, backend: str) -> None:
