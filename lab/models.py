@@ -13,6 +13,7 @@ quantiser (llama-cpp-python) from an F16 file that is deleted afterwards.
 cost of the other. Feed-forward layers are widened and layers added with random weights, and what
 they compute is multiplied by zeros before it reaches the residual stream. For Llama models in Q8_0,
 also with experts (`--ffn` is the width of each): layers that are added choose with the last router.
+And for hybrids of the `qwen35` architecture.
 
 `cut`: the first layers of a model with its norm and head, as a draft model in a file of its own.
 All need gguf.
@@ -147,23 +148,26 @@ def _tensor(
 
 
 def write_sibling(path: Path, source: Path, layers: int, ffn: int, seed: int = 0) -> None:
-    """Write the sibling of `source`; raises SystemExit when that is no Llama model in Q8_0."""
+    """Write the sibling of `source`; raises SystemExit where that cannot have one."""
     reader = GGUFReader(source)
     fields = {name: field.contents() for name, field in reader.fields.items()}
-    if fields.get("general.architecture") != "llama":
-        raise SystemExit(f"{source} is no Llama model; siblings are made of Llama models in Q8_0")
-    if layers < fields["llama.block_count"] or ffn < fields["llama.feed_forward_length"]:
+    kind = fields.get("general.architecture")
+    if kind not in ("llama", "qwen35"):
+        raise SystemExit(f"{source} is a {kind}; siblings are made of llama and qwen35 in Q8_0")
+    changed = {f"{kind}.block_count": layers, f"{kind}.feed_forward_length": ffn}
+    had = [fields[name] for name in changed]
+    if layers < had[0] or ffn < had[1]:
         raise SystemExit(
-            f"{source} has {fields['llama.block_count']} layers with feed-forward "
-            f"{fields['llama.feed_forward_length']}; a sibling has at least as many of both"
+            f"{source} has {had[0]} layers with feed-forward {had[1]}; a sibling has at least as "
+            "many of both"
         )
-    writer = GGUFWriter(path, "llama")
-    changed = {"llama.block_count": layers, "llama.feed_forward_length": ffn}
+    writer = GGUFWriter(path, kind)
     for name, value in fields.items():
         if not name.startswith("GGUF.") and name != "general.architecture":
             _copy_field(writer, name, changed.get(name, value), reader)
-    for name, data, kind in _widened(reader, layers, ffn, np.random.default_rng(seed)):
-        writer.add_tensor(name, data, raw_dtype=kind)
+    turn = fields.get(f"{kind}.full_attention_interval", 1)
+    for name, data, stored in _widened(reader, layers, ffn, turn, np.random.default_rng(seed)):
+        writer.add_tensor(name, data, raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -180,8 +184,9 @@ def _copy_field(writer: GGUFWriter, name: str, value: object, reader: GGUFReader
 
 
 def _widened(
-    reader: GGUFReader, layers: int, ffn: int, rng: np.random.Generator
+    reader: GGUFReader, layers: int, ffn: int, turn: int, rng: np.random.Generator
 ) -> Iterator[Tensor]:
+    """All tensors; in every `turn`th layer the mixer is another one than in those between."""
     blocks: dict[int, list[ReaderTensor]] = {}
     for tensor in reader.tensors:
         found = re.match(r"blk\.(\d+)\.", tensor.name)
@@ -190,10 +195,11 @@ def _widened(
         else:
             yield tensor.name, tensor.data, tensor.tensor_type
     for layer in range(layers):
-        for tensor in blocks.get(layer, blocks[len(blocks) - 1]):
+        alike = [own for own in blocks if ((own + 1) % turn == 0) == ((layer + 1) % turn == 0)]
+        for tensor in blocks[layer if layer in blocks else max(alike)]:
             part = tensor.name.split(".", 2)[2]
             data = _widen(tensor, part, ffn, rng)
-            if layer not in blocks and part.startswith(("attn_output.", "ffn_down")):
+            if layer not in blocks and part.startswith(("attn_output.", "ssm_out.", "ffn_down")):
                 data = np.zeros_like(data)
             yield f"blk.{layer}.{part}", data, tensor.tensor_type
 
