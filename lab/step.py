@@ -1,10 +1,12 @@
 """What is in a step besides the pass: sampling, text, bookkeeping, Python.
 
     python -m lab.step between [MODEL] [--backend native] [--tokens 250] [--rounds 4]
+    python -m lab.step beside [MODEL] [--speculation] [--tokens 250] [--rounds 20]
     python -m lab.step sampling [--vocab 151936] [--draws 400] [--model MODEL]
 
-`between`: microseconds of a pass, and between two passes, in plain decoding. `sampling`: drawing a
-token from a row of logits, by sampling settings.
+`between`: microseconds of a pass, and between two passes, in plain decoding. `beside`: processor
+time of steps whose passes compute nothing, and of it what is outside of `forward`. `sampling`:
+drawing a token from a row of logits, by sampling settings.
 """
 
 from __future__ import annotations
@@ -18,10 +20,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 import edgespec
+from edgespec.backends.native.kernels import forward, whole_pass
 from edgespec.backends.passes import TILE
 from edgespec.verification.match import Verifier
 from edgespec.verification.sampling import SamplingParams
-from lab.harness import MODEL, Asked, Rows, Script, Spread, option, rounds, timing_passes, tokens
+from lab.harness import (
+    MODEL,
+    Asked,
+    Rows,
+    Script,
+    Spread,
+    forget,
+    option,
+    rounds,
+    timing_passes,
+    tokens,
+)
 from tests.support.passes import Passes
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -66,6 +80,44 @@ def between(asked: Asked) -> Rows:
                     "pass, us": 1e6 * statistics.median(end - begin for begin, end in times),
                     "between passes, us": 1e6 * statistics.median(gaps),
                 }
+
+
+@script.command(MODEL, option("--speculation", action="store_true"), tokens(250), rounds(20))
+def beside(asked: Asked) -> Rows:
+    """Microseconds of processor time of a step, the native backend's kernels left out: medians of
+    replies, and the lowest.
+    """
+    with edgespec.load(asked.model, backend="native", sequences=1) as engine:
+        target, compute = engine.scheduler.target, engine.scheduler.target.forward
+        target.compiled_pass = lambda *_: None  # type: ignore[method-assign]
+
+        def reply() -> float:
+            forget(engine)
+            start = time.process_time()
+            made = engine.generate(
+                "Tell me a short story about a dog.",
+                max_tokens=asked.tokens,
+                seed=1,
+                ignore_eos=True,
+                speculation=asked.speculation,
+            )
+            return 1e6 * (time.process_time() - start) / made.stats.steps
+
+        reply()
+        forward.run = whole_pass.compute = lambda *_: None  # type: ignore[assignment]
+        known: dict[int, Any] = {}
+
+        def found(parts: Any, **options: Any) -> Any:
+            size = len(parts[0][1])
+            if size not in known:
+                known[size] = compute(parts, **options)
+            parts[0][0].expect(parts[0][1].parents.tolist())
+            return known[size]
+
+        for name, own in ("all", compute), ("outside of forward", found):
+            target.forward = own  # type: ignore[method-assign]
+            reply()
+            yield {"us a step": name, "": Spread.of([reply() for _ in range(asked.rounds)])}
 
 
 @script.command(

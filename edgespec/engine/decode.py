@@ -73,11 +73,12 @@ def draft(
     no choice, what must come.
     """
     room, num_sequences = controller.max_nodes - len(running), len(running)
-    trees, chains, was_asked = [], [], False
-    for one in running:
+    trees, was_asked = [], False
+    chains: dict[int, DraftTree] = {}
+    for place, one in enumerate(running):
         chain = certain(one, room)
-        chains.append(chain)
         if chain is not None:
+            chains[place] = chain
             room -= len(chain) - 1
             one.slot.prospects.asked = False
             trees.append(one.slot.root())
@@ -97,7 +98,9 @@ def draft(
             count = min(count, room)
             room -= count
             trees[place] = trees[place].take(1 + count) if count else one.slot.root()
-    return [tree if chain is None else chain for chain, tree in zip(chains, trees, strict=True)]
+    for place, chain in chains.items():
+        trees[place] = chain
+    return trees
 
 
 def propose(generation: Generation, controller: Controller, num_sequences: int) -> DraftTree:

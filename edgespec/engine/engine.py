@@ -94,10 +94,7 @@ class Engine(Ensemble):
     ) -> Reply:
         """Write the whole reply to a prompt or to messages; see `stream`."""
         asked = made(ReplyOptions, "generate", options)
-        stream = self._written(self._request(prompt, asked, messages, tools), asked)
-        for _ in stream:
-            pass
-        return stream.reply
+        return self._written(self._request(prompt, asked, messages, tools), asked).finish()
 
     @spells(ReplyOptions)
     def stream(

@@ -85,6 +85,8 @@ class Generation:
     """Where it is written, from `begin` to `end`."""
     end_tokens: NDArray[np.int32] = field(default_factory=lambda: _NO_TOKENS)
     """Those that end the reply, for kernels."""
+    constraint: Constraint | None = None
+    """What binds the reply."""
     _verifier: Verifier | None = None
     _pieces: StreamDecoder | None = None
     _stops: StopTexts | None = None
@@ -144,6 +146,7 @@ class Generation:
     def take(self, slot: Slot, verifier: Verifier, end_ids: frozenset[int] = frozenset()) -> None:
         """Go on from what a slot holds, which is the prompt."""
         self.slot, self._verifier, self._end_ids = slot, verifier, end_ids
+        self.constraint = verifier.constraint if isinstance(verifier, ShapedVerifier) else None
         self.end_tokens = np.array(sorted(end_ids), np.int32)
         self.counts = ReplyStats((*slot.market.names, "grammar"))
         self._read_before = slot.sequence.target.bytes_read
@@ -188,12 +191,6 @@ class Generation:
         return verifier if is_plain else None
 
     @property
-    def constraint(self) -> Constraint | None:
-        """What binds the reply."""
-        verifier = self._verifier
-        return verifier.constraint if isinstance(verifier, ShapedVerifier) else None
-
-    @property
     def most_drafts(self) -> int:
         """Most nodes besides the root that may be drafted now."""
         sequence = self.slot.sequence
@@ -210,7 +207,7 @@ class Generation:
         slot, verifier = self.slot, self._verifier
         assert verifier is not None
         ids = slot.ids
-        recent = ids[-verifier.window :]
+        recent = ids[max(len(ids) - verifier.window, 0) :]
         verdict = verifier.verify(logits, tree.tokens, tree.parents, recent, self.position, maxima)
         slot.sequence.commit(verdict.path)
         drafts = verdict.path[1:]
@@ -377,6 +374,7 @@ class Generation:
             **traffic.counts(),
             **self.counts.as_dict(),
         )
+        self._verifier = None  # it knows arrays of the target's
         if self.began:
             del self.slot
 

@@ -8,10 +8,11 @@ from edgespec.engine.generation import Generation
 
 def certain(generation: Generation, most: int) -> DraftTree | None:
     """A chain of at most so many tokens of the text that must come next, None where none must."""
-    constraint, most = generation.constraint, min(most, generation.most_drafts)
-    if constraint is None or not generation.request.speculation or most < 1:
+    constraint = generation.constraint
+    if constraint is None or not generation.request.speculation:
         return None
-    tokens = constraint.drafts()[:most]
+    most = min(most, generation.most_drafts)
+    tokens = constraint.drafts()[:most] if most > 0 else ()
     if not tokens:
         return None
     slot = generation.slot

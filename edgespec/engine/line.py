@@ -34,6 +34,8 @@ class Line:
         """The thread that is in the scheduler; 0 for none."""
         self._called = 0
         """Threads that want to be next, whoever reads."""
+        self._waiting = 0
+        """Threads that wait for a step of another one."""
         self._steps: Generator[None, None, None] | None = None
         self._attended: set[Generation] = set()
         self._attendant: threading.Thread | None = None
@@ -72,11 +74,15 @@ class Line:
             self._turn.notify_all()
 
     def advance(self, is_ready: Callable[[], bool]) -> None:
-        """Write one step, or wait for those of another thread until something is ready."""
+        """Write steps until something is ready or somebody else waits, at least one; or wait for
+        those of another thread.
+        """
         if not self._take(is_ready):
             return
         try:
             self._step()
+            while not (self._waiting or self._called or is_ready()):
+                self._step()
         finally:
             self._give()
 
@@ -190,7 +196,11 @@ class Line:
                 if not wait:
                     return False
                 self._check_outside(me)
-                self._turn.wait()
+                self._waiting += 1
+                try:
+                    self._turn.wait()
+                finally:
+                    self._waiting -= 1
         return False
 
     def _take_next(self) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # a start without it is shorter, and few programs have a loop
 
 Then = Callable[[Generation], None]
 """Called once with a reply that has ended, however it did."""
+_MANY = 256
+"""Pieces that may wait where nobody reads them."""
 
 
 class Stream:
@@ -51,6 +53,24 @@ class Stream:
                 if one.stats is not None:
                     self._then(one)
         return one.unread.popleft()
+
+    def finish(self) -> Reply:
+        """The reply, once it has ended: as if all pieces were read, in fewer turns of the line."""
+        one = self.generation
+
+        def has_ended() -> bool:
+            return one.stats is not None
+
+        self._line.submit(one)
+        while not has_ended():
+            try:
+                self._line.advance(lambda: len(one.unread) > _MANY or has_ended())
+            finally:  # also where it was interrupted
+                if has_ended():
+                    self._then(one)
+            one.unread.clear()
+        self._ended()
+        return one.reply
 
     def __aiter__(self) -> AsyncIterator[Piece]:
         return self

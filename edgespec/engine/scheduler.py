@@ -135,7 +135,9 @@ class Scheduler:
 
     def reap(self) -> None:
         """End the replies that nobody wants any more."""
-        self._end_all([one for one in (*self.running, *self.waiting) if one.cancelled])
+        gone = [one for one in (*self.running, *self.waiting) if one.cancelled]
+        if gone:  # looked at before every step
+            self._end_all(gone)
 
     def _admit(self) -> None:
         """Give slots to those that wait, as far as there are any."""

@@ -100,6 +100,10 @@ def walk(
         end += 1
 
 
+_Bits = tuple[tuple[NDArray[np.float32], NDArray[np.int32]], NDArray[np.int32]]
+"""Logits, their bits, those of the maxima."""
+
+
 class Verdict(NamedTuple):
     """The accepted nodes, the root first, and the target's own token after the last of them."""
 
@@ -122,6 +126,8 @@ class Verifier:
         self._path = np.zeros(max_nodes, np.int32)
         self._found: NDArray[np.int32] | None = None
         """Maxima of one row, once a backend gave none."""
+        self._known: tuple[Logits, Logits | None, _Bits] | None = None
+        """The last pass' logits and maxima, and what `_bits` made of them."""
         self._scratch = (
             self._window,
             self._path,
@@ -142,7 +148,7 @@ class Verifier:
     @property
     def window(self) -> int:
         """How many of the text's last tokens `verify` looks at."""
-        return self.params.repetition_window
+        return self.params.repetition_window if self.params.repetition_penalty != 1.0 else 0
 
     @property
     def words(
@@ -176,14 +182,14 @@ class Verifier:
         Raises BackendError when a visited row holds NaN or has no finite maximum.
         """
         self._check(logits, maxima, len(tokens))
-        logits = _whole_rows(logits)
-        num_recent = min(len(recent), self.params.repetition_window)
-        if num_recent and self.params.repetition_penalty != 1.0:
+        num_recent = min(len(recent), self.window)
+        if num_recent:
             self._window[0, :num_recent] = recent[-num_recent:]
+        rows, tiles = self._bits(logits, maxima)
         with wrapping():
             num_path, bonus = walk(
-                (logits, logits.view(np.int32)),
-                self._row_of_tiles() if maxima is None else _whole_rows(maxima).view(np.int32),
+                rows,
+                tiles,
                 maxima is not None,
                 tokens,
                 parents,
@@ -194,7 +200,19 @@ class Verifier:
             )
         if bonus < 0:
             raise bad_row(position + num_path - 1, bonus)
-        return Verdict(self._path[:num_path].tolist(), int(bonus))
+        return Verdict(self._path[:num_path].tolist() if num_path > 1 else [0], int(bonus))
+
+    def _bits(self, logits: Logits, maxima: Logits | None) -> _Bits:
+        """What `walk` takes of a pass; made once for arrays that come again, as a target's do."""
+        if self._known is not None and logits is self._known[0] and maxima is self._known[1]:
+            return self._known[2]
+        whole = _whole_rows(logits)
+        tiles = None if maxima is None else _whole_rows(maxima)
+        bits = self._row_of_tiles() if tiles is None else tiles.view(np.int32)
+        made = (whole, whole.view(np.int32)), bits
+        if whole is logits and tiles is maxima:  # copies would grow old
+            self._known = logits, maxima, made
+        return made
 
     def _row_of_tiles(self) -> NDArray[np.int32]:
         if self._found is None:

@@ -15,6 +15,22 @@ from edgespec.verification.sampling import SamplingParams
 ROOT = np.zeros(1, np.int32)
 NO_PARENT = np.full(1, -1, np.int16)
 
+
+def test_a_target_may_write_its_rows_where_they_were() -> None:
+    """Arrays that come again hold other numbers; those that are read-only are copied each time."""
+    logits, verifier = np.zeros((2, 40), np.float32), Verifier(40, SamplingParams(temperature=0), 1)
+    for read_only in (False, True):
+        row = logits[:1]
+        row.flags.writeable = not read_only
+        maxima = np.zeros((1, 3), np.float32)
+        for token in (3, 39, 17):
+            logits[0] = 0.0
+            logits[0, token] = 1.0
+            maxima[:] = find_maxima(logits[:1])
+            for told in (maxima, None):
+                assert verifier.verify(row, ROOT, NO_PARENT, (), 0, told) == ([0], token)
+
+
 params_of_any_kind = st.builds(
     SamplingParams,
     temperature=st.sampled_from([0.0, 0.2, 0.7, 1.0, 1.2, 5.0]),

@@ -25,7 +25,7 @@ from edgespec.backends.native.kernels.stages import (
     streamed,
 )
 from edgespec.backends.native.team import Team
-from edgespec.system.addresses import address_of
+from edgespec.system.addresses import AddressTable, address_of
 from edgespec.system.resident_memory import release_free_memory
 
 
@@ -51,6 +51,8 @@ def warm_up(kinds: Iterable[Compiled], kv_type: str = "f16") -> None:
         *(whole_pass.forward, whole_pass.commit),
     ):
         address_of(entry)
+    nowhere = AddressTable(whole_pass.NUM_WORDS)
+    whole_pass.compute(address_of(whole_pass.commit), nowhere.address, 0, 0)
     places.move_kv(empty, 0, 0, 0, 0)
     early_nodes.match_nodes(
         root, np.full(1, -1, np.int16), np.zeros((3, 1), np.int32), 0, root, root

@@ -78,13 +78,14 @@ class KvStore:
         if self._recurrent is not None:
             sequence.state.states.commit(path)
         length = sequence.length
-        is_placed = not slots or slots[-1] == len(slots) - 1
-        for shape, c, own in zip(self._shapes, tables, sequence.state.tables, strict=True):
-            blocks, layers = own.addresses.ctypes.data, len(shape.layers)
-            for place, slot in () if is_placed else enumerate(slots):
-                if slot != place:  # ascending, so a source is read before it is overwritten
-                    kv_places.move_kv(c, blocks, layers, length + slot, length + place)
-        self.drop(sequence, length + len(slots))
+        if slots and slots[-1] != len(slots) - 1:  # else all lie where they belong
+            for shape, c, own in zip(self._shapes, tables, sequence.state.tables, strict=True):
+                blocks, layers = own.addresses.ctypes.data, len(shape.layers)
+                for place, slot in enumerate(slots):
+                    if slot != place:  # ascending, so a source is read before it is overwritten
+                        kv_places.move_kv(c, blocks, layers, length + slot, length + place)
+        if self.only is None:
+            self.drop(sequence, length + len(slots))
 
     def drop(self, sequence: KvSequence, length: int) -> None:
         """Give back what no window sees any more of a sequence that has become so long."""

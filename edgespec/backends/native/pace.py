@@ -50,9 +50,11 @@ class Pace:
             self._heat.observe(num_rows, seconds)
         self._best[num_rows] = min(seconds, self._best.get(num_rows, seconds) * AGEING)
         self._passes += 1
-        self._recent = [*self._recent[1 - TRIAL :], (num_rows, seconds)]
-        if len(self._recent) < TRIAL:
+        recent = self._recent
+        recent.append((num_rows, seconds))
+        if len(recent) < TRIAL:
             return
+        del recent[:-TRIAL]
         if self._trial is not None:
             self._judge()
         elif self._passes >= self._patience:

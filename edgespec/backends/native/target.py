@@ -149,6 +149,9 @@ class NativeTarget(HeadHost):
         made = self._nodes, self._scratch, self._program, *embedding
         tiles, most = self._tiles.for_nodes, self.max_nodes
         self._whole_passes = WholePasses(self._table, *made, tiles, most)
+        alone = self._kv.only is not None and all(one is None for one in (*parts, *read))
+        self._is_plain = alone and not embedding[0].is_on_disk and chosen().source != "python"
+        """Whether passes leave nothing to Python: one over one sequence is one call."""
 
     def _open_guest(self, file: ModelFile, plan: Plan, progress: Progress | None) -> NativeTarget:
         head = NativeTarget(file, plan, progress, lender=self)
@@ -215,6 +218,12 @@ class NativeTarget(HeadHost):
 
     def _forward(self, parts: Sequence[Part], rows: Rows) -> Pass:
         start = time.perf_counter()
+        sequence, tree = parts[0]
+        if self._is_plain and len(parts) == 1 and rows == "all" and sequence.early is None:
+            self._point(sequence, len(tree.tokens))
+            num_nodes = self._whole_passes.compute(tree, sequence.length)
+            self._pace.observe(num_nodes, seconds_since(start))
+            return self._found(num_nodes, self.spec.vocab_size)
         if any(sequence.early is not None for sequence, _ in parts):
             return self._go_on(parts, rows)
         texts = [self._whole(sequence, tree) for sequence, tree in parts]
@@ -288,7 +297,7 @@ class NativeTarget(HeadHost):
         the adapter of a layer if one is named.
         """
         count = num_rows if rows == "all" else int(rows == "last")
-        self._num_logits = num_logits = num_logits or self.spec.vocab_size
+        num_logits = num_logits or self.spec.vocab_size
         self._choose_head(num_logits, adapted)
         at_once, threads = count == num_rows and num_layers > 0, self._pace.threads
         if num_layers > 0:
@@ -307,20 +316,18 @@ class NativeTarget(HeadHost):
         return found
 
     def compiled_pass(self, sequence: KvSequence, most_tokens: int) -> CompiledPass | None:
-        if self._kv.only is None or self._per_layer is not None or chosen().source == "python":
+        if not self._is_plain or sequence.follower is not None:
             return None
-        if self._weights.embedding.is_on_disk or self._streamed is not None:
-            return None
-        if self._experts is not None or self._streams is not None or sequence.follower is not None:
-            return None  # each pass leaves something to Python; streams' rows are no embeddings
         self.check(sequence, np.zeros(0, np.int32))
-        sequence.early = None
-        sequence.state.reserve(sequence.length, sequence.length + most_tokens)
+        self._point(sequence, most_tokens)
+        return self._whole_passes.entries
+
+    def _point(self, sequence: KvSequence, num_tokens: int) -> None:
         self._choose_head(self.spec.vocab_size, None)
         self._tiles_entered = 0
         self._team.gather()
         threads = min(self._pace.threads, self._team.size)
-        return self._whole_passes.over(sequence.state.addresses, self._head, threads)
+        self._whole_passes.point(sequence, num_tokens, self._head, threads)
 
     def compiled_passes(self, sequence: KvSequence, num_tokens: int, seconds: float) -> None:
         super().compiled_passes(sequence, num_tokens, seconds)
@@ -329,6 +336,7 @@ class NativeTarget(HeadHost):
 
     def _choose_head(self, num_logits: int, adapted: int | None) -> None:
         """Let the head's stages say so many logits, through a layer's adapter if one is named."""
+        self._num_logits = num_logits
         if self._head_entered != (num_logits, adapted):
             matrix = self._weights.head_place(num_logits)
             self._head = self._program.choose_head(matrix, self._adapters.place(adapted))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from edgespec.backends.native.program import Program
 from edgespec.backends.native.scratch import Scratch
 from edgespec.backends.native.shapes import float_bits
 from edgespec.backends.native.weights import PackedMatrix, RowsOnDisk
-from edgespec.backends.passes import CompiledPass
+from edgespec.backends.passes import CompiledPass, TokenTree
+from edgespec.backends.sequence import KvSequence
 from edgespec.system.addresses import AddressTable, address_of
 
 
@@ -33,6 +35,10 @@ class WholePasses:
         max_nodes: int,
     ) -> None:
         self._table = table = AddressTable(w.NUM_WORDS)
+        self._words = table.words.data
+        """The same: one word of these is written sooner than one of an array."""
+        self._addresses: NDArray[np.int64] | None = None
+        """The last sequence's, which the table knows."""
         self._scratch = scratch
         self._tokens = np.zeros(max_nodes, np.int32)
         self._parents = np.zeros(max_nodes, np.int16)
@@ -53,19 +59,39 @@ class WholePasses:
         words[w.LAYOUT : w.EMBEDDING] = layout._replace(unit=float_bits(layout.unit))
         words[w.EMBEDDING :] = embedding.places
 
-    def over(
-        self, addresses: NDArray[np.int64], head: tuple[int, int], threads: int
-    ) -> CompiledPass:
-        """Passes over the sequence with blocks at these addresses, on so many threads; `head` are
-        the first of its stages and the one after the last.
+    def point(
+        self, sequence: KvSequence, num_tokens: int, head: tuple[int, int], threads: int
+    ) -> None:
+        """Passes are over this sequence, which grows by so many tokens, on so many threads; `head`
+        are the first of its stages and the one after the last.
         """
-        words = self._table.words
-        self._table.bind(w.BLOCKS, addresses)
-        words[w.HEAD_FIRST : w.HEAD_LAST + 1] = head
+        sequence.early = None
+        sequence.state.reserve(sequence.length, sequence.length + num_tokens)
+        addresses = sequence.state.addresses
+        if addresses is not self._addresses:
+            self._table.bind(w.BLOCKS, addresses)
+            self._addresses = addresses
+        words = self._words
+        words[w.HEAD_FIRST], words[w.HEAD_LAST] = head
         words[w.THREADS] = threads
+
+    def compute(self, tree: TokenTree, length: int) -> int:
+        """One pass, over a tree on top of so many positions; returns its number of nodes."""
+        num_nodes = len(tree.tokens)
+        self._tokens[:num_nodes], self._parents[:num_nodes] = tree.tokens, tree.parents
+        w.compute(self._forward, self._table.address, num_nodes, length)
+        return num_nodes
+
+    @cached_property
+    def _forward(self) -> int:
+        return address_of(w.forward)
+
+    @property
+    def entries(self) -> CompiledPass:
+        """How a kernel computes them."""
         return CompiledPass(
             self._table.address,
-            address_of(w.forward),
+            self._forward,
             address_of(w.commit),
             self._tokens,
             self._parents,

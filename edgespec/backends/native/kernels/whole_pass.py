@@ -17,6 +17,7 @@ from edgespec.backends.native.kernels.kv.places import move_kv
 from edgespec.backends.native.kernels.matmul import tile
 from edgespec.backends.native.kernels.matmul.unpack import unpack_rows
 from edgespec.system.addresses import (
+    call,
     float32_rows,
     int16_line,
     int32_line,
@@ -25,7 +26,7 @@ from edgespec.system.addresses import (
     int64_rows,
     word,
 )
-from edgespec.system.jit import entry
+from edgespec.system.jit import entry, kernel
 
 (BASE, TOKENS, PARENTS, PATH, SLOTS, BLOCKS, EXTRA) = range(0, 14, 2)
 NODES, PARTS, STREAM, TILES = range(14, 26, 3)
@@ -100,6 +101,12 @@ def forward(table: int, num_nodes: int, length: int) -> int:
         word(table, THREADS),
     )
     return 0
+
+
+@kernel("int64", "int64", "int64", "int64")
+def compute(address: int, table: int, num_nodes: int, length: int) -> None:
+    """Call `forward`, by its address, from Python."""
+    call(address, table, num_nodes, length)
 
 
 @entry
