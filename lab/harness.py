@@ -1,7 +1,8 @@
 """What every script here shares: arguments, rounds in turns, medians, tables, the machine's line.
 
 A script makes one `Script`, registers its commands, and yields rows from each; the harness prints
-them as a table while they come, or as one JSON object with `--json`, with the machine above.
+them as a table while they come, in Markdown with `--markdown`, or as one JSON object with `--json`,
+with the machine above.
 
     script = Script(__doc__)
 
@@ -119,7 +120,7 @@ class Script:
         if not self._json:
             print(machine_line(machine))
         try:
-            rows = self._show(asked.run(asked))
+            rows = self._show(asked.run(asked), MarkdownTable() if asked.markdown else Table())
         except PeerError as error:
             sys.exit(str(error))
         if self._json:
@@ -127,8 +128,8 @@ class Script:
             print(json.dumps(found, default=_plain, indent=1))
         sys.exit(self._failed)
 
-    def _show(self, rows: Iterable[Row]) -> list[Row]:
-        table, kept = Table(), []
+    def _show(self, rows: Iterable[Row], table: Table) -> list[Row]:
+        kept = []
         for row in rows:
             kept.append(row)
             if not self._json:
@@ -163,6 +164,7 @@ def _add(parser: argparse.ArgumentParser, command: Command, options: Sequence[Op
     for flags, settings in options:
         parser.add_argument(*flags, **settings)
     parser.add_argument("--json", action="store_true", help="one object instead of a table")
+    parser.add_argument("--markdown", action="store_true", help="tables for a record")
     parser.set_defaults(run=command)
 
 
@@ -189,6 +191,21 @@ class Table:
             for place, (name, width) in enumerate(widths)
         ]
         return "  ".join(parts).rstrip()
+
+
+class MarkdownTable(Table):
+    """The same, to be put into a record."""
+
+    def lines(self, row: Row) -> Iterator[str]:
+        if list(row) != list(self._widths):
+            self._widths = dict.fromkeys(row, 0)
+            yield ""
+            yield self._line({name: name for name in row})
+            yield f"|{'---|' * len(row)}"
+        yield self._line({name: _text(value) for name, value in row.items()})
+
+    def _line(self, cells: Mapping[str, str]) -> str:
+        return f"| {' | '.join(cells.values())} |"
 
 
 def _text(value: Any) -> str:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from edgespec.backends.measure_passes import plan_values
+from edgespec.memory.plan.placement import DevicePart
 from edgespec.memory.plan.plan import Footprint, Plan
+from edgespec.models.file import ModelFile
 from edgespec.system.child_process import Child, PeerError, serve
 from edgespec.system.disk_cache import cached_facts
 from edgespec.system.memory_limit import limit_memory
@@ -33,7 +36,9 @@ class LayerTimes:
 
     whole: Seconds
     headless: Seconds
-    """Of passes that compute no logits."""
+    """Of passes that compute no logits; with layers on a device the same as whole ones, because
+    passes that nothing is read of return before it has computed them.
+    """
 
     @property
     def both(self) -> tuple[Seconds, Seconds]:
@@ -43,12 +48,18 @@ class LayerTimes:
 def layer_times(paths: Sequence[Path], plan: Plan, memory_bytes: int) -> list[LayerTimes]:
     """What passes over each of these small models cost with the plan's backend and settings.
 
-    The process allocates at most `memory_bytes`. Raises PeerError when it did not come to that.
+    Where the plan has a device, all of their layers are there. The process allocates at most
+    `memory_bytes`. Raises PeerError when it did not come to that.
     """
     values = plan_values(plan)
     nodes = min(plan.max_nodes, SIZES[-1])
     values |= {"max_nodes": nodes, "prefill_chunk": nodes, "mapped": False}
-    request = {"paths": [str(path) for path in paths], "plan": values, "memory_bytes": memory_bytes}
+    request = {
+        "paths": [str(path) for path in paths],
+        "plan": values,
+        "devices": [asdict(part) for part in plan.devices],
+        "memory_bytes": memory_bytes,
+    }
     with Child(__name__, request, name=plan.backend, limit_s=_LIMIT_S) as child:
         found = _checked(child.greeting, [size for size in SIZES if size <= nodes])
     if len(found) != len(paths):
@@ -78,7 +89,7 @@ def model_times(path: Path, plan: Plan) -> LayerTimes:
     with open_model(path, any_engine=True) as file:
         file.adopt_tokenizer(None)  # type: ignore[arg-type]  # nobody reads or writes texts here
         backends.warm_up(plan.backend, backends.compiled_for(plan.backend, file), plan.kv_type)
-        with backends.open_target(file, plan) as target:
+        with backends.open_target(file, _with_all(plan, file)) as target:
             sizes = [size for size in SIZES if size <= target.max_nodes]
             for size in sizes:  # the first round warms caches
                 time_pass(target, size)
@@ -88,21 +99,33 @@ def model_times(path: Path, plan: Plan) -> LayerTimes:
                 rounds += 1
                 for size in sizes:
                     found.whole[size] = min(found.whole[size], time_pass(target, size))
-                    headless = time_pass(target, size, "none")
-                    found.headless[size] = min(found.headless[size], headless)
-    return found
+                    if not plan.devices:
+                        headless = time_pass(target, size, "none")
+                        found.headless[size] = min(found.headless[size], headless)
+    return LayerTimes(found.whole, found.whole) if plan.devices else found
+
+
+def _with_all(plan: Plan, file: ModelFile) -> Plan:
+    """The plan with all layers and the head on its device, if it has one."""
+    parts = (
+        replace(part, first_layer=0, num_layers=file.spec.num_layers, head=True)
+        for part in plan.devices
+    )
+    return replace(plan, devices=tuple(parts))
 
 
 def _start(request: Any) -> tuple[Any, Callable[[Any], Any]]:
-    limit_memory(request["memory_bytes"])
-    plan = Plan(**request["plan"], footprint=Footprint(()))
+    devices = tuple(DevicePart(**part) for part in request["devices"])
+    if all(part.kind != "gpu" for part in devices):  # drivers of these map far more than they use
+        limit_memory(request["memory_bytes"])
+    plan = Plan(**request["plan"], footprint=Footprint(()), devices=devices)
     found = [model_times(Path(path), plan) for path in request["paths"]]
     return [one.both for one in found], lambda question: question
 
 
 def _reads(request: Any) -> list[Path] | None:
-    """Engines of others see the small models alone; ours may have to compile."""
-    if request["plan"]["backend"] not in ("llamacpp", "onnx"):
+    """Engines of others see the small models alone; ours compile, devices have to be reached."""
+    if request["devices"] or request["plan"]["backend"] not in ("llamacpp", "onnx"):
         return None
     return [*{Path(path).parent for path in request["paths"]}, *cached_facts()]
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from edgespec.errors import ModelFileError
+from edgespec.errors import BackendError, ModelFileError
 from edgespec.memory.plan.placement import DevicePart
 from edgespec.memory.plan.plan import Footprint, Plan
 from edgespec.system.child_process import Child, PeerCrash, PeerError, serve
@@ -21,13 +21,16 @@ from edgespec.system.wall import folders_of
 
 _CONTEXT = 512
 _FEWEST_TRIALS, _MOST_TRIALS = 3, 30
+_DEVICE_LIMIT_S = 30.0
+"""A device that takes longer is no faster than the processor, whatever its driver says it is."""
 _BYTES_IN_ALL = 16e9
 """Of weights, as many passes as read about so much: a second or two."""
 
 
 def pass_seconds(path: Path, plan: Plan) -> dict[int, float] | None:
     """Seconds of a forward pass by number of nodes, as this plan's backend computes it on this
-    machine; None when it did not come to that. Raises ModelFileError when the backend crashed.
+    machine; None when it did not come to that. Raises ModelFileError when the backend crashed,
+    BackendError where a device took too long or its driver failed.
     """
     request = {
         "path": str(path),
@@ -35,15 +38,18 @@ def pass_seconds(path: Path, plan: Plan) -> dict[int, float] | None:
         "devices": [asdict(one) for one in plan.devices],
     }
     try:
-        with Child(__name__, request, name=plan.backend) as child:
+        limit_s = _DEVICE_LIMIT_S if plan.devices else None
+        with Child(__name__, request, name=plan.label, limit_s=limit_s) as child:
             return {int(size): float(seconds) for size, seconds in child.greeting.items()}
-    except PeerCrash as error:
+    except PeerError as error:
+        if plan.devices:
+            raise BackendError(str(error)) from None
+        if not isinstance(error, PeerCrash):
+            return None
         raise ModelFileError(
             f"cannot run {path}: {error}; the file is damaged, or made for another version of it: "
             "convert the model again"
         ) from None
-    except PeerError:
-        return None
 
 
 def plan_values(plan: Plan) -> dict[str, Any]:

@@ -29,6 +29,11 @@ Basis = Literal["measured", "measured under load", "estimated"]
 """Under load, other programs took a part of the time."""
 
 
+def on_gpus(backend: str) -> str:
+    """The name of a backend with layers on GPUs, where it is compared with that backend alone."""
+    return f"{backend} on GPUs"
+
+
 @dataclass(frozen=True, slots=True)
 class Contender:
     """A backend with a plan that fits, and what its passes cost."""
@@ -48,7 +53,13 @@ class Contender:
 
     @property
     def name(self) -> str:
-        return self.plan.backend
+        """What a choice is remembered by."""
+        return on_gpus(self.plan.backend) if self.plan.devices else self.plan.backend
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether a GPU has the processor's memory and nobody measured what it makes of it."""
+        return self.basis == "estimated" and any(part.shared for part in self.plan.devices)
 
     @property
     def told_basis(self) -> str:
@@ -76,6 +87,7 @@ def select(contenders: Sequence[Contender], before: str) -> Contender:
     """The contender to take, where `before` is the backend that was taken last."""
     able = [one for one in contenders if not one.is_too_short(contenders)]
     able = [one for one in able if not one.failure] or able
+    able = [one for one in able if not one.is_guess] or able
     chosen = next((one for one in able if one.name == before), able[0])
     for one in sorted(able, key=lambda one: -one.speed):
         if one.speed >= one.lead_over(chosen) * chosen.speed:
@@ -86,7 +98,7 @@ def select(contenders: Sequence[Contender], before: str) -> Contender:
 def as_candidate(one: Contender, chosen: Contender) -> Candidate:
     """A contender as the plan shows it."""
     return Candidate(
-        backend=one.name,
+        backend=one.plan.label,
         verdict=_verdict(one, chosen),
         basis=one.told_basis,
         tokens_per_second=one.speed,
@@ -104,6 +116,8 @@ def _verdict(one: Contender, chosen: Contender) -> str:
         return f"only {one.plan.context_length} tokens of context fit"
     if one.failure:
         return "could not be timed"
+    if one.is_guess:
+        return "not measured, and its memory is no faster than the processor's"
     ratio = one.speed / chosen.speed
     if ratio < 1.0:
         return f"{ratio:.2f} times as fast"

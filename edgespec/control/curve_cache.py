@@ -128,7 +128,7 @@ def circumstances(plan: Plan) -> list[Any]:
     """What the cost of a model's passes depends on: settings, the machine, this version's code."""
     cpu = hardware()
     parts: list[Any] = [plan.backend, plan.threads, plan.kv_type, plan.mapped]
-    parts += [(part.name, part.units) for part in plan.devices]
+    parts += [(part.name, part.description, part.units) for part in plan.devices]
     parts += [cpu.cpu_name, cpu.isa, os.environ.get("EDGESPEC_ISA")]
     return [*parts, edgespec.version.__version__, code_key()]
 

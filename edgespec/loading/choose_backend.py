@@ -56,11 +56,15 @@ class Selection:
     def _without_choice(self, name: str, *, compare: bool) -> Plan:
         made = self.make_plan(name)
         reasons = self.offer.reasons or (f"backend {name}: the model is too small to compare",)
-        tried = backends.may_abort(name) and not made.devices  # a survey in a process tried it
+        far = bool(made.devices)
+        tried = backends.may_abort(name) and not far  # a survey in a process tried it
         if compare or tried:
-            only = PassCosts(self.file, self.is_ready).contender(made, measure=tried)
+            with LayerTrial(self.file) as trial:
+                costs = PassCosts(self.file, self.is_ready, trial if far else None)
+                only = costs.contender(made, measure=tried or far)
         if compare:
             made = replace(made, candidates=(as_candidate(only, only), *self._refused()))
+            reasons = (*reasons, *filter(None, [only.failure]))
         return replace(made, reasons=(*reasons, *made.reasons))
 
     def _kept(self, name: str) -> Plan | None:
@@ -111,11 +115,10 @@ class Selection:
 
 
 def _reason(chosen: Contender, found: list[Contender]) -> str:
-    first = (
-        f"backend {chosen.name}: {_rounded(chosen.speed)} tokens/s expected ({chosen.told_basis})"
-    )
+    rate = _rounded(chosen.speed)
+    first = f"backend {chosen.plan.label}: {rate} tokens/s expected ({chosen.told_basis})"
     others = [
-        f"{one.name} {_rounded(one.speed)} ({one.told_basis})"
+        f"{one.plan.label} {_rounded(one.speed)} ({one.told_basis})"
         for one in found
         if one.name != chosen.name
     ]

@@ -12,6 +12,7 @@ import re
 import shutil
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -57,19 +58,43 @@ class LayerTrial:
 
         Raises EdgeSpecError when layers could not be timed, and says why.
         """
-        return self.whole(*layer_times(self.paths(), plan, plan.budget_bytes - _resident_bytes()))
+        if not plan.devices:
+            few, more = self._times(plan)
+            return self.whole(few, more)
+        here, costs = sum(self._sizes), []
+        for part in plan.devices:
+            size = sum(self._sizes[part.first_layer :][: part.num_layers])
+            here -= size
+            if part.head and part.num_layers < self.layers:
+                raise BackendError(f"{part.name} has fewer of them than are timed")
+            few, more = self._times(replace(plan, devices=(part,)))
+            costs.append((self.whole if part.head else self._further)(few, more, size))
+        if here:
+            few, more = self._times(replace(plan, devices=(), gpu_layers=0))
+            costs.append(self._further(few, more, here))
+        return {size: sum(one[size] for one in costs) for size in costs[0]}
 
-    def whole(self, few: LayerTimes, more: LayerTimes) -> dict[int, float]:
-        """The same from what passes over both small models took."""
+    def whole(
+        self, few: LayerTimes, more: LayerTimes, size_bytes: int | None = None
+    ) -> dict[int, float]:
+        """The same from what passes over both small models took, for layers of so many bytes; None
+        for all.
+        """
+        timed, total = sum(self._sizes[: self.layers]), sum(self._sizes)
+        further = self._further(few, more, (total if size_bytes is None else size_bytes) - timed)
+        return {size: seconds + further[size] for size, seconds in more.whole.items()}
+
+    def _further(self, few: LayerTimes, more: LayerTimes, size_bytes: int) -> dict[int, float]:
+        """What further layers of so many bytes take."""
         first, last = self._counts
-        share = sum(self._sizes[last:]) / sum(self._sizes[first:last])
-        found = {}
-        for size, seconds in more.whole.items():
-            further = more.headless[size] - few.headless[size]
-            if further <= 0.0:
-                raise BackendError(f"{last} layers took no longer than {first} of them")
-            found[size] = seconds + share * further
-        return found
+        share = size_bytes / sum(self._sizes[first:last])
+        found = {size: more.headless[size] - few.headless[size] for size in more.whole}
+        if min(found.values()) <= 0.0:
+            raise BackendError(f"{last} layers took no longer than {first} of them")
+        return {size: share * seconds for size, seconds in found.items()}
+
+    def _times(self, plan: Plan) -> list[LayerTimes]:
+        return layer_times(self.paths(), plan, plan.budget_bytes - _resident_bytes())
 
     def paths(self) -> list[Path]:
         """The small models, which are there until this is closed; raises BackendError."""
@@ -94,7 +119,8 @@ class LayerTrial:
     def fits(self, plan: Plan) -> bool:
         """Whether a process that times layers has room beside this one, inside the budget."""
         left = sum(self._sizes[self.layers :])
-        held = plan.planned_bytes - min(left, plan.footprint["weights"])
+        shared = sum(part.weights_bytes for part in plan.devices if part.shared)
+        held = plan.planned_bytes - min(left, plan.footprint["weights"] + shared)
         return held + _resident_bytes() <= plan.budget_bytes
 
     @cached_property

@@ -13,7 +13,7 @@ from edgespec.control.curve_cache import remember_curve, remembered_curve, was_u
 from edgespec.control.estimated_curve import estimated_curve, read_bytes
 from edgespec.control.expected_speed import RepeatingShare
 from edgespec.control.shape_curves import SAME_SHAPE, ShapeCurve, remember_shape, remembered_shape
-from edgespec.errors import EdgeSpecError
+from edgespec.errors import BackendError, EdgeSpecError
 from edgespec.loading.layer_trial import LayerTrial
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
@@ -24,7 +24,9 @@ from edgespec.system.records import dataclass
 from edgespec.system.size import MIB
 
 GPU_LEAD = 4.0
-"""How many times as fast a GPU is believed to read its own memory as the processor reads ours."""
+"""How many times as fast a GPU is believed to read its own memory as the processor reads ours,
+where that cannot be tried.
+"""
 WHOLE_BYTES = 512 * MIB
 """Larger files would take more than a second or two to load and measure: of these some layers are
 timed.
@@ -63,17 +65,18 @@ class PassCosts:
                 self._remember(one.plan, curve, under_load=under_load)
                 return replace(one, curve=curve)
         elif self._can_measure(one.plan):
-            found = pass_seconds(self.file.path, one.plan)
-            if found is not None and set(one.curve) <= set(found):
-                least = _least(one.curve, found)
-                remember_curve(self.file.path, one.plan, least, under_load=under_load)
-                return replace(one, curve=least)
+            with suppress(BackendError):
+                found = pass_seconds(self.file.path, one.plan)
+                if found is not None and set(one.curve) <= set(found):
+                    least = _least(one.curve, found)
+                    remember_curve(self.file.path, one.plan, least, under_load=under_load)
+                    return replace(one, curve=least)
         return one
 
     def is_open(self, one: Contender) -> bool:
         """Whether a later start may measure what is estimated now."""
         possible = one.plan.streaming is None and can_have_children()
-        possible &= self._is_small or self._has_layers(one.plan)
+        possible &= self._is_small or self._has_layers
         return possible and one.basis == "estimated" and (not one.failure or one.may_retry)
 
     def _of_file(self, plan: Plan, measure: bool) -> Contender | None:
@@ -83,7 +86,10 @@ class PassCosts:
         wanted = measure if curve is None else under_load  # that figure is taken again
         if wanted and self._can_measure(plan):
             under_load = is_busy(plan.threads)
-            found = pass_seconds(path, plan)
+            try:
+                found = pass_seconds(path, plan)
+            except BackendError as error:
+                return self._untimed(plan, f"it could not be timed: {error}", under_load)
             if found is not None:
                 curve = _least(found, curve or {}) if under_load else found
                 remember_curve(path, plan, curve, under_load=under_load)
@@ -93,7 +99,7 @@ class PassCosts:
 
     def _of_layers(self, plan: Plan, measure: bool) -> Contender | None:
         """What follows from timing some layers of this file, or one of its shape."""
-        if self.trial is None or not self._has_layers(plan):
+        if self.trial is None or not self._has_layers:
             return None
         known = remembered_shape(self.file.shape_fingerprint, plan, backends.version(plan.backend))
         wanted = measure and (known is None or known.under_load)
@@ -103,8 +109,8 @@ class PassCosts:
                 curve = self._timed(plan)
             except EdgeSpecError as error:
                 if known is None:
-                    why = f"{plan.backend} is estimated, as its layers could not be timed: {error}"
-                    return replace(self._estimated(plan), failure=why, may_retry=under_load)
+                    why = f"its layers could not be timed: {error}"
+                    return self._untimed(plan, why, under_load)
             else:
                 if under_load and known is not None:
                     curve = _least(curve, known.curve)
@@ -125,9 +131,14 @@ class PassCosts:
         remember_shape(self.file.shape_fingerprint, plan, backends.version(plan.backend), found)
         return found
 
+    def _untimed(self, plan: Plan, why: str, under_load: bool) -> Contender:
+        told = f"{plan.label} is estimated, as {why}"
+        return replace(self._estimated(plan), failure=told, may_retry=under_load)
+
     def _estimated(self, plan: Plan) -> Contender:
         size = read_bytes(self.file.spec, self.file.tensors.values())
-        far = sum(part.weights_bytes for part in plan.devices if part.kind == "gpu")
+        gpus = (part for part in plan.devices if part.kind == "gpu" and not part.shared)
+        far = sum(part.weights_bytes for part in gpus)
         size -= round(min(far, size) * (1.0 - 1.0 / GPU_LEAD))
         guess = estimated_curve(plan.backend, size, plan.threads, plan.max_nodes)
         if plan.streaming is not None:
@@ -142,9 +153,10 @@ class PassCosts:
     def _is_small(self) -> bool:
         return self.file.size_bytes <= WHOLE_BYTES
 
-    def _has_layers(self, plan: Plan) -> bool:
-        """Whether layers of it can stand for the whole: other devices' are not timed."""
-        return not self._is_small and self.file.format == "gguf" and not plan.devices
+    @property
+    def _has_layers(self) -> bool:
+        """Whether layers of it can stand for the whole."""
+        return not self._is_small and self.file.format == "gguf"
 
     def _runs(self, plan: Plan) -> bool:
         """Whether nothing has to be compiled first."""

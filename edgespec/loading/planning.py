@@ -10,7 +10,7 @@ from functools import partial
 from edgespec.backends import registry as backends
 from edgespec.backends.llamacpp import library as llamacpp
 from edgespec.backends.native.code_parts import Compiled
-from edgespec.control.backend_speeds import Contender, as_candidate
+from edgespec.control.backend_speeds import Contender, as_candidate, on_gpus
 from edgespec.control.estimated_curve import estimated_curve, read_bytes
 from edgespec.control.expected_speed import RepeatingShare
 from edgespec.errors import BackendError, BudgetError, OptionError
@@ -40,6 +40,9 @@ from edgespec.system.power import threads_for
 from edgespec.system.records import dataclass
 from edgespec.system.size import format_size, is_auto, parse_size
 from edgespec.system.user_data import keeps_nothing
+
+_PLACES = "llamacpp"
+"""The backend that puts layers on other devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,8 @@ class Planning:
         """The plan in which a device is the draft model's alone, where that is the better use."""
         if self.draft_model is None:
             return None
+        if not self._asks_for_devices:  # nobody measured what it would do in shared memory
+            devices = [one for one in devices if not one.shared]
         taken = self.draft_model.device(devices, self.file)
         if taken is None:
             return None
@@ -134,15 +139,26 @@ class Planning:
         return None
 
     def _selected(self, devices: Sequence[Device], to_draft: Sequence[Device] = ()) -> Plan:
-        """The plan of the fastest backend, with layers on these devices and the draft model's on
-        those.
+        """The plan of the fastest backend, with layers on these devices, if they were asked for or
+        that is fastest, and the draft model's on those.
         """
-        by_name = devices and self._asks_for_devices
+        by_name = bool(devices) and self._asks_for_devices
         offer = (backends.offer_with_devices if by_name else backends.offer)(
             self.options.backend, self.file
         )
-        of = partial(self._of, devices=devices, to_draft=to_draft)
+        placed = on_gpus(_PLACES)
+        if not by_name and devices and _PLACES in offer.names:
+            offer = replace(offer, names=(*offer.names, placed))
         names = tuple(device.name for device in devices)
+
+        def of(name: str) -> Plan:
+            if name != placed:
+                return self._of(name, devices if by_name else (), to_draft)
+            made = self._of(_PLACES, devices, to_draft)
+            if not made.devices:
+                raise BackendError(f"no layer fits on {', '.join(names)}")
+            return made
+
         return Selection(self.file, offer, of, self._is_ready, names).plan(compare=self.compare)
 
     def _of(self, name: str, devices: Sequence[Device], to_draft: Sequence[Device]) -> Plan:
@@ -245,6 +261,8 @@ class Planning:
         overlap = "" if draft_model is None else draft_model.overlap_reason(made)
         window = "" if draft_model is None else draft_model.window_reason(made)
         used = [part.name for part in (*made.devices, *made.draft_devices)]
+        if not self._asks_for_devices:  # then they are compared
+            used += [device.name for device in self._devices()]
         made = replace(made, power=self.options.power, prompt_cache_bytes=kept_bytes)
         return made.with_notes(overlap, window, kept_note, *backends.notes(name, used))
 

@@ -72,7 +72,7 @@ def print_summary(
 
 
 def _speed(plan: Plan, last_rate: float | None) -> str:
-    chosen = next((one for one in plan.candidates if one.backend == plan.backend), None)
+    chosen = next((one for one in plan.candidates if one.backend == plan.label), None)
     if chosen is None or not chosen.tokens_per_second:
         if last_rate is not None:
             return f"The last reply came at {_rate(last_rate)} tokens/s. -v shows the whole plan."
@@ -101,7 +101,8 @@ def _candidates(plan: Plan, narrow: bool) -> Table:
         table = grid({"no_wrap": True}, {})
         for one in plan.candidates:
             said = f"{one.tokens_per_second:.4g} tokens/s ({one.basis})" if one.basis else ""
-            table.add_row(one.backend, Text(said or printable(one.verdict)))
+            name = Text(printable(one.backend))
+            table.add_row(name, Text(said or printable(one.verdict)))
         return table
     right = {"justify": "right", "no_wrap": True}
     table = grid({"no_wrap": True}, *[right] * 5, {"no_wrap": True}, {"overflow": "fold"})
@@ -109,11 +110,12 @@ def _candidates(plan: Plan, narrow: bool) -> Table:
     table.add_row(*(Text(name, "dim") for name in head))
     for one in plan.candidates:
         if not one.basis:
-            table.add_row(one.backend, *[""] * 6, Text(printable(one.verdict), "dim"))
+            verdict = Text(printable(one.verdict), "dim")
+            table.add_row(printable(one.backend), *[""] * 6, verdict)
             continue
         passes = dict(one.pass_ms)
         table.add_row(
-            one.backend,
+            Text(printable(one.backend)),
             f"{one.tokens_per_second:.4g}",
             f"{one.plain_tokens_per_second:.4g}",
             *(f"{passes[size]:.3g}" if size in passes else "" for size in (1, 8)),

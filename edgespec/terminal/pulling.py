@@ -109,7 +109,7 @@ def summary(plan: Plan) -> str:
         f"fits in {format_size(plan.budget_bytes)} with a context of {plan.context_length:,} "
         f"tokens ({format_size(plan.planned_bytes)} planned)"
     )
-    if chosen := next((one for one in plan.candidates if one.backend == plan.backend), None):
+    if chosen := next((one for one in plan.candidates if one.backend == plan.label), None):
         slow, fast = sorted((chosen.plain_tokens_per_second, chosen.tokens_per_second))
         if fast > 0:
             said += f", about {_rate(slow)} to {_rate(fast)} tokens/s on this machine"

@@ -45,7 +45,8 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gpus_are_filled_in_order_up_to_the_budget(vram: str, budgets: list[float]) -> None:
     found = devices.devices_for(vram, None)
     assert found == tuple(
-        Device(gpu.name, "gpu", int(size * GIB)) for gpu, size in zip(TWO, budgets, strict=False)
+        Device(gpu.name, "gpu", int(size * GIB), description=gpu.description)
+        for gpu, size in zip(TWO, budgets, strict=False)
     )
 
 
@@ -57,22 +58,37 @@ def test_a_plan_names_the_gpus_it_leaves_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "free", "total", "budget"),
+    ("kind", "said", "free", "total", "budget", "shared"),
     [
-        ("gpu", 20 * GIB, 32 * GIB, 18 * GIB),  # a sixteenth of a large one
-        ("gpu", 512 * MIB, 4 * GIB, 0),
-        ("igpu", 6 * GIB, 8 * GIB, 0),  # its memory is this machine's
+        ("gpu", "a card", 20 * GIB, 32 * GIB, 18 * GIB, False),  # a sixteenth of a large one
+        ("gpu", "a card", 512 * MIB, 4 * GIB, 0, False),
+        ("igpu", "a part of it", 6 * GIB, 8 * GIB, 5.5 * GIB, True),
+        ("gpu", "llvmpipe (LLVM 15.0.6, 256 bits)", 6 * GIB, 8 * GIB, 5.5 * GIB, True),
     ],
 )
-def test_auto_leaves_a_reserve_and_shared_memory_alone(
-    monkeypatch: pytest.MonkeyPatch, kind: str, free: int, total: int, budget: int
-) -> None:
+def test_auto_leaves_a_reserve_and_knows_shared_memory(
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str, said: str, free: int, total: int, budget: int, shared: bool,
+) -> None:  # fmt: skip
     monkeypatch.setattr(sys, "platform", "linux")
-    gpu = GgmlDevice("Vulkan0", "a card", kind, free, total)
+    gpu = GgmlDevice("Vulkan0", said, kind, free, total)
     monkeypatch.setattr(devices, "gpus", lambda: (gpu,))
     found = devices.devices_for("auto", None)
     assert [device.budget_bytes for device in found] == [budget] * bool(budget)
-    assert devices.devices_for("300MiB", None)[0].budget_bytes == 300 * MIB
+    (asked,) = devices.devices_for("300MiB", None)
+    assert asked.budget_bytes == 300 * MIB
+    assert {device.shared for device in (asked, *found)} == {shared}
+
+
+def test_auto_takes_shared_memory_only_where_nothing_else_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    both = (GgmlDevice("Vulkan1", "a part of it", "igpu", 6 * GIB, 8 * GIB), *TWO)
+    monkeypatch.setattr(devices, "gpus", lambda: both)
+    assert [device.name for device in devices.devices_for("auto", None)] == ["CUDA0", "CUDA1"]
+    monkeypatch.setattr(sys, "platform", "darwin")  # where all memory is one
+    assert all(device.shared for device in devices.devices_for("auto", None))
 
 
 def test_a_driver_that_fails_leaves_auto_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,8 @@ def external_footprint(
         FootprintItem("session", SESSION_BYTES, "graphs, cells, text, library pages"),
         FootprintItem("threads", (threads - 1) * calibration.THREAD_BYTES, f"{threads - 1} more"),
     ]
+    if shared := sum(part.total_bytes for part in engine.devices if part.shared):
+        held.append(FootprintItem("GPU", shared, "what it holds of this memory"))
     if engine.process:
         held.append(FootprintItem("isolation", engine.process, "a process of its own, shared rows"))
     if datastore_bytes:

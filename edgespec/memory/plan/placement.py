@@ -33,6 +33,10 @@ class Device:
     """The most that a plan may take of it."""
     key_file: str = ""
     """What opens a worker, where it wants a key."""
+    description: str = ""
+    """What its driver calls a GPU."""
+    shared: bool = False
+    """What it holds is this machine's memory, and counts in the budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,8 @@ class DevicePart:
     cache_bytes: int
     compute_bytes: int
     key_file: str = ""
+    description: str = ""
+    shared: bool = False
 
     @property
     def total_bytes(self) -> int:
@@ -97,17 +103,20 @@ class DevicePart:
         last = self.first_layer + self.num_layers - 1
         layers = f"layers {self.first_layer} to {last}" if self.num_layers else ""
         what = " and ".join(filter(None, [layers, "the output head" * self.head]))
+        shared = ", in this machine's memory" if self.shared else ""
+        name = f"{self.name} ({self.description})" if self.description else self.name
         return (
-            f"{self.kind} {self.name}: {what}, {format_size(self.total_bytes)} of "
+            f"{self.kind} {name}: {what}, {format_size(self.total_bytes)} of "
             f"{format_size(self.budget_bytes)} (weights {format_size(self.weights_bytes)}, "
             f"KV cache {format_size(self.cache_bytes)}, "
-            f"activations {format_size(self.compute_bytes)})"
+            f"activations {format_size(self.compute_bytes)}){shared}"
         )
 
     def as_dict(self) -> dict[str, Any]:
-        names = ("name", "kind", "budget_bytes", "first_layer", "num_layers", "head")
+        names = ("name", "kind", "description", "shared")
+        place = ("budget_bytes", "first_layer", "num_layers", "head")
         sizes = ("weights_bytes", "cache_bytes", "compute_bytes", "total_bytes")
-        return {name: getattr(self, name) for name in (*names, *sizes)}
+        return {name: getattr(self, name) for name in (*names, *place, *sizes)}
 
 
 def device_to_draft(devices: Sequence[Device], model_bytes: int, draft_bytes: int) -> Device | None:
@@ -157,6 +166,8 @@ def place(
                 len(layers) * layer_cache_bytes,
                 scratch,
                 device.key_file,
+                device.description,
+                device.shared,
             )
         )
         end = start

@@ -78,6 +78,7 @@ class Candidate:
     """A backend that was compared, or could not be, and why it was not taken."""
 
     backend: str
+    """With the devices that it would use."""
     verdict: str
     """One clause: "chosen", or why not."""
     basis: str = ""
@@ -138,6 +139,12 @@ class Plan:
     """Maximum bytes of prompts that are kept on disk; 0 keeps none."""
     isolated: bool = False
     """The engine is in a process of its own, behind a wall."""
+
+    @property
+    def label(self) -> str:
+        """The backend, with the devices that hold layers."""
+        names = ", ".join(part.name for part in self.devices)
+        return f"{self.backend} on {names}" if names else self.backend
 
     @property
     def planned_bytes(self) -> int:

@@ -28,6 +28,8 @@ RESERVE_BYTES, RESERVE_PART = 512 * MIB, 16
 and for what others begin meanwhile. A worker has taken off its own reserve before it offers."""
 LIMIT_S = 30.0
 """A first start of a GPU's driver may compile."""
+_SOFTWARE = ("llvmpipe", "SwiftShader")
+"""Drivers of Vulkan that compute on the processor, which say that they are GPUs."""
 _PROCESSOR = ("ggml-base", "ggml-cpu", "ggml-rpc", "ggml-blas")
 GPU_INSTALL = (
     f'CMAKE_ARGS="-DGGML_CUDA=ON" (or GGML_VULKAN, GGML_METAL) pip install --force-reinstall '
@@ -68,7 +70,8 @@ def gpus() -> tuple[GgmlDevice, ...]:
 
 def own_memory(device: GgmlDevice) -> bool:
     """Whether what it holds is not part of this machine's memory, which has a budget already."""
-    return device.kind == "gpu" and sys.platform != "darwin"
+    is_program = device.description.startswith(_SOFTWARE)
+    return device.kind == "gpu" and sys.platform != "darwin" and not is_program
 
 
 def devices_for(
@@ -80,20 +83,23 @@ def devices_for(
     were named, each with what it has now; together at most `vram` bytes. The key file is the
     workers'.
 
-    "auto" takes what workers offer, and of each GPU with memory of its own what is free but for a
-    reserve. Raises OptionError for what means nothing here, BackendError when a worker does not
-    answer or the build has no RPC.
+    "auto" takes what workers offer, and what is free but for a reserve of each GPU with memory of
+    its own; where there is none and no worker, of those that share this machine's. Raises
+    OptionError for what means nothing here, BackendError when a worker does not answer or the build
+    has no RPC.
     """
     addresses = parse_workers(workers, Key(key_file) if workers and key_file else None)
     if not addresses and str(vram).strip() == "0":
         return ()
     found = _workers(addresses)
     if is_auto(vram):
-        own = ((gpu, _without_reserve(gpu)) for gpu in _gpus_if_any() if own_memory(gpu))
-        return (*(Device(gpu.name, "gpu", free) for gpu, free in own if free > 0), *found)
+        free = [_device(gpu, _without_reserve(gpu)) for gpu in _gpus_if_any()]
+        able = [gpu for gpu in free if gpu.budget_bytes > 0]
+        own = [gpu for gpu in able if not gpu.shared]
+        return (*(own if own or found else able), *found)
     left = parse_size(vram, whole_bytes=_total_bytes(found)) if str(vram).strip() != "0" else 0
     if left:
-        found = (*(Device(gpu.name, "gpu", gpu.free_bytes) for gpu in gpus()), *found)
+        found = (*(_device(gpu, gpu.free_bytes) for gpu in gpus()), *found)
     if not found:
         raise OptionError(
             f"--vram {vram} was asked for, and {_no_gpu()}; leave --vram out, or install a build "
@@ -105,6 +111,11 @@ def devices_for(
         left -= budget
         capped.append(replace(device, budget_bytes=budget))
     return tuple(device for device in capped if device.budget_bytes)
+
+
+def _device(gpu: GgmlDevice, budget_bytes: int) -> Device:
+    shared = not own_memory(gpu)
+    return Device(gpu.name, "gpu", budget_bytes, "", gpu.description, shared)
 
 
 def _without_reserve(gpu: GgmlDevice) -> int:

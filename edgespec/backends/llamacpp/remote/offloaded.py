@@ -97,14 +97,15 @@ class OffloadedTarget(LlamaTarget):
 
     def _taken_bytes(self) -> list[int]:
         """What each device of the plan has less free than before, as the device itself tells, and
-        at least what llama.cpp says it allocated there.
+        at least what llama.cpp says it allocated there; that alone where others use the memory too.
         """
         devices = self._model.devices
         gone = zip(self._model.free_before, devices.free_bytes(), strict=True)
         taken = reversed([before - after for before, after in gone])
         held = (sum(sizes.values()) for sizes in self.device_bytes().values())
         told = (max(0, size - _ROUNDING_BYTES) for size in held)
-        return [max(pair) for pair in zip(taken, told, strict=True)]
+        sizes = zip(self._plan.devices, taken, told, strict=True)
+        return [size if part.shared else max(size, gone) for part, gone, size in sizes]
 
     def _fork(self, sequence: KvSequence, length: int) -> Text:
         text = super()._fork(sequence, length)
