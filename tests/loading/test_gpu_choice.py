@@ -202,9 +202,10 @@ def test_a_gpu_writes_what_it_writes_plainly(tmp_path: Path) -> None:
     """And holds no more than it was given."""
     if WHY or not devices.gpus():
         pytest.skip("llama.cpp finds no GPU here")
-    path = write_model(tmp_path / "m.gguf")
-    options = {"max_tokens": 40, "temperature": 0, "ignore_eos": True}
-    with edgespec.load(path, backend="llamacpp", vram="1GiB", **SETTINGS) as engine:
+    path = write_model(tmp_path / "m.gguf", layers=2)
+    options = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    settings = SETTINGS | {"backend": "llamacpp", "vram": "1GiB", "max_nodes": 4}
+    with edgespec.load(path, **settings) as engine:
         assert engine.plan.devices
         prompt = "the cat and the hat " * 10
         plain = engine.generate(prompt, speculation=False, **options)
