@@ -16,6 +16,7 @@ from edgespec.system.records import dataclass
 
 if TYPE_CHECKING:
     from edgespec.backends.base import Target
+    from edgespec.backends.onnx.provider_trial import Trial
     from edgespec.backends.passes import Progress
     from edgespec.memory.plan.external_engine import Ask, EngineBytes
     from edgespec.memory.plan.placement import Device
@@ -110,11 +111,13 @@ def survey(
     mapped: bool = False,
     layers: int | None = None,
     isolated: bool = False,
+    trial: Trial | None = None,
 ) -> Iterator[Ask | None]:
     """For a backend that counts its own memory, who to ask; None for the others.
 
     llama.cpp is asked about weights used where they lie with `mapped`, and with `layers` about the
-    first part of a model in two files. `isolated` counts a process of its own.
+    first part of a model in two files. `isolated` counts a process of its own, `trial` what one of
+    ONNX Runtime's providers takes.
 
     Raises ModelFileError for a file that its engine refuses, BackendError when it does not run.
     """
@@ -126,7 +129,7 @@ def survey(
     elif name == "onnx":
         from edgespec.backends.onnx.session_memory import ask_onnx
 
-        onnx = ask_onnx(file)
+        onnx = ask_onnx(file, trial)
         yield _with_process(onnx, file) if isolated else onnx
     else:
         yield None
@@ -153,6 +156,21 @@ def notes(name: str, used: Collection[str] = ()) -> tuple[str, ...]:
     return tuple(filter(None, [probed().note(), unused_gpus(used)]))
 
 
+def try_provider(
+    name: str, file: ModelFile, provider: str, threads: int, memory_bytes: int
+) -> Trial | None:
+    """What a backend's provider takes for a file, tried in a process that may allocate so much;
+    None where nothing else than the processor was asked for. Raises BackendError.
+    """
+    if name != "onnx" or provider == "cpu":
+        return None
+    from edgespec.backends.onnx.provider_trial import trial_of
+    from edgespec.models.onnx.folder import OnnxFile
+
+    assert isinstance(file, OnnxFile)
+    return trial_of(file, provider, threads, memory_bytes)
+
+
 def is_foreign(name: str) -> bool:
     """Whether a backend runs an engine of others."""
     return name in ("llamacpp", "onnx")
@@ -172,6 +190,10 @@ def may_abort(name: str) -> bool:
 
 def version(name: str) -> str:
     """The version of a backend's library; "" of our own, which have this package's."""
+    if name == "onnx":
+        from edgespec.backends.onnx import runtime_library
+
+        return runtime_library.version()
     if name != "llamacpp":
         return ""
     from edgespec.backends.llamacpp import library

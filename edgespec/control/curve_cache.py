@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import edgespec.version
+from edgespec.backends import registry as backends
 from edgespec.backends.base import Target
 from edgespec.backends.pass_times import curve_sizes, pass_times, time_pass
 from edgespec.backends.passes import Progress
@@ -128,6 +129,7 @@ def circumstances(plan: Plan) -> list[Any]:
     """What the cost of a model's passes depends on: settings, the machine, this version's code."""
     cpu = hardware()
     parts: list[Any] = [plan.backend, plan.threads, plan.kv_type, plan.mapped]
+    parts += [plan.provider, backends.version(plan.backend)]
     parts += [(part.name, part.description, part.units) for part in plan.devices]
     parts += [cpu.cpu_name, cpu.isa, os.environ.get("EDGESPEC_ISA")]
     return [*parts, edgespec.version.__version__, code_key()]

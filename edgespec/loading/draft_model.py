@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from edgespec.backends import registry as backends
 from edgespec.backends.native.code_parts import Compiled
+from edgespec.backends.onnx.providers import CPU
 from edgespec.errors import BackendError, OptionError, UnsupportedModelError
 from edgespec.loading.load_options import LoadOptions
 from edgespec.memory.plan.placement import Device, device_to_draft
@@ -136,6 +137,7 @@ class DraftModel:
             devices=plan.draft_devices,
             draft_devices=(),
             mapped=False,
+            provider=CPU,
             footprint=Footprint(()),  # the plan's items are the other model's
         )
 

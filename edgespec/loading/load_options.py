@@ -39,6 +39,15 @@ class LoadOptions:
             tuning=True,
         ),
     ] = "auto"
+    provider: Annotated[
+        str,
+        Option(
+            "Execution provider of ONNX Runtime, for ONNX models; others than cpu round "
+            "differently and are tried first.",
+            metavar="cpu|cuda|directml|coreml|openvino|qnn|xnnpack",
+            tuning=True,
+        ),
+    ] = "cpu"
     threads: Annotated[
         int | None,
         Option("Number of threads; by default one per physical core.", metavar="N", tuning=True),

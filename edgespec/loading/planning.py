@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from edgespec.backends import registry as backends
 from edgespec.backends.llamacpp import library as llamacpp
 from edgespec.backends.native.code_parts import Compiled
+from edgespec.backends.onnx.providers import CPU, check_provider
 from edgespec.control.backend_speeds import Contender, as_candidate, on_gpus
 from edgespec.control.estimated_curve import estimated_curve, read_bytes
 from edgespec.control.expected_speed import RepeatingShare
@@ -35,11 +37,14 @@ from edgespec.models.file import ModelFile
 from edgespec.system import precompiled
 from edgespec.system.device import DeviceProfile
 from edgespec.system.disk_cache import chosen_folder, kernels_are_cached
-from edgespec.system.hardware import MemorySnapshot, hardware, snapshot
+from edgespec.system.hardware import Hardware, MemorySnapshot, hardware, snapshot
 from edgespec.system.power import threads_for
 from edgespec.system.records import dataclass
 from edgespec.system.size import format_size, is_auto, parse_size
 from edgespec.system.user_data import keeps_nothing
+
+if TYPE_CHECKING:
+    from edgespec.backends.onnx.provider_trial import Trial
 
 _PLACES = "llamacpp"
 """The backend that puts layers on other devices."""
@@ -78,6 +83,7 @@ class Planning:
         """The plan there, on the native backend with precompiled kernels, and about how fast."""
         if self.options.backend not in ("auto", "native"):
             raise OptionError("plans for a device are of the native backend; drop --backend")
+        check_provider(self.options.provider, "native", self.file)
         there = replace(self, device=device, _now=device.memory(self._now.process_resident_bytes))
         made, file = there._of("native", (), ()), self.file
         size = read_bytes(file.spec, file.tensors.values())
@@ -91,6 +97,7 @@ class Planning:
         """The plan to carry out; raises what `load` raises before it loads."""
         if self.options.stream not in ("auto", "off"):
             raise OptionError(f"unknown stream {self.options.stream!r}; choose auto or off")
+        check_provider(self.options.provider, self.options.backend, self.file)
         if self.options.isolate not in ("auto", "on", "off"):
             raise OptionError(f"unknown isolate {self.options.isolate!r}; choose auto, on or off")
         devices = self._devices()
@@ -177,14 +184,14 @@ class Planning:
 
     def _isolates(self, name: str, devices: Sequence[Device]) -> bool:
         asked = self.options.isolate
-        alone = not devices and self.draft_model is None
+        alone = not devices and self.draft_model is None and self.options.provider == CPU
         alone &= model_drafters.EARLY_EXIT not in self.drafters
         if asked == "off" or not backends.is_foreign(name):
             return False
         if asked == "on" and not alone:
             raise OptionError(
                 "an isolated engine has the processor alone and is drafted for by texts; leave out "
-                "--isolate, or --vram, --workers, --draft-model and early-exit"
+                "--isolate, or --vram, --workers, --provider, --draft-model and early-exit"
             )
         return asked == "on" or (alone and backends.is_new(name, self.file))
 
@@ -205,7 +212,10 @@ class Planning:
         if name != "llamacpp" or not (asked or joins) or isolated:
             first = None
         mapped = asked and first is not None
-        with backends.survey(name, self.file, devices, mapped=mapped, isolated=isolated) as ask:
+        trial = self._tried_provider(name)
+        with backends.survey(
+            name, self.file, devices, mapped=mapped, isolated=isolated, trial=trial
+        ) as ask:
             if first is not None and ask is not None:
                 planned = partial(self._made, name, ask)
                 return with_first_layers(self.drafters, first, ask, planned)
@@ -213,7 +223,21 @@ class Planning:
             def made(drafters: tuple[str, ...], head: DraftHead | None) -> Plan:
                 return self._made(name, ask, drafters, self.draft_model, to_draft, head)
 
-            return with_head(self.drafters_on(name), self.head, name, made)
+            plan = with_head(self.drafters_on(name), self.head, name, made)
+            return plan if trial is None else plan.with_notes(trial.note())
+
+    def _tried_provider(self, name: str) -> Trial | None:
+        """What ONNX Runtime's provider takes for the model, where another than the default was
+        asked for.
+        """
+        budget = Budget.parse(self.options.memory, self._now).size_bytes
+        left = max(0, budget - self._now.process_resident_bytes)
+        machine = hardware()
+        threads = self._threads(machine) or machine.usable_threads()
+        return backends.try_provider(name, self.file, self.options.provider, threads, left)
+
+    def _threads(self, machine: Hardware) -> int | None:
+        return self.options.threads or threads_for(self.options.power, machine.usable_threads())
 
     def _made(
         self,
@@ -229,7 +253,6 @@ class Planning:
         if self.device is not None or precompiled.chosen().source == "library":
             kernels = "library"
         machine = hardware() if self.device is None else self.device.hardware
-        threads = threads_for(self.options.power, machine.usable_threads())
         kept_bytes, kept_note = self._kept_prompts(name)
         drafting = nullcontext() if draft_model is None else draft_model.sizing(name, to_draft)
         with drafting as draft:
@@ -251,7 +274,7 @@ class Planning:
                 Budget.parse(self.options.memory, self._now),
                 machine,
                 context=self.options.context,
-                threads=self.options.threads or threads,
+                threads=self._threads(machine),
                 max_nodes=self.options.max_nodes,
                 kv_type=self.options.kv_type,
                 sequences=self.options.sequences,
@@ -264,6 +287,7 @@ class Planning:
         if not self._asks_for_devices:  # then they are compared
             used += [device.name for device in self._devices()]
         made = replace(made, power=self.options.power, prompt_cache_bytes=kept_bytes)
+        made = replace(made, provider=self.options.provider)
         return made.with_notes(overlap, window, kept_note, *backends.notes(name, used))
 
     def _kept_prompts(self, name: str) -> tuple[int, str]:

@@ -6,10 +6,11 @@ import os
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
-from importlib import import_module, metadata
+from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from edgespec.errors import BackendError
@@ -18,6 +19,7 @@ PACKAGE = "onnxruntime"
 OLDEST = (1, 23)
 INSTALL = "pip install 'edgespec[onnx]'"
 _FATAL = 4
+_VERSION = re.compile(r"^__version__ = \"([^\"]+)\"", re.M)
 _ONCE = threading.Lock()
 
 
@@ -31,16 +33,20 @@ def missing() -> str:
     return ""
 
 
+@cache
 def version() -> str:
-    """The version that is installed, "" when its package goes by another name."""
-    try:
-        return metadata.version(PACKAGE)
-    except metadata.PackageNotFoundError:
+    """The version that is installed, by whichever package; "" when it does not say."""
+    found = find_spec(PACKAGE)
+    if found is None or found.origin is None:
         return ""
+    with suppress(OSError):
+        said = _VERSION.search(Path(found.origin).read_text("utf-8"))
+        return said[1] if said else ""
+    return ""
 
 
 def version_numbers() -> tuple[int, ...]:
-    """Its first two numbers; builds for other devices, which go by other names, count as new."""
+    """Its first two numbers; of one that does not say, those of the oldest that works."""
     return tuple(int(part) for part in re.findall(r"\d+", version())[:2]) or OLDEST
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from edgespec.backends.onnx.kv_buffers import KvCache
 from edgespec.backends.onnx.layout import Layout
 from edgespec.backends.onnx.patch import BIAS, PICKED, POSITIONS
+from edgespec.backends.onnx.providers import CPU, session_providers
 from edgespec.backends.onnx.runtime_library import library, settings, words
 from edgespec.backends.passes import Rows
 from edgespec.errors import BackendError, ModelFileError
@@ -22,17 +23,24 @@ _KEPT_BYTES = 256 * KIB
 """Freed blocks below this stay with the process: they are soon needed again."""
 
 
-def open_session(file: OnnxFile, layout: Layout, threads: int) -> Any:
-    """Load a graph and its weights; raises ModelFileError in the library's own words."""
+def open_session(
+    file: OnnxFile, layout: Layout, threads: int, provider: str = CPU, profile: str = ""
+) -> Any:
+    """Load a graph and its weights; raises ModelFileError in the library's own words.
+
+    With `profile`, its passes are told in a file whose name begins so.
+    """
     module = library()
     options = settings(module, threads, str(file.path.resolve().parent))
+    if profile:
+        options.enable_profiling, options.profile_file_prefix = True, profile
     model: Any = str(file.path)
     if layout.patch is not None:
         model = layout.patch.apply(file.path.read_bytes())
     give_back_blocks(_KEPT_BYTES)
     try:
         session = module.InferenceSession(  # without a fallback, whose failures it prints
-            model, options, providers=["CPUExecutionProvider"], enable_fallback=0
+            model, options, providers=session_providers(provider, threads), enable_fallback=0
         )
     except Exception as error:  # the library's own hierarchy is not public
         raise ModelFileError(

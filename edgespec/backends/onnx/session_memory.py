@@ -8,6 +8,8 @@ are mapped; those of products are repacked, and the pages they came from are giv
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +24,9 @@ from edgespec.models.onnx.graph_file import BFLOAT16, FLOAT16, Graph
 from edgespec.models.spec import ModelSpec
 from edgespec.system.records import dataclass
 from edgespec.system.size import KIB, MIB
+
+if TYPE_CHECKING:
+    from edgespec.backends.onnx.provider_trial import Trial
 
 LIBRARY_BYTES = 16 * MIB
 """onnxruntime 1.31: 8 MiB are kept of importing it, the rest are pages that come back in use."""
@@ -48,6 +53,10 @@ GRAPH_BYTES_PER_NODE = 4 * KIB
 """Of a node with its kernel, names and types."""
 TOKENIZER_BYTES_PER_TOKEN = 400
 """What the `tokenizers` library keeps, beside our own vocabulary."""
+_SPREAD = 1.1
+"""Of what a provider took in a trial, which sees some sizes of passes: OpenVINO keeps what it made
+for each (docs/lab/2026-11-24-providers.md).
+"""
 _HALVES = (FLOAT16, BFLOAT16)
 _QUANTISED = "MatMulNBits"
 _PRODUCTS = {"MatMul": 1, "FusedMatMul": 1, "Gemm": 1, _QUANTISED: 1, "MatMulInteger": 1, "Cast": 0}
@@ -75,8 +84,8 @@ def choose_onnx(name: str, file: ModelFile) -> str:
     return f"backend onnx: {why}"
 
 
-def ask_onnx(file: ModelFile) -> Ask:
-    """Who tells what sessions on a file would hold."""
+def ask_onnx(file: ModelFile, trial: Trial | None = None) -> Ask:
+    """Who tells what sessions on a file would hold; with `trial` on a provider that was tried."""
     assert isinstance(file, OnnxFile)
     spec, layout = file.spec, layout_of(file)
     kv_item = np.dtype(layout.kv_type).itemsize
@@ -100,7 +109,21 @@ def ask_onnx(file: ModelFile) -> Ask:
             branch_bytes=0,
         )
 
-    return ask
+    if trial is None:
+        return ask
+
+    def ask_tried(settings: Settings, threads: int) -> EngineBytes:
+        own = ask(settings, threads)
+        rows = max(settings.prefill_chunk, settings.max_nodes)
+        needs = trial.pass_bytes(rows, settings.context) + _masks_bytes(layout, settings)
+        return replace(
+            own,
+            compute=int(_SPREAD * needs),
+            loading=max(0, trial.opening_bytes - trial.opened_bytes),
+            provider=max(0, int(_SPREAD * trial.opened_bytes) - own.library - weights.kept_bytes),
+        )
+
+    return ask_tried
 
 
 def _pass_bytes(spec: ModelSpec, layout: Layout, settings: Settings, *, has_spans: bool) -> int:
@@ -113,7 +136,6 @@ def _pass_bytes(spec: ModelSpec, layout: Layout, settings: Settings, *, has_span
     kv_item, queries = np.dtype(layout.kv_type).itemsize, spec.num_heads * spec.head_dim
     attention = 4 * rows * (2 * spec.dim + 3 * queries + 4 * spec.kv_dim)
     score_rows = settings.max_nodes if has_spans else rows
-    masks = (rows + settings.max_nodes) * context * kv_item if layout.trees else 0
     if layout.shared:
         attention += 4 * spec.num_heads * score_rows * context
     else:  # keys and values are repeated for every head, and keys turned
@@ -122,7 +144,13 @@ def _pass_bytes(spec: ModelSpec, layout: Layout, settings: Settings, *, has_span
     feed_forward = 4 * rows * (3 * spec.dim + 4 * max(spec.ffn_dim, queries))
     one_row = layout.picks or bool(layout.takes & KEPT_ROWS)
     head = 4 * spec.vocab_size * (1 if one_row else rows)
-    return max(attention, feed_forward, head) + masks
+    return max(attention, feed_forward, head) + _masks_bytes(layout, settings)
+
+
+def _masks_bytes(layout: Layout, settings: Settings) -> int:
+    rows = max(settings.prefill_chunk, settings.max_nodes) + settings.max_nodes
+    item = np.dtype(layout.kv_type).itemsize
+    return rows * settings.context * item if layout.trees else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class OnnxTarget(Target):
             file.spec, len(self._layout.pasts), plan.context_length, self._layout.kv_type
         )
         self._runner: PassRunner | None = PassRunner(
-            open_session(file, self._layout, plan.threads),
+            open_session(file, self._layout, plan.threads, plan.provider),
             self._layout,
             file.spec.vocab_size,
             rows=self._chunk,

@@ -46,6 +46,8 @@ class EngineBytes:
     """What it multiplies in, where that is not part of what it tells."""
     read_tensors: int = 1
     """Copies of a tensor while it is read: two where it is sent on to a device."""
+    provider: int = 0
+    """Of what computes in its place: libraries, compiled graphs, copies of weights."""
     process: int = 0
     """Of a process that the engine has for itself, what it holds before the engine."""
     devices: tuple[DevicePart, ...] = ()
@@ -102,6 +104,10 @@ def external_footprint(
         FootprintItem("session", SESSION_BYTES, "graphs, cells, text, library pages"),
         FootprintItem("threads", (threads - 1) * calibration.THREAD_BYTES, f"{threads - 1} more"),
     ]
+    if engine.provider:
+        held.append(
+            FootprintItem("provider", engine.provider, "its library, code and copies, measured")
+        )
     if shared := sum(part.total_bytes for part in engine.devices if part.shared):
         held.append(FootprintItem("GPU", shared, "what it holds of this memory"))
     if engine.process:
@@ -113,6 +119,7 @@ def external_footprint(
     total = sum(item.size_bytes for item in held)
     loading = max(loading_bytes(tensors, engine), draft_loading_bytes)
     after = total - base - kernels - engine.library - engine.vocabulary - weights
+    after -= engine.provider
     start_up = max(0, runtime.peak_bytes() - total)
     return Footprint(
         (

@@ -139,6 +139,8 @@ class Plan:
     """Maximum bytes of prompts that are kept on disk; 0 keeps none."""
     isolated: bool = False
     """The engine is in a process of its own, behind a wall."""
+    provider: str = "cpu"
+    """What ONNX Runtime computes with, on the onnx backend."""
 
     @property
     def label(self) -> str:
@@ -158,8 +160,9 @@ class Plan:
     def explain(self) -> str:
         """The plan as text: a line per item and the reason for every choice."""
         replies = f"{self.sequences} replies at once · " if self.sequences > 1 else ""
+        on = "" if self.provider == "cpu" else f" on {self.provider}"
         lines = [
-            f"backend {self.backend} · {self.quantisation} · {replies}"
+            f"backend {self.backend}{on} · {self.quantisation} · {replies}"
             f"context {self.context_length} tokens "
             f"({self.kv_type} KV) · up to {self.max_nodes} nodes · {self.threads} "
             f"{'thread' if self.threads == 1 else 'threads'}"
