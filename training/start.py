@@ -45,7 +45,8 @@ def upcycled(stored: dict[str, Tensor], model: TinyLlama) -> dict[str, Tensor]:
     if shape.architecture == "qwen35":
         stored = {name.replace("ffn_norm", "post_attention_norm"): stored[name] for name in stored}
         mixers = {name: values for name, values in state.items() if MIXER.search(name)}
-        return {name: stored[name] for name in state if name not in mixers} | mixers
+        kept = {name: values for name, values in stored.items() if not MIXER.search(name)}
+        return kept | mixers
     mixture = {name: values for name, values in state.items() if "ffn_gate_inp" in name}
     for name, values in stored.items():
         net = DENSE_NET.fullmatch(name)

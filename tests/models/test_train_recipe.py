@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import importlib.util
 import json
@@ -141,6 +142,7 @@ def test_a_mixture_starts_as_the_dense_model(tmp_path: Path) -> None:
     from training.__main__ import smoke_shape
     from training.export import load_model
     from training.model import TinyLlama
+    from training.siblings import gguf_name
     from training.start import load_weights
 
     write_corpus(tmp_path / "corpus")
@@ -157,6 +159,16 @@ def test_a_mixture_starts_as_the_dense_model(tmp_path: Path) -> None:
     ids = torch.randint(3, 512, (2, 64))
     expected, found = (model.logits(model.hidden(ids)[0][-1]) for model in (dense, mixture))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+    shape = smoke_shape("tiny-hybrid")
+    with pytest.raises(SystemExit, match="another model"):  # it has a layer more
+        load_weights(TinyLlama(shape), path, tokenizer, upcycle=True)
+    hybrid = TinyLlama(dataclasses.replace(shape, num_layers=2, attention_interval=2))
+    load_weights(hybrid, path, tokenizer, upcycle=True)
+    both = [{gguf_name(n): v for n, v in one.state_dict().items()} for one in (dense, hybrid)]
+    for name in ("token_embd.weight", "blk.1.ffn_up.weight"):
+        torch.testing.assert_close(both[1][name], both[0][name])
+    assert hybrid.logits(hybrid.hidden(ids)[0][-1]).isfinite().all(), "around new mixers"
 
     start = ("--from", str(path), "--shape", "mixture")
     recipe("run", "--out", out, *start, "--upcycle", "--set", "steps=2")
