@@ -112,9 +112,9 @@ def test_a_lost_drafter_costs_speed_alone(
 @serving
 def test_passes_are_measured_where_the_layers_are(model: Path) -> None:
     with workers(28 * MIB) as (worker,):
+        held = worker.peak_bytes
         plan = edgespec.plan(model, context=256, threads=1, workers=worker.address)
         assert plan.devices[0].units == 9
-        held = worker.peak_bytes
         found = pass_seconds(model, plan)
         assert found is not None and found[1] > 0
         assert worker.peak_bytes > held + 14 * MIB
