@@ -80,12 +80,12 @@ def _seconds(name: str, asked: Asked, tokens: int, prompts: list[Ids]) -> list[f
     write, _ = WRITERS[name]
     own = argparse.Namespace(**vars(asked) | {"tokens": tokens, "draft_model": "edgespec-draft"})
     found, replies = [], iter(write(PLAIN, [list(range(3, 3 + WARM_UP_TOKENS)), *prompts], own))
-    next(replies)
-    for _ in prompts:
+    for _ in range(1 + len(prompts)):
         start = time.perf_counter()
-        next(replies)
+        if next(replies, None) is None:
+            raise PeerError("its process ended without a reply")
         found.append(time.perf_counter() - start)
-    return found
+    return found[1:]
 
 
 def _export(model: Path, folder: Path) -> None:

@@ -70,7 +70,8 @@ class Scheduler:
         self._readings: dict[Generation, Reading] = {}
         """Of the replies that are written, when they began."""
         self._repeating = RepeatingShare.of(file.fingerprint)
-        self._has_replied = False
+        self._plain_pass_s = 0.0
+        """Of a pass over one node, as the last reply found it; 0 before one."""
 
     def run(self) -> Generator[None, None, None]:
         """Write until nobody waits and nobody is written: prefill what is new, decode, count;
@@ -128,9 +129,11 @@ class Scheduler:
 
     def _count(self, generation: Generation) -> None:
         """Remember how well a reply that was written alone could be guessed."""
-        self._has_replied = True
+        counts = generation.counts
+        if counts.steps:
+            known = self.controller.curve.seconds(1)
+            self._plain_pass_s = known if counts.drafted else counts.decode_s / counts.steps
         if generation.request.speculation:
-            counts = generation.counts
             self._repeating.learn(self._curve, counts.output_tokens, counts.steps)
 
     def reap(self) -> None:
@@ -295,8 +298,8 @@ class Scheduler:
             slot.market.close()
             slot.sequence.close()
         self._repeating.save()
-        if self.plan.streaming is not None and self._has_replied:
-            remember_streamed(self.file.path, self.plan, self.controller.curve.seconds(1))
+        if self.plan.streaming is not None and self._plain_pass_s:
+            remember_streamed(self.file.path, self.plan, self._plain_pass_s)
         self.target.close()
 
 
