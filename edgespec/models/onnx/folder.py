@@ -38,6 +38,8 @@ _QUANTISED: dict[str, Callable[[tuple[str, ...]], tuple[str, ...]]] = {
 """Operators with quantised matrices: which of their inputs are weights, scales and zero points."""
 _MOST_HEADS = 1 << 16
 """Heads, and dimensions of one: far above any real model."""
+FFN_WIDTH = "intermediate_size"
+"""The width of feed-forward nets, in a configuration or among a graph's own properties."""
 _FINGERPRINT_BYTES = 1 << 20
 _TYPES = {
     FLOAT: TensorType.F32, FLOAT16: TensorType.F16, BFLOAT16: TensorType.BF16, INT64: TensorType.I64
@@ -118,6 +120,11 @@ def _graph_file(path: Path) -> Path:
         f"cannot open {path}: it is a directory without an ONNX model; give the path of a .gguf "
         "or .onnx file"
     )
+
+
+def _count(text: str) -> int:
+    """A number of at most nine digits; 0 where the text is none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
 def _part(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -249,7 +256,7 @@ def _spec(path: Path, graph: Graph, facts: _Facts) -> ModelSpec:
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
-            ffn_dim=facts.count("intermediate_size", default=0),
+            ffn_dim=facts.count(FFN_WIDTH, default=_count(graph.properties.get(FFN_WIDTH, ""))),
         ),
         num_parameters=sum(math.prod(info.shape) for info in _tensors(graph).values()),
         refusal=f"{path} is an ONNX model, which the onnx backend runs",

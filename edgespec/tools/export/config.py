@@ -18,7 +18,6 @@ def genai_config(file: ModelFile, graph: str, context: int) -> dict[str, Any]:
         "filename": graph,
         "head_size": spec.head_dim,
         "hidden_size": spec.dim,
-        "intermediate_size": spec.ffn_dim,
         "inputs": {
             "input_ids": "input_ids",
             "attention_mask": "attention_mask",

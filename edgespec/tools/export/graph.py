@@ -15,6 +15,7 @@ from edgespec.backends.passes import Progress
 from edgespec.backends.reference import rope_frequencies
 from edgespec.models.file import ModelFile
 from edgespec.models.layers import Attention
+from edgespec.models.onnx.folder import FFN_WIDTH
 from edgespec.tools.export.matrices import (
     BLOCK,
     DataFile,
@@ -76,7 +77,9 @@ class GraphWriter:
         versions = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_FUSED, 1)]
         model = helper.make_model(graph, opset_imports=versions, ir_version=_IR_VERSION)
         model.producer_name = "edgespec"
-        helper.set_model_props(model, {"name": self._spec.name})
+        # onnxruntime-genai refuses the width in its own file, and memory is planned by it.
+        width = {FFN_WIDTH: str(self._spec.ffn_dim)}
+        helper.set_model_props(model, {"name": self._spec.name} | width)
         return model
 
     def _declare(self) -> None:

@@ -43,9 +43,12 @@ SHAPES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape(shape: str, tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", **SHAPES[shape])
-    found = export(path, tmp_path / "out").agreement
+    made = export(path, tmp_path / "out")
+    found = made.agreement
     assert found.worst > 0.99999
     assert found.same_best == found.rows
+    with open_model(path) as file, open_model(made.path, any_engine=True) as other:
+        assert other.spec.ffn_dim == file.spec.ffn_dim, "which a pass's memory is counted by"
 
 
 @pytest.mark.parametrize(
