@@ -1,7 +1,7 @@
 """Write random files of the shapes that people run, for time and bytes, never for acceptance.
 
-    python -m lab.shapes OUT.gguf [--shape qwen3-30b-a3b|gpt-oss-20b|qwen3-4b|qwen35-4b|
-        deepseek2-lite] [--layers N]
+    python -m lab.shapes OUT.gguf [--shape qwen3-30b-a3b|gpt-oss-20b|qwen3-4b|qwen3-8b|
+        qwen35-4b|deepseek2-lite] [--layers N]
 
 Matrices are random but valid blocks, repeated every few megabytes, in types that published files
 have: Q4_K, or Q8_0 where rows are no whole blocks of that; gpt-oss' experts in MXFP4 and the rest
@@ -60,6 +60,9 @@ SHAPES = {
     ),
     "qwen3-4b": Shape(
         lambda layers: dense.qwen3(layers, 32, 8, 9728), 36, 2560, 151_936, True, "Q4_K"
+    ),
+    "qwen3-8b": Shape(
+        lambda layers: dense.qwen3(layers, 32, 8, 12288), 36, 4096, 151_936, False, "Q4_K"
     ),
     "qwen35-4b": Shape(
         lambda layers: hybrid.qwen35(

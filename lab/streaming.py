@@ -1,11 +1,15 @@
 """Does a model beyond its budget run as fast as predicted, inside the budget, with the same text?
 
-    python -m lab.streaming MODEL... [--shares 0.33,0.5,0.7] [--seeds 1,2] [--cgroup] [--out F]
+    python -m lab.streaming MODEL... [--shares 0.33,0.5,0.7] [--seeds 1,2] [--cgroup] [--peer]
+        [--out F]
 
 Each run is `edgespec run` in a process of its own (with --cgroup in a control group whose limit is
 the budget), with a share of the file's bytes as its budget; some with drafts, some without. Its
 text is compared with that of a run that has all weights in memory. Files of random weights
 (`lab.shapes`) tell time and bytes, not how unevenly trained routers use experts.
+
+With --peer, llama.cpp reads each run's tokens after it, from the mapped file, in a group with the
+same limit. Its tokens take from the first one on, as ours do; the median is of single tokens.
 """
 
 from __future__ import annotations
@@ -21,8 +25,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from edgespec.models.open_model import open_model
 from edgespec.system.size import MIB
-from lab.harness import MODELS, Asked, Records, Row, Rows, Script, numbers, option, tokens
+from lab.harness import (
+    MODELS,
+    THREADS,
+    Asked,
+    Records,
+    Row,
+    Rows,
+    Script,
+    numbers,
+    option,
+    tokens,
+)
 from tests.support.budget_runs import ROOT, held_bytes
 from tests.support.control_group import ControlGroup
 
@@ -43,6 +59,8 @@ def _shares(text: str) -> list[float]:
     option("--seeds", type=numbers, default=[1, 2]),
     tokens(12),
     option("--cgroup", action="store_true"),
+    option("--peer", action="store_true", help="llama.cpp, mapped, on the same tokens"),
+    THREADS,
     option("--out", type=Path),
 )
 def runs(asked: Asked) -> Rows:
@@ -71,7 +89,18 @@ def runs(asked: Asked) -> Rows:
                     other += found["text"] != whole["text"]
                     if not drafts and found["predicted"]:
                         errors.append(found["tokens_per_second"] / found["predicted"] - 1)
-                    yield _row(Path(model).stem, seed, drafts, found)
+                    row = _row(Path(model).stem, seed, drafts, found)
+                    if asked.peer:
+                        row |= {"llama.cpp": "", "its median token": ""}
+                    if asked.peer and not drafts:
+                        threads = asked.threads or os.cpu_count() or 1
+                        key = (model, budget, seed, asked.tokens, "llama.cpp", asked.cgroup)
+                        row |= _peer_row(
+                            records.get(
+                                key, partial(run_peer, model, budget, found, threads, asked.cgroup)
+                            )
+                        )
+                    yield row
     right = sum(abs(error) <= WITHIN for error in errors)
     if errors:
         script.note(
@@ -116,6 +145,8 @@ def run(
         foretold = _FORETOLD.search(" ".join(plan["reasons"]))
         return {
             "text": told["text"],
+            "token_ids": told["token_ids"],
+            "prompt": PROMPT.format(seed),
             "budget_bytes": plan["budget_bytes"],
             "planned_bytes": plan["planned_bytes"],
             "peak_bytes": max(most, stats["peak_memory_bytes"]),
@@ -125,6 +156,36 @@ def run(
             "disk_bytes_per_token": stats["disk_bytes_per_token"],
             **(group.facts() if group else {}),
         }
+
+
+def run_peer(
+    model: str, memory: int, ours: dict[str, Any], threads: int, in_group: bool
+) -> dict[str, Any]:
+    """Seconds that each token of our run takes llama.cpp; with "error" where it failed."""
+    with open_model(Path(model)) as file:
+        prompt = file.tokenizer.encode(ours["prompt"])
+    request = {"model": model, "threads": threads, "context": 1024, "prompt": prompt,
+               "reply": ours["token_ids"]}  # fmt: skip
+    with ExitStack() as opened:
+        group = opened.enter_context(ControlGroup(memory)) if in_group else None
+        done = subprocess.run(
+            [sys.executable, "-m", "lab.mapped_llama"], input=json.dumps(request), text=True,
+            capture_output=True, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)},
+            preexec_fn=group.enter if group else None,
+        )  # fmt: skip
+        if done.returncode:
+            return {"error": f"exit {done.returncode}: {done.stderr[-200:]}"}
+        return {"seconds": json.loads(done.stdout), **(group.facts() if group else {})}
+
+
+def _peer_row(found: dict[str, Any]) -> Row:
+    if "error" in found:
+        return {"llama.cpp": found["error"]}
+    seconds = found["seconds"]
+    return {
+        "llama.cpp": f"{len(seconds) / sum(seconds):.3g}",
+        "its median token": f"{1 / statistics.median(seconds):.3g}",
+    }
 
 
 def _row(name: str, seed: int, drafts: bool, found: dict[str, Any]) -> Row:
