@@ -7,7 +7,6 @@ or `ESTIMATED_LEAD` where one of the two was never measured.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +15,7 @@ from typing import Literal
 
 from edgespec.control.expected_speed import expected_speed, plain_speed
 from edgespec.memory.plan.plan import Candidate, Plan
-from edgespec.system.disk_cache import cache_folder, keep_json, kept_json
+from edgespec.system.disk_cache import fact_path, keep_json, kept_json
 from edgespec.system.hardware import hardware
 from edgespec.system.records import dataclass
 from edgespec.version import __version__
@@ -158,6 +157,4 @@ def remember_choice(model: bytes, names: Sequence[str], choice: Choice) -> None:
 
 def _place(model: bytes) -> Path:
     cpu = hardware()
-    parts = (model, cpu.cpu_name, cpu.isa, os.environ.get("EDGESPEC_ISA"))
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=12)
-    return cache_folder() / "choices" / f"{digest.hexdigest()}.json"
+    return fact_path("choices", model, cpu.cpu_name, cpu.isa, os.environ.get("EDGESPEC_ISA"))

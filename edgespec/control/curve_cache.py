@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from edgespec.backends.pass_times import curve_sizes, pass_times, time_pass
 from edgespec.backends.passes import Progress
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.streaming import Streaming
-from edgespec.system.disk_cache import cache_folder, code_key, keep_json, kept_json
+from edgespec.system.disk_cache import code_key, fact_path, file_identity, keep_json, kept_json
 from edgespec.system.hardware import hardware
 from edgespec.system.processor_load import is_busy
 
@@ -137,11 +136,7 @@ def circumstances(plan: Plan) -> list[Any]:
 
 def _place(path: Path, plan: Plan, kind: str = "curves") -> Path:
     """The key: the file's identity, the machine, the plan's threads and this version's code."""
-    status = path.stat()
-    file = [str(path.resolve()), status.st_size, status.st_mtime_ns]
-    parts = [*file, *circumstances(plan)]
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()
-    return cache_folder() / kind / f"{digest}.json"
+    return fact_path(kind, *file_identity(path), *circumstances(plan))
 
 
 def _read(place: Path) -> dict[int, float] | None:

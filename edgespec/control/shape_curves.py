@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from edgespec.control.curve_cache import circumstances, curve_of
 from edgespec.memory.plan.plan import Plan
-from edgespec.system.disk_cache import cache_folder, keep_json, kept_json
+from edgespec.system.disk_cache import fact_path, keep_json, kept_json
 from edgespec.system.records import dataclass
 
 SAME_SHAPE = "remembered from the same shape"
@@ -61,5 +60,4 @@ def remember_shape(shape: bytes, plan: Plan, version: str, found: ShapeCurve) ->
 
 def _place(shape: bytes, plan: Plan, version: str) -> Path:
     parts = [shape, version, min(plan.max_nodes, 8), *circumstances(plan)]
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()
-    return cache_folder() / "shapes" / f"{digest}.json"
+    return fact_path("shapes", *parts)

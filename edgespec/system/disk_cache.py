@@ -238,6 +238,18 @@ def is_object_code(data: bytes) -> bool:
     return data.startswith((b"\xcf\xfa\xed\xfe", b"\x64\x86", b"\x64\xaa", b"L\x01"))
 
 
+def file_identity(path: Path) -> list[Any]:
+    """Which file it is, as it is now: another one, or the same one changed, has another."""
+    status = path.stat()
+    return [str(path.resolve()), status.st_size, status.st_mtime_ns]
+
+
+def fact_path(kind: str, *parts: object) -> Path:
+    """Where a fact of a kind, for `keep_json`, that holds for these circumstances only is kept."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()
+    return cache_folder() / kind / f"{digest}.json"
+
+
 def kept_json(path: Path) -> Any:
     """What `keep_json` wrote; None when there is no such file, or it is damaged or far too long."""
     try:

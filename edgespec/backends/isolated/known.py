@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
-from edgespec.system.disk_cache import cache_folder, keep_json, kept_json
+from edgespec.system.disk_cache import fact_path, file_identity, keep_json, kept_json
 
 
 def is_known(path: Path, backend: str) -> bool:
@@ -19,7 +18,4 @@ def remember(path: Path, backend: str) -> None:
 
 
 def _place(path: Path, backend: str) -> Path:
-    status = path.stat()
-    parts = (str(path.resolve()), status.st_size, status.st_mtime_ns, backend)
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()
-    return cache_folder() / "known" / f"{digest}.json"
+    return fact_path("known", *file_identity(path), backend)

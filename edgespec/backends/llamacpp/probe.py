@@ -7,7 +7,6 @@ machine announces AMX but its system does not grant the tiles. Without the libra
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from edgespec.backends.llamacpp.library import PACKAGE, library, package_folder,
 from edgespec.errors import BackendError
 from edgespec.models.registry import resolve
 from edgespec.system.child_process import Child, PeerError, can_have_children, serve
-from edgespec.system.disk_cache import cache_folder, keep_json, kept_json
+from edgespec.system.disk_cache import fact_path, keep_json, kept_json
 from edgespec.system.hardware import hardware
 from edgespec.system.records import dataclass
 
@@ -88,8 +87,7 @@ def _place() -> Path:
     parts += [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     cpu = hardware()
     parts += [cpu.cpu_name, cpu.isa]
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()
-    return cache_folder() / "llamacpp" / f"{digest}.json"
+    return fact_path("llamacpp", *parts)
 
 
 def _read(place: Path) -> Verdict | None:

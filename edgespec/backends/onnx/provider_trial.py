@@ -9,7 +9,6 @@ upper bound, and beyond them proportion is.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 from collections import Counter
@@ -31,7 +30,7 @@ from edgespec.memory.plan.settings import DEFAULT_CHUNK, SMALLEST_CONTEXT
 from edgespec.models.onnx.folder import OnnxFile
 from edgespec.models.spec import ModelSpec
 from edgespec.system.child_process import Child, PeerError, can_have_children, serve
-from edgespec.system.disk_cache import cache_folder, code_key, keep_json, kept_json
+from edgespec.system.disk_cache import code_key, fact_path, file_identity, keep_json, kept_json
 from edgespec.system.hardware import hardware
 from edgespec.system.memory_limit import limit_memory
 from edgespec.system.records import dataclass
@@ -170,12 +169,10 @@ def _values(trial: Trial) -> dict[str, Any]:
 
 def _place(file: OnnxFile, provider: str, threads: int) -> Path:
     """The key: the file's identity, provider, threads, the machine and the code on both sides."""
-    status, cpu = file.path.stat(), hardware()
-    parts = [str(file.path.resolve()), status.st_size, status.st_mtime_ns, file.size_bytes]
-    parts += [provider, threads, version(), cpu.cpu_name, cpu.isa]
-    parts += [edgespec.version.__version__, code_key()]
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()
-    return cache_folder() / "providers" / f"{digest}.json"
+    cpu = hardware()
+    parts = [*file_identity(file.path), file.size_bytes, provider, threads, version()]
+    parts += [cpu.cpu_name, cpu.isa, edgespec.version.__version__, code_key()]
+    return fact_path("providers", *parts)
 
 
 def measure(file: OnnxFile, provider: str, threads: int) -> Trial:
