@@ -11,7 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from edgespec.backends.native.kernels.attention import inner_loops, scaled_kv
-from edgespec.backends.native.kernels.attention.spans import SCORES_STRIDE, WIDTH, row_sizes
+from edgespec.backends.native.kernels.attention.spans import (
+    SCORES_STRIDE,
+    WIDTH,
+    row_sizes,
+    score_sizes,
+)
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.codegen.machine_code import compile_function
 from edgespec.backends.native.kernels.kv.forms import FORMS
@@ -28,7 +33,8 @@ SIZES = {
     for kv_type in KV_TYPES
 }
 SCALED_TYPES = list(FORMS)
-CASES = [(kv_type, size) for kv_type in KV_TYPES for size in SIZES[kv_type]]
+SCORE_SIZES = SIZES | {"f16": score_sizes(OPERATIONS.lanes)}
+CASES = [(kv_type, size) for kv_type in KV_TYPES for size in SCORE_SIZES[kv_type]]
 OUT = np.float32(-np.inf)
 
 
@@ -272,20 +278,19 @@ def test_rows_of_any_size_agree(kv_type: str) -> None:
     queries, keys = arrays.queries(kv_type, 72), arrays.keys(kv_type, 4, 72)
     values, shares = arrays.values(kv_type, 40, 80), arrays.weights(12, 40)
     steps = -(-72 // (2 if kv_type == "f16" else 4))
-    sizes = SIZES[kv_type]
-    scored = {size: np.zeros((12, WIDTH), np.float32) for size in sizes}
-    mixed = {size: np.zeros((12, 80), np.float32) for size in sizes}
-    for size in sizes:
+    scored = {size: np.zeros((12, WIDTH), np.float32) for size in SCORE_SIZES[kv_type]}
+    mixed = {size: np.zeros((12, 80), np.float32) for size in SIZES[kv_type]}
+    for size, found in scored.items():
         for first in range(0, 12 // size * size, size):
             block = queries.data.ravel().view(np.uint8)[4 * first :]
-            places = (keys.data, keys.data.strides[0], 4, steps, keys.scales, scored[size][first:])
+            places = (keys.data, keys.data.strides[0], 4, steps, keys.scales, found[first:])
             _call(f"scores_{kv_type}_{size}", block, *places, keys.data, 0)
-            places = (values.data, values.data.strides[0], 40, mixed[size][first:])
-            _call(f"mix_{kv_type}_{size}", shares[first:], *places, 320, 5, values.data, 0)
-        np.testing.assert_array_equal(scored[size][0], scored[1][0])
         done = 12 // size * size
-        np.testing.assert_array_equal(scored[size][:done], scored[1][:done])
-        np.testing.assert_array_equal(
-            mixed[size][:done].view(np.int32), mixed[1][:done].view(np.int32)
-        )
+        np.testing.assert_array_equal(found[:done], scored[1][:done])
+    for size, found in mixed.items():
+        for first in range(0, 12 // size * size, size):
+            places = (values.data, values.data.strides[0], 40, found[first:])
+            _call(f"mix_{kv_type}_{size}", shares[first:], *places, 320, 5, values.data, 0)
+        done = 12 // size * size
+        np.testing.assert_array_equal(found[:done].view(np.int32), mixed[1][:done].view(np.int32))
     assert scored[1].strides[0] == SCORES_STRIDE

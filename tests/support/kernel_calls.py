@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgespec.backends.native.kernels import activations, row_ops
 from edgespec.backends.native.kernels.attention import inner_loops, scaled_kv
-from edgespec.backends.native.kernels.attention.spans import WIDTH, row_sizes
+from edgespec.backends.native.kernels.attention.spans import WIDTH, row_sizes, score_sizes
 from edgespec.backends.native.kernels.codegen import isa
 from edgespec.backends.native.kernels.codegen.emit import I64, Emitter, Function
 from edgespec.backends.native.kernels.codegen.machine_code import compile_function
@@ -325,11 +325,12 @@ def _record_loops(calls: Calls, kv_type: str) -> None:
     asked, tiles, scales, rows = (
         calls.place(each) for each in (queries.data, keys.data, keys.scales, values.data)
     )
-    for size in row_sizes(8, digits):
+    for size in row_sizes(8, digits) if kv_type in FORMS else score_sizes(8):
         scores = calls.place(np.zeros((size, WIDTH), np.float32))
         steps = 40 // (2 if kv_type == "f16" else 4)
         sizes = (keys.data.strides[0], 4, steps, scales)
         calls.add(f"scores_{kv_type}_{size}", asked, tiles, *sizes, scores, tiles)
+    for size in row_sizes(8, digits):
         weights, output = arrays.weights(size, 36), np.zeros((size, 48), np.float32)
         shares, mixed = calls.place(weights), calls.place(output)
         if kv_type in FORMS:

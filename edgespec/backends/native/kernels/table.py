@@ -68,15 +68,16 @@ PROGRAM, NUM_PRELUDE, OTHERS, NUM_OTHERS = range(94, 98)
  RELEASE) = range(98, 108)
 
 # Functions: row operations (their order in `isa.row_addresses`), attention's * (in
-# `loop_table.py`: after the first ones, scores and mixing for 1 to 12 rows), then by type:
-# tiles and their sizes. Row operations take so many 64-bit integers.
+# `loop_table.py`: after the first ones, the most rows of scores at once and scores for 1 to 12,
+# then the same of mixing), then by type: tiles and their sizes. Row operations take so many 64-bit
+# integers.
 OPS = 108
 NORM, QUANTISE, GATE, ROTATE, TILE_MAXIMA = range(5)
 NUM_OPS, NUM_TYPES = 5, len(FORMATS)
 ATTENTION = OPS + NUM_OPS
-(SOFTMAX, COMBINE, TURN, STORE_KEY, STORE_VALUE, PUT_QUERY, SPREAD, WEIGH, MOST_ROWS, SCORE,
- MIX) = (*range(10), 9 + 12)
-NUM_ATTENTION = 9 + 2 * 12
+(SOFTMAX, COMBINE, TURN, STORE_KEY, STORE_VALUE, PUT_QUERY, SPREAD, WEIGH, SCORE_ROWS, SCORE,
+ MIX_ROWS, MIX) = (*range(10), 9 + 12, 10 + 12)
+NUM_ATTENTION = 10 + 2 * 12
 TILES = ATTENTION + NUM_ATTENTION
 SIZES = TILES + NUM_TYPES
 NUM_ENTRIES = SIZES + NUM_TYPES

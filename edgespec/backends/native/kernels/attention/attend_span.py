@@ -131,7 +131,7 @@ def _score(c, layer, head, rows, low, high, scores, ahead):
         there, share = _ahead(c, layer, min((slot - low) // c[t.BLOCK], 1), ahead, keys)
         row = 0
         while row < num_rows:
-            count = min(num_rows - row, c[t.ATTENTION + t.MOST_ROWS])
+            count = min(num_rows - row, c[t.ATTENTION + t.SCORE_ROWS])
             call_tile(
                 c[t.ATTENTION + t.SCORE + count - 1],
                 (
@@ -159,7 +159,7 @@ def _mix(c, layer, head, rows, low, high, scores, mixed, ahead):
         there, share = _ahead(c, layer, 2 + min((slot - low) // c[t.BLOCK], 1), ahead, values)
         row = 0
         while row < num_rows:
-            count = min(num_rows - row, c[t.ATTENTION + t.MOST_ROWS])
+            count = min(num_rows - row, c[t.ATTENTION + t.MIX_ROWS])
             call_tile(
                 c[t.ATTENTION + t.MIX + count - 1],
                 (

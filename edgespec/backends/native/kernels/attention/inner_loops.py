@@ -22,6 +22,7 @@ from edgespec.backends.native.kernels.attention.spans import (
     SCORES_STRIDE,
     at_once,
     row_sizes,
+    score_sizes,
 )
 from edgespec.backends.native.kernels.codegen.emit import F32, V16F32, Emitter, Function, Value
 from edgespec.backends.native.kernels.codegen.vectors import (
@@ -233,8 +234,9 @@ def functions(kv_type: str, operations: Operations) -> dict[str, Callable[[], Fu
     }
     if numbers == "f16":
         score = latent_rows.scores if kv_type == LATENT else scores
-        for size in row_sizes(lanes):
+        for size in row_sizes(lanes) if kv_type == LATENT else score_sizes(lanes):
             made[f"scores_{kv_type}_{size}"] = partial(score, size, lanes)
+        for size in row_sizes(lanes):
             made[f"mix_f16_{size}"] = partial(mix, size, lanes)
         return made
     form, store = FORMS[kv_type], q4_store if kv_type == "q4" else int8_store

@@ -38,16 +38,28 @@ NUM_LOOP_ARGUMENTS = 12
 
 def row_sizes(lanes: int, digits: int = 1) -> tuple[int, ...]:
     """Numbers of rows that functions are made for: up to ROW_BLOCK, or what the registers hold."""
-    most = _registers(lanes) // digits
+    most = _sums(lanes) // digits
     return tuple(size for size in (1, 2, 3, 4, 6, 8, 12) if size <= most)
+
+
+def score_sizes(lanes: int) -> tuple[int, ...]:
+    """The same for scores over f16 keys, which go six rows at a time through 16 registers: with
+    more, LLVM keeps so many numbers of queries ready that sums are left in memory.
+    """
+    return tuple(size for size in row_sizes(lanes) if size <= _sums(lanes) // 2)
 
 
 def at_once(num_rows: int, lanes: int, digits: int = 1) -> int:
     """Vectors a function computes for each row at a time: 1, 2 or 4, as many as registers allow."""
-    fitting = _registers(lanes) // (num_rows * digits)
-    return next(width for width in (4, 2, 1) if width <= max(1, fitting))
+    rows = num_rows * digits
+    registers = 32 if lanes == 16 else 16
+    return next(
+        width
+        for width in (4, 2, 1)
+        if width == 1 or (width * rows <= _sums(lanes) and width * (rows + 1) < registers)
+    )
 
 
-def _registers(lanes: int) -> int:
+def _sums(lanes: int) -> int:
     """Accumulators: of 32 registers of 16 lanes, 16 of 8, or 32 of 4."""
     return 2 * ROW_BLOCK if lanes == 16 else ROW_BLOCK
