@@ -157,6 +157,7 @@ WRONG_USAGE: dict[str, tuple[list[Any], list[str]]] = {
     "backend": (["--backend", "magic"], ["magic", "native"]),
     "drafters": (["--drafters", "psychic"], ["psychic", "suffix-automaton"]),
     "vram": (["--vram", "4GiB"], ["--vram", "GPU"]),
+    "cpu-moe": (["--cpu-moe", "all"], ["--cpu-moe", "mixture"]),
     "system without template": (["--raw", "--system", "Be brief."], ["--system", "--raw"]),
 }
 

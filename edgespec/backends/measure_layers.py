@@ -48,7 +48,8 @@ class LayerTimes:
 def layer_times(paths: Sequence[Path], plan: Plan, memory_bytes: int) -> list[LayerTimes]:
     """What passes over each of these small models cost with the plan's backend and settings.
 
-    Where the plan has a device, all of their layers are there. The process allocates at most
+    Where the plan has a device, all of their layers are there, without their experts if those of
+    some are not. The process allocates at most
     `memory_bytes`. Raises PeerError when it did not come to that.
     """
     values = plan_values(plan)
@@ -106,9 +107,18 @@ def model_times(path: Path, plan: Plan) -> LayerTimes:
 
 
 def _with_all(plan: Plan, file: ModelFile) -> Plan:
-    """The plan with all layers and the head on its device, if it has one."""
+    """The plan with all layers and the head on its device, if it has one, and experts here if any
+    are.
+    """
+    most = file.spec.num_layers
     parts = (
-        replace(part, first_layer=0, num_layers=file.spec.num_layers, head=True)
+        replace(
+            part,
+            first_layer=0,
+            num_layers=most,
+            head=True,
+            without_experts=most if part.without_experts else 0,
+        )
         for part in plan.devices
     )
     return replace(plan, devices=tuple(parts))

@@ -112,19 +112,21 @@ def survey(
     layers: int | None = None,
     isolated: bool = False,
     trial: Trial | None = None,
+    cpu_moe: int | None = 0,
 ) -> Iterator[Ask | None]:
     """For a backend that counts its own memory, who to ask; None for the others.
 
     llama.cpp is asked about weights used where they lie with `mapped`, and with `layers` about the
     first part of a model in two files. `isolated` counts a process of its own, `trial` what one of
-    ONNX Runtime's providers takes.
+    ONNX Runtime's providers takes. The experts of `cpu_moe` layers stay with this process whatever
+    devices have the layers; None lets sizes decide.
 
     Raises ModelFileError for a file that its engine refuses, BackendError when it does not run.
     """
     if name == "llamacpp":
         from edgespec.backends.llamacpp.memory_need import ask_engine
 
-        with ask_engine(file, devices, mapped=mapped, layers=layers) as ask:
+        with ask_engine(file, devices, mapped=mapped, layers=layers, cpu_moe=cpu_moe) as ask:
             yield _with_process(ask, file) if isolated else ask
     elif name == "onnx":
         from edgespec.backends.onnx.session_memory import ask_onnx

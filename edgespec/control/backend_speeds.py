@@ -28,9 +28,9 @@ Basis = Literal["measured", "measured under load", "estimated"]
 """Under load, other programs took a part of the time."""
 
 
-def on_gpus(backend: str) -> str:
+def on_gpus(backend: str, *, keeps_experts: bool = False) -> str:
     """The name of a backend with layers on GPUs, where it is compared with that backend alone."""
-    return f"{backend} on GPUs"
+    return f"{backend} on GPUs{' without experts' * keeps_experts}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,8 @@ class Contender:
     @property
     def name(self) -> str:
         """What a choice is remembered by."""
-        return on_gpus(self.plan.backend) if self.plan.devices else self.plan.backend
+        name, apart = self.plan.backend, self.plan.keeps_experts
+        return on_gpus(name, keeps_experts=apart) if self.plan.devices else name
 
     @property
     def is_guess(self) -> bool:

@@ -129,7 +129,8 @@ def circumstances(plan: Plan) -> list[Any]:
     cpu = hardware()
     parts: list[Any] = [plan.backend, plan.threads, plan.kv_type, plan.mapped]
     parts += [plan.provider, backends.version(plan.backend)]
-    parts += [(part.name, part.description, part.units) for part in plan.devices]
+    for part in plan.devices:
+        parts.append((part.name, part.description, part.units, part.without_experts))
     parts += [cpu.cpu_name, cpu.isa, os.environ.get("EDGESPEC_ISA")]
     return [*parts, edgespec.version.__version__, code_key()]
 

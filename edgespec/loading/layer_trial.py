@@ -14,12 +14,14 @@ import tempfile
 from collections import Counter
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from edgespec.backends.measure_layers import LayerTimes, layer_times
 from edgespec.errors import BackendError
+from edgespec.memory.plan.placement import DevicePart
 from edgespec.memory.plan.plan import Plan
 from edgespec.models.file import ModelFile
 from edgespec.models.gguf.few_layers import write_first_layers
@@ -62,7 +64,7 @@ class LayerTrial:
             few, more = self._times(plan)
             return self.whole(few, more)
         here, costs = sum(self._sizes), []
-        for part in plan.devices:
+        for part in chain.from_iterable(map(_alike, plan.devices)):
             size = sum(self._sizes[part.first_layer :][: part.num_layers])
             here -= size
             if part.head and part.num_layers < self.layers:
@@ -167,6 +169,22 @@ class LayerTrial:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _alike(part: DevicePart) -> list[DevicePart]:
+    """A device's layers, split where those begin that have their experts there; the head is with
+    the most of them, as it makes no difference.
+    """
+    bare, rest = part.without_experts, part.num_layers - part.without_experts
+    if not bare or not rest:
+        return [part]
+    few = rest < bare
+    first = replace(part, num_layers=bare, head=part.head and few)
+    middle, head = part.first_layer + bare, part.head and not few
+    return [
+        first,
+        replace(part, first_layer=middle, num_layers=rest, head=head, without_experts=0),
+    ]
 
 
 def _kind(layer: LayerSpec) -> object:

@@ -161,6 +161,16 @@ class LoadOptions:
             tuning=True,
         ),
     ] = "auto"
+    cpu_moe: Annotated[
+        str | int,
+        Option(
+            "Whose experts stay in this machine's memory where a mixture's layers are on devices: "
+            "off nobody's, all every layer's, N the first N layers'; auto does what has devices "
+            "read most.",
+            metavar="auto|off|all|N",
+            tuning=True,
+        ),
+    ] = "auto"
     workers: Annotated[
         str | Sequence[str] | None,
         Option(

@@ -138,7 +138,7 @@ class PassCosts:
     def _estimated(self, plan: Plan) -> Contender:
         size = read_bytes(self.file.spec, self.file.tensors.values())
         gpus = (part for part in plan.devices if part.kind == "gpu" and not part.shared)
-        far = sum(part.weights_bytes for part in gpus)
+        far = sum(part.read_bytes for part in gpus)
         size -= round(min(far, size) * (1.0 - 1.0 / GPU_LEAD))
         guess = estimated_curve(plan.backend, size, plan.threads, plan.max_nodes)
         if plan.streaming is not None:

@@ -16,7 +16,7 @@ from edgespec.control.backend_speeds import Contender, as_candidate, on_gpus
 from edgespec.control.estimated_curve import estimated_curve, read_bytes
 from edgespec.control.expected_speed import RepeatingShare
 from edgespec.errors import BackendError, BudgetError, OptionError
-from edgespec.loading import model_drafters
+from edgespec.loading import cpu_moe, model_drafters
 from edgespec.loading.choose_backend import Selection
 from edgespec.loading.draft_head import DraftHead, with_head
 from edgespec.loading.draft_model import DraftModel
@@ -100,7 +100,9 @@ class Planning:
         check_provider(self.options.provider, self.options.backend, self.file)
         if self.options.isolate not in ("auto", "on", "off"):
             raise OptionError(f"unknown isolate {self.options.isolate!r}; choose auto, on or off")
+        cpu_moe.layers_on_cpu(self.file, self.options)
         devices = self._devices()
+        cpu_moe.check_devices(self.options, devices)
         made = self._with_device_to_draft(devices)
         try:
             made = made or self._selected(devices)
@@ -120,7 +122,8 @@ class Planning:
 
     @property
     def _asks_for_devices(self) -> bool:
-        return not is_auto(self.options.vram) or bool(self.options.workers)
+        by_name = not is_auto(self.options.vram) or bool(self.options.workers)
+        return by_name or cpu_moe.is_asked_for(self.options)
 
     def _devices(self) -> Sequence[Device]:
         """Where else than in this process parts of the model may lie."""
@@ -153,20 +156,34 @@ class Planning:
         offer = (backends.offer_with_devices if by_name else backends.offer)(
             self.options.backend, self.file
         )
-        placed = on_gpus(_PLACES)
+        whole, apart = on_gpus(_PLACES), on_gpus(_PLACES, keeps_experts=True)
         if not by_name and devices and _PLACES in offer.names:
-            offer = replace(offer, names=(*offer.names, placed))
+            placed = (whole, apart) if self._may_keep_experts else (whole,)
+            offer = replace(offer, names=(*offer.names, *placed))
         names = tuple(device.name for device in devices)
 
         def of(name: str) -> Plan:
-            if name != placed:
-                return self._of(name, devices if by_name else (), to_draft)
-            made = self._of(_PLACES, devices, to_draft)
+            if name == whole:
+                off = replace(self, options=replace(self.options, cpu_moe="off"))
+                made = off._of(_PLACES, devices, to_draft)
+            elif name == apart:
+                made = self._of(_PLACES, devices, to_draft)
+                if made.devices and not made.keeps_experts:
+                    raise BackendError(f"{', '.join(names)} reads more of whole layers")
+            else:
+                made = self._of(name, devices if by_name else (), to_draft)
+                if not cpu_moe.is_asked_for(self.options):
+                    return made
             if not made.devices:
                 raise BackendError(f"no layer fits on {', '.join(names)}")
             return made
 
         return Selection(self.file, offer, of, self._is_ready, names).plan(compare=self.compare)
+
+    @property
+    def _may_keep_experts(self) -> bool:
+        """Whether that is to be compared with whole layers on devices."""
+        return is_auto(self.options.cpu_moe) and cpu_moe.mixes_experts(self.file)
 
     def _of(self, name: str, devices: Sequence[Device], to_draft: Sequence[Device]) -> Plan:
         """A backend's plan; engines of others in a process of their own where that is wanted."""
@@ -214,7 +231,13 @@ class Planning:
         mapped = asked and first is not None
         trial = self._tried_provider(name)
         with backends.survey(
-            name, self.file, devices, mapped=mapped, isolated=isolated, trial=trial
+            name,
+            self.file,
+            devices,
+            mapped=mapped,
+            isolated=isolated,
+            trial=trial,
+            cpu_moe=cpu_moe.layers_on_cpu(self.file, self.options),
         ) as ask:
             if first is not None and ask is not None:
                 planned = partial(self._made, name, ask)

@@ -18,6 +18,7 @@ from edgespec.control import curve_cache
 from edgespec.control.backend_speeds import MEASURED_LEAD, remembered_choice
 from edgespec.loading import choose_backend, layer_trial, pass_costs
 from edgespec.loading.layer_trial import LayerTrial
+from edgespec.memory.plan import placement
 from edgespec.memory.plan.placement import Device
 from edgespec.memory.plan.plan import Candidate, Plan
 from edgespec.models.open_model import open_model
@@ -25,6 +26,8 @@ from edgespec.system.child_process import PeerError
 from edgespec.system.size import MIB
 from tests.support.gguf_models import CHATML, write_gguf
 from tests.support.llamacpp_workers import WHY, Worker, serving, workers
+from tests.support.random_models import MODELS
+from tests.support.random_models.recipe import write
 
 NAMES = ("native", "llamacpp", "llamacpp on GPUs")
 SETTINGS: dict[str, Any] = {"threads": 1, "context": 256}
@@ -58,10 +61,11 @@ def found(worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
 @pytest.fixture
 def rates(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Seconds that a byte of layers takes for one node, by where it is; what is not there fails."""
-    made = {"native": 2e-9, "here": 2e-9, "there": 4e-9}
+    made = {"native": 2e-9, "here": 2e-9, "there": 4e-9, "apart": 4e-9}
 
     def timed(paths: Sequence[Path], plan: Plan, memory_bytes: int) -> list[LayerTimes]:
         place = "there" if plan.devices else "here" if plan.backend == "llamacpp" else "native"
+        place = "apart" if plan.keeps_experts else place
         if place not in made:
             raise PeerError("the driver fell over")
         times = []
@@ -144,6 +148,39 @@ def test_a_device_is_taken_where_it_is_measured_faster(
     assert choice is not None and choice.backend == NAMES[2]
     found.clear()
     assert edgespec.plan(path, **SETTINGS).label == "native"
+
+
+@serving
+@pytest.mark.parametrize("faster", ["there", "apart"])
+def test_a_mixture_without_its_experts_is_a_candidate_of_its_own(
+    found: list[Device],
+    rates: dict[str, float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    faster: str,
+) -> None:
+    """Layers without experts are timed without, and those that are whole as such."""
+    monkeypatch.setattr(placement, "NEAR", ("gpu", "worker"))
+    path = write(MODELS["qwen3moe"](), tmp_path / "m.gguf", type="Q8_0", seed=os.getpid())
+    rates |= {"there": 1e-12, "apart": 8e-9 if faster == "there" else 1e-12}
+    made = edgespec.plan(path, **SETTINGS)
+    name = f"llamacpp on {found[0].name}"
+    rows = {one.backend: one for one in made.candidates}
+    assert rows[name].basis == rows[f"{name} without experts"].basis
+    assert rows[name].basis == "measured on 2 layers of this file"
+    assert made.label == name + " without experts" * (faster == "apart")
+    (part,) = made.devices
+    assert (part.without_experts > 0) == (faster == "apart")
+    if part.without_experts:
+        assert part.num_layers == 4 and part.without_experts < 4
+        layer, rest = layer_bytes(path) / 4, part.num_layers - part.without_experts
+        for size, ms in rows[made.label].pass_ms:
+            there = layer * size * rest * rates["there"]
+            apart = layer * size * part.without_experts * rates["apart"]
+            assert ms == pytest.approx(1e3 * (HEAD_S + there + apart))
+    assert edgespec.plan(path, **SETTINGS).label == made.label
+    off = edgespec.plan(path, **SETTINGS, cpu_moe="off")
+    assert "without experts" not in " ".join(one.backend for one in off.candidates)
 
 
 @serving

@@ -6,11 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.memory.plan.placement import Device, ModelUnits, device_to_draft, place
+from edgespec.memory.plan.placement import (
+    Device,
+    DevicePart,
+    ModelUnits,
+    device_to_draft,
+    place,
+    place_best,
+)
 from edgespec.models.open_model import open_model
 from tests.support.gguf_models import write_gguf
 
 UNITS = ModelUnits(layers=(10, 10, 10, 10), head=5, rest=7)
+MIXTURE = ModelUnits(layers=(10, 10, 10, 10), head=5, rest=7, experts=(8, 8, 8, 8), active=0.125)
 
 
 def devices(*budgets: int) -> list[Device]:
@@ -63,6 +71,73 @@ def test_no_budget_is_ever_passed_and_every_layer_has_one_place(
     assert sum(part.head for part in parts) == bool(parts)
     more = place(units, cache, devices(*(2 * size for size in budgets)), compute)
     assert sum(part.units for part in more) >= sum(part.units for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("budget", "cpu_moe", "first", "bare", "weights"),
+    [
+        (100, 0, 0, 0, 45),
+        (100, 1, 0, 1, 37),
+        (100, 4, 0, 4, 13),
+        (13, 4, 0, 4, 13),
+        (12, 4, 1, 3, 11),
+        (36, 1, 1, 0, 35),
+        (20, 3, 1, 2, 19),
+        (29, 3, 0, 3, 21),
+    ],
+)
+def test_experts_of_the_first_layers_stay_here(
+    budget: int, cpu_moe: int, first: int, bare: int, weights: int
+) -> None:
+    (part,) = place(MIXTURE, 0, devices(budget), (0,), cpu_moe)
+    assert (part.first_layer, part.without_experts, part.weights_bytes) == (first, bare, weights)
+    assert part.experts_bytes == 8 * bare
+    assert part.read_bytes == 3 * part.num_layers - bare + 5
+
+
+@pytest.mark.parametrize(
+    ("budget", "first", "bare"),
+    [
+        (45, 0, 0),  # all of it fits
+        (44, 0, 1),
+        (37, 0, 1),
+        (36, 0, 2),
+        (13, 0, 4),
+        (12, 1, 3),  # never all layers: as many as can be
+        (7, 3, 1),
+        (6, 4, 0),
+    ],
+)
+def test_experts_leave_only_as_far_as_others_need_room(budget: int, first: int, bare: int) -> None:
+    made = [Device("g", "gpu", budget)]
+    (part,) = place_best(MIXTURE, 0, made, (0,))
+    assert (part.first_layer, part.without_experts) == (first, bare)
+    assert place_best(MIXTURE, 0, devices(budget), (0,)) == place(MIXTURE, 0, devices(budget), (0,))
+    assert place_best(UNITS, 0, made, (0,)) == place(UNITS, 0, made, (0,))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.integers(0, 300)), min_size=1, max_size=9),
+    st.integers(1, 60),
+    st.integers(0, 9),
+    st.lists(st.tuples(st.integers(0, 900), st.integers(0, 40)), max_size=4),
+)
+def test_nothing_else_has_devices_read_more(
+    layers: list[tuple[int, int]], head: int, cache: int, given_devices: list[tuple[int, int]]
+) -> None:
+    """Layers whose experts stay here are tried one by one."""
+    whole = tuple(map(sum, layers))
+    units = ModelUnits(whole, head, 0, tuple(experts for _, experts in layers), 0.1)
+    made = [Device(f"g{place}", "gpu", size) for place, (size, _) in enumerate(given_devices)]
+    compute = [scratch for _, scratch in given_devices]
+
+    def read(parts: tuple[DevicePart, ...]) -> int:
+        return sum(part.read_bytes + part.cache_bytes for part in parts)
+
+    best = place_best(units, cache, made, compute)
+    assert all(part.total_bytes <= part.budget_bytes for part in best)
+    for count in range(len(layers) + 1):
+        assert read(best) >= read(place(units, cache, made, compute, count))
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -77,6 +77,7 @@ class Ggml:
             (self._base, "ggml_backend_dev_memory", None, (handle, pointer, pointer)),
             (self._base, "ggml_backend_dev_buffer_type", handle, (handle,)),
             (self._base, "ggml_backend_buft_name", ctypes.c_char_p, (handle,)),
+            (self._base, "ggml_backend_cpu_buffer_type", handle, ()),
             (self._base, "ggml_backend_reg_dev_get", handle, (handle, size)),
         ):
             function = getattr(library, name)
@@ -123,6 +124,10 @@ class Ggml:
         kind = self._base.ggml_backend_dev_buffer_type(device)
         name: bytes = self._base.ggml_backend_buft_name(kind)
         return name.decode("utf-8", "replace")
+
+    def processor_buffers(self) -> Any:
+        """The type of buffers in this process's memory."""
+        return self._base.ggml_backend_cpu_buffer_type()
 
     def remote(self, endpoint: str) -> Any:
         """The device of the RPC server at "127.0.0.1:port"; ends the process where none answers."""

@@ -31,10 +31,12 @@ def ask_engine(
     *,
     mapped: bool = False,
     layers: int | None = None,
+    cpu_moe: int | None = 0,
 ) -> Iterator[Ask]:
     """Ask what sessions on a file would hold, with layers on devices where there are any.
 
     With `mapped` weights are used where they lie, with `layers` they are another session's pages.
+    The experts of `cpu_moe` layers stay in this process, None lets sizes decide.
 
     Raises ModelFileError, BackendError.
     """
@@ -66,7 +68,7 @@ def ask_engine(
         if not devices:
             yield with_the_rest(told)
             return
-        with Placing(file, devices, survey) as placing:
+        with Placing(file, devices, survey, cpu_moe) as placing:
             yield with_the_rest(placing.ask)
 
 

@@ -12,7 +12,7 @@ from edgespec.memory.plan.plan import Footprint, FootprintItem
 from edgespec.memory.plan.settings import Settings
 from edgespec.models.spec import ModelSpec, TensorInfo, TensorType
 from edgespec.system.records import dataclass
-from edgespec.system.size import MIB
+from edgespec.system.size import MIB, format_size
 
 _FLOATS = (TensorType.F32, TensorType.F16, TensorType.BF16)
 SESSION_BYTES = 10 * MIB
@@ -90,7 +90,7 @@ def external_footprint(
         FootprintItem(engine.name, engine.library, "the library, measured"),
         FootprintItem("vocabulary", engine.vocabulary, f"{engine.name}'s, measured"),
         FootprintItem("tokenizer", tokenizer_bytes(spec.vocab_size), f"{spec.vocab_size} tokens"),
-        FootprintItem("weights", weights, "one copy", exact=True),
+        FootprintItem("weights", weights, _weights_note(engine), exact=True),
         FootprintItem("KV cache", engine.cache, f"{positions} positions, {kv_type}", True),
         FootprintItem("activations", engine.compute, f"{engine.name}'s compute buffer", True),
         FootprintItem("logits", 4 * spec.vocab_size * rows, f"{rows} rows"),
@@ -130,6 +130,12 @@ def external_footprint(
             FootprintItem("start-up", start_up, "compiler, in excess of the above"),
         )
     )
+
+
+def _weights_note(engine: EngineBytes) -> str:
+    experts = sum(part.experts_bytes for part in engine.devices)
+    more = f", {format_size(experts)} of it experts of layers on devices" if experts else ""
+    return f"one copy{more}"
 
 
 def engine_bytes(

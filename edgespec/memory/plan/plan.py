@@ -146,7 +146,13 @@ class Plan:
     def label(self) -> str:
         """The backend, with the devices that hold layers."""
         names = ", ".join(part.name for part in self.devices)
-        return f"{self.backend} on {names}" if names else self.backend
+        apart = " without experts" * self.keeps_experts
+        return f"{self.backend} on {names}{apart}" if names else self.backend
+
+    @property
+    def keeps_experts(self) -> bool:
+        """Whether experts are in this process's memory although their layers are on devices."""
+        return any(part.without_experts for part in self.devices)
 
     @property
     def planned_bytes(self) -> int:

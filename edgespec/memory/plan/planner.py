@@ -9,6 +9,7 @@ from dataclasses import replace
 from edgespec.errors import OptionError
 from edgespec.memory.plan.alternatives import alternatives
 from edgespec.memory.plan.budget import Budget
+from edgespec.memory.plan.placement import experts_reason
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.reasons import reasons
 from edgespec.memory.plan.refusal import refuse
@@ -87,7 +88,7 @@ def make_plan(
         gpu_layers=sum(part.units for part in devices),
         budget_bytes=budget.size_bytes,
         footprint=sizing.footprint(chosen),
-        reasons=(budget.describe(), *told),
+        reasons=tuple(filter(None, (budget.describe(), *told, experts_reason(devices)))),
         alternatives=alternatives(sizing, chosen),
         drafter_bytes=chosen.drafter_bytes,
         sequences=chosen.sequences,

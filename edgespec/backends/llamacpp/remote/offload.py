@@ -10,7 +10,7 @@ from typing import Any, Self
 from edgespec.backends.llamacpp.ggml import Ggml
 from edgespec.backends.llamacpp.library import shared_folder
 from edgespec.errors import BackendError
-from edgespec.memory.plan.placement import DevicePart
+from edgespec.memory.plan.placement import EXPERTS, DevicePart
 from edgespec.system.records import dataclass
 
 _STORE = r"^llama_(?:kv_cache|memory_recurrent)\S*: +"
@@ -27,17 +27,35 @@ class Offload:
     """Kind and name of each; a worker's name is the loopback address of its link."""
     units: tuple[int, ...]
     """Layers, the output head counted as one, of each: the last ones of the model."""
+    cpu_moe: int = 0
+    """Of so many layers, the first of the model, the processor has the experts."""
 
     @classmethod
     def of(cls, parts: Sequence[DevicePart], endpoints: Mapping[str, str]) -> Self:
         """For the parts of a plan, with the addresses of the links to its workers."""
         ordered = tuple(reversed(parts))
         devices = tuple((part.kind, endpoints.get(part.name, part.name)) for part in ordered)
-        return cls(devices, tuple(part.units for part in ordered))
+        bare = (part.first_layer + part.without_experts for part in ordered if part.without_experts)
+        return cls(devices, tuple(part.units for part in ordered), max(bare, default=0))
 
     @classmethod
     def from_json(cls, values: Any) -> Self:
-        return cls(tuple((kind, name) for kind, name in values["devices"]), tuple(values["units"]))
+        devices = tuple((kind, name) for kind, name in values["devices"])
+        return cls(devices, tuple(values["units"]), values["cpu_moe"])
+
+    @property
+    def experts(self) -> str:
+        """A pattern of the tensors that the processor has, whoever has their layers; "" for none,
+        where the library would still pay for looking.
+        """
+        layers = "|".join(map(str, range(self.cpu_moe)))
+        return rf"blk\.({layers}){EXPERTS}" if layers else ""
+
+
+class _Override(ctypes.Structure):
+    """llama_model_tensor_buft_override, which llama-cpp-python does not declare."""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p))
 
 
 class Devices:
@@ -56,6 +74,7 @@ class Devices:
             self.handles.append(handle)
         self._array = (ctypes.c_void_p * (len(self.handles) + 1))(*self.handles, None)
         self._shares: Any = None
+        self._overrides: Any = None
 
     def apply(self, api: Any, params: Any) -> None:
         """Set what says where layers go."""
@@ -67,6 +86,10 @@ class Devices:
         shares = (ctypes.c_float * api.llama_max_devices())(*self._offload.units)
         self._shares = shares
         params.tensor_split = ctypes.cast(shares, ctypes.POINTER(ctypes.c_float))
+        if self._offload.experts and self.ggml is not None:
+            here = _Override(self._offload.experts.encode(), self.ggml.processor_buffers())
+            self._overrides = (_Override * 2)(here)  # the last one's pattern stays empty
+            params.tensor_buft_overrides = ctypes.addressof(self._overrides)
 
     def buffer_names(self) -> tuple[str, ...]:
         """What log lines call each device's buffers."""

@@ -11,7 +11,7 @@ from edgespec.backends.llamacpp.remote.link import Links
 from edgespec.backends.llamacpp.remote.offload import Offload
 from edgespec.backends.llamacpp.survey import Allocation, Survey, context_settings
 from edgespec.memory.plan.external_engine import EngineBytes
-from edgespec.memory.plan.placement import Device, DevicePart, ModelUnits, place
+from edgespec.memory.plan.placement import Device, DevicePart, ModelUnits, place, place_best
 from edgespec.memory.plan.settings import Settings
 from edgespec.models.file import ModelFile
 from edgespec.system.size import MIB
@@ -31,7 +31,15 @@ class Placing:
     again with the answer until it holds.
     """
 
-    def __init__(self, file: ModelFile, devices: Sequence[Device], survey: Survey) -> None:
+    def __init__(
+        self,
+        file: ModelFile,
+        devices: Sequence[Device],
+        survey: Survey,
+        cpu_moe: int | None = 0,
+    ) -> None:
+        """`cpu_moe` says of how many layers the experts stay here, None lets sizes decide."""
+        self._cpu_moe = cpu_moe
         self._devices, self._survey = tuple(devices), survey
         self._units = ModelUnits.of(file.spec, file.tensors.values())
         self._links = Links(devices)
@@ -51,7 +59,7 @@ class Placing:
         guess = {name: alone.compute + more for name, more in beside.items()}
         for _ in range(_MOST_TRIES):
             compute = [guess[device.name] for device in self._devices]
-            parts = place(self._units, layer_cache, self._devices, compute)
+            parts = self._placed(layer_cache, compute)
             if not parts:
                 return alone
             found = self._allocation(context, parts)
@@ -63,6 +71,11 @@ class Placing:
                 return self._engine_bytes(alone, found, parts, real, layer_cache)
             guess |= {name: max(guess[name], size) for name, size in real.items()}
         return alone
+
+    def _placed(self, layer_cache: int, compute: Sequence[int]) -> tuple[DevicePart, ...]:
+        if self._cpu_moe is None:
+            return place_best(self._units, layer_cache, self._devices, compute)
+        return place(self._units, layer_cache, self._devices, compute, self._cpu_moe)
 
     def _allocation(self, context: ContextSettings, parts: Sequence[DevicePart]) -> Allocation:
         offload = Offload.of(parts, self._links.endpoints)
@@ -83,7 +96,9 @@ class Placing:
         return replace(
             alone,
             copies_head=False,  # the head is on a device
-            weights=self._units.rest + sum(self._units.layers[:first]),
+            weights=self._units.rest
+            + sum(self._units.layers[:first])
+            + sum(part.experts_bytes for part in parts),
             cache=min(alone.cache, first * layer_cache),
             compute=sum(found.compute.values()) - sum(_compute(found)),
             read_tensors=2,
