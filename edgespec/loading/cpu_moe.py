@@ -44,7 +44,8 @@ def layers_on_cpu(file: ModelFile, options: LoadOptions) -> int | None:
         )
     if not mixes_experts(file):
         raise OptionError(
-            f"{told} {file.spec.name or 'this model'} is no mixture of experts; leave out --cpu-moe"
+            f"{told} {file.spec.name or 'this model'} is not a mixture of experts; leave out "
+            "--cpu-moe"
         )
     return count
 

@@ -164,9 +164,9 @@ class LoadOptions:
     cpu_moe: Annotated[
         str | int,
         Option(
-            "Whose experts stay in this machine's memory where a mixture's layers are on devices: "
-            "off nobody's, all every layer's, N the first N layers'; auto does what has devices "
-            "read most.",
+            "Keep experts of a mixture of experts in this machine's memory while the rest of their "
+            "layers is on a device: those of all layers, of the first N, or off; auto decides by "
+            "what devices would read.",
             metavar="auto|off|all|N",
             tuning=True,
         ),

@@ -148,7 +148,7 @@ def test_what_cannot_be_is_a_sentence(
 ) -> None:
     monkeypatch.setattr(devices, "gpus", lambda: ())
     dense = write_gguf(tmp_path / "dense.gguf")
-    with pytest.raises(OptionError, match="is no mixture of experts; leave out --cpu-moe"):
+    with pytest.raises(OptionError, match="is not a mixture of experts; leave out --cpu-moe"):
         edgespec.plan(dense, cpu_moe="all")
     with pytest.raises(OptionError, match="the native backend puts nothing on devices"):
         edgespec.plan(paths["qwen3moe"], cpu_moe=2, backend="native")
