@@ -98,8 +98,9 @@ def _foreign(engine: str) -> Writer:
                 assert process.stdout is not None
                 try:
                     yield from map(json.loads, process.stdout)
-                finally:
+                except BaseException:  # no more is wanted; one that ends by itself says how
                     process.terminate()
+                    raise
             if process.wait() > 0:
                 said.seek(0)
                 lines = said.read().decode(errors="replace").strip().splitlines()

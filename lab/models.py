@@ -13,7 +13,8 @@ quantiser (llama-cpp-python) from an F16 file that is deleted afterwards.
 cost of the other. Feed-forward layers are widened and layers added with random weights, and what
 they compute is multiplied by zeros before it reaches the residual stream. For Llama models in Q8_0,
 also with experts (`--ffn` is the width of each): layers that are added choose with the last router.
-And for hybrids of the `qwen35` architecture.
+And for hybrids of the `qwen35` architecture, and for EAGLE-3 heads, whose one layer becomes as wide
+as those of their model's sibling and drafts what it drafted.
 
 `cut`: the first layers of a model with its norm and head, as a draft model in a file of its own.
 All need gguf.
@@ -152,8 +153,12 @@ def write_sibling(path: Path, source: Path, layers: int, ffn: int, seed: int = 0
     reader = GGUFReader(source)
     fields = {name: field.contents() for name, field in reader.fields.items()}
     kind = fields.get("general.architecture")
-    if kind not in ("llama", "qwen35"):
-        raise SystemExit(f"{source} is a {kind}; siblings are made of llama and qwen35 in Q8_0")
+    if kind not in ("llama", "qwen35", "eagle3"):
+        raise SystemExit(
+            f"{source} is a {kind}; siblings are made of llama, qwen35 and eagle3 in Q8_0"
+        )
+    if kind == "eagle3":
+        layers = 1  # that is all a head has
     changed = {f"{kind}.block_count": layers, f"{kind}.feed_forward_length": ffn}
     had = [fields[name] for name in changed]
     if layers < had[0] or ffn < had[1]:

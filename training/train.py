@@ -19,6 +19,7 @@ from torch import Tensor
 
 from training.device import autocast, place
 from training.model import TinyLlama
+from training.muon import Muon
 from training.shape import Shape
 from training.start import load_weights
 
@@ -134,9 +135,7 @@ class Trainer:
         others = [p for name, p in named if not is_hidden_matrix(name, p)]
         self.optimizers: list[tuple[torch.optim.Optimizer, float]] = [
             (
-                torch.optim.Muon(
-                    matrices, weight_decay=settings.weight_decay, adjust_lr_fn="match_rms_adamw"
-                ),
+                Muon(matrices, weight_decay=settings.weight_decay, use_bf16=settings.use_bf16),
                 settings.matrix_lr,
             ),
             (

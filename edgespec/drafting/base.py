@@ -24,6 +24,8 @@ class Drafter(ABC):
     wants_top = 0
     """How many of the target's likeliest tokens per node `observe` needs to see."""
     _saved_s = 0.0
+    late_s = 0.0
+    """Seconds of the last proposal that went into reading text for which it had not been asked."""
 
     notes: tuple[str, ...] = ()
     """What went wrong in this reply and cost time alone."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from edgespec.control.controller import Controller
 from edgespec.control.cost_curve import CostCurve
@@ -225,16 +228,64 @@ def test_of_two_costly_ones_the_better_is_asked(first: bool) -> None:
         market.observe(StepOutcome(tree, path, 1, [1] * len(path)))
         market.extend([1] * len(path))
         market.take_seconds()
-    assert good.asked > 850
-    assert poor.asked > 40
+    assert good.asked > 940
+    assert poor.asked > 12
     good.chance = 0.1
-    for _ in range(400):
+    decode(market, 400)
+    assert poor.asked > 300
+
+
+class Reading(Often):
+    """Has to read the text's last tokens, which takes a while when it was not asked for long."""
+
+    unread = 0
+
+    def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        super().extend(tokens)
+        self.unread += len(tokens)
+
+    def propose(self, max_nodes: int) -> DraftTree:
+        self.late_s, self.unread = 0.01 * min(max(self.unread - 8, 0), 64), 0
+        self.clock[0] += self.late_s
+        return super().propose(max_nodes)
+
+
+def test_what_one_reads_for_not_having_been_asked_does_not_keep_it_from_being_asked() -> None:
+    """It becomes the better one while the other is asked, and every look at it takes half a pass
+    more than proposals in a row would.
+    """
+    clock = [0.0]
+    other, reading = Often("other", clock, 0.6, 0.2), Reading("reading", clock, 0.1, 0.1)
+    market = Market([other, reading], clock=lambda: clock[0])
+    market._prices, market.token_s = np.array([1.0, 1.02, 1.04, 1.06]), 1.0
+    market.reset([1])
+    decode(market, 300)
+    assert reading.asked < 30
+    reading.chance, asked = 0.9, reading.asked
+    decode(market, 600)
+    assert reading.asked - asked > 300
+
+
+def decode(market: Market, steps: int) -> None:
+    """Steps of a text of ones whose costly drafts alone are verified."""
+    for _ in range(steps):
         tree = market.propose(3, free=False)
         path = [0, 1] if len(tree) > 1 and tree.tokens[1] == 1 else [0]
         market.observe(StepOutcome(tree, path, 1, [1] * len(path)))
         market.extend([1] * len(path))
         market.take_seconds()
-    assert poor.asked > 300
+
+
+def test_what_is_paid_once_is_paid_and_tells_nothing_of_the_next() -> None:
+    account, told_all = CostlyAccount(), CostlyAccount()
+    for step in range(1, 9):
+        for one in (account, told_all):
+            one.wants(step, 0.0)
+        account.settle(0.9, 0.5, 0.6)
+        told_all.settle(0.9, 0.5)
+    assert account.balance == pytest.approx(told_all.balance)
+    assert account.worth == pytest.approx(0.2)
+    assert told_all.worth == pytest.approx(-0.4)
 
 
 def test_a_first_proposal_that_read_a_prompt_does_not_silence_those_to_come() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
+from gguf.quants import quantize
 from numpy.typing import NDArray
 
 from edgespec.models.open_model import open_model
@@ -149,8 +150,10 @@ def eagle3_keys(
     return keys | more
 
 
-def write_eagle3(path: Path, tensors: dict[str, NDArray[Any]], keys: dict[str, Any]) -> Path:
-    """As llama.cpp's converter writes it."""
+def write_eagle3(
+    path: Path, tensors: dict[str, NDArray[Any]], keys: dict[str, Any], *, type: str = "F32"
+) -> Path:
+    """As llama.cpp's converter writes it; matrices are of the `type`."""
     writer = GGUFWriter(path, "eagle3")
     for key, value in keys.items():
         if value is not None:
@@ -159,6 +162,9 @@ def write_eagle3(path: Path, tensors: dict[str, NDArray[Any]], keys: dict[str, A
         add_field(writer, key, value)
     for name, values in tensors.items():
         kind = GGMLQuantizationType.I64 if values.dtype == np.int64 else None
+        if values.ndim == 2:
+            kind = GGMLQuantizationType[type]
+            values = quantize(values, kind)
         writer.add_tensor(name, values, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -22,6 +22,7 @@ from training.heads.head import Head, HeadShape
 from training.heads.mtp import MtpBlock
 from training.heads.unroll import unroll
 from training.model import TinyLlama
+from training.muon import Muon
 from training.train import Stream, is_hidden_matrix
 
 LOG_STEPS = 20
@@ -37,6 +38,7 @@ class HeadSettings:
     unroll_steps: int = 4
     single_steps: int = 200  # without a second step ahead, which is cheaper
     step_decay: float = 0.8  # weight of a step's loss beside that of the step before
+    temperature: float = 1.0  # at which head and trunk are to agree; lower: on what is likely
     warmup_steps: int = 50
     matrix_lr: float = 2e-3
     other_lr: float = 1e-3
@@ -81,16 +83,22 @@ def most_frequent(stream: Stream, count: int) -> Tensor:
 
 
 def lesson_losses(
-    head: Head, features: Tensor, embedded: Tensor, shares: Tensor, weights: Tensor, steps: int
+    head: Head,
+    features: Tensor,
+    embedded: Tensor,
+    shares: Tensor,
+    weights: Tensor,
+    steps: int,
+    temperature: float = 1.0,
 ) -> Tensor:
     """Return the cross entropy of each step, in nats; [steps] f32.
 
-    shares f32 [batch, tokens, draft tokens] are the trunk's probabilities of what comes next,
-    weights [batch, tokens] those of its places; the rest is as in `unroll`.
+    shares f32 [batch, tokens, draft tokens] are the trunk's probabilities of what comes next, at
+    `temperature`, weights [batch, tokens] those of its places; the rest is as in `unroll`.
     """
     losses = []
     for ahead, state in enumerate(unroll(head, features, embedded, steps)):
-        logits = head.logits(state[:, ahead:])
+        logits = head.logits(state[:, ahead:]) / temperature
         wanted, weight = shares[:, 1 + ahead :], weights[:, 1 + ahead :]
         each = wanted.sum(-1) * logits.logsumexp(-1) - (wanted * logits).sum(-1)
         losses.append((each * weight).sum() / weight.sum())
@@ -132,9 +140,7 @@ class Lessons:
         others = [p for _, p in named if id(p) not in chosen]
         self.optimizers: list[tuple[torch.optim.Optimizer, float]] = [
             (
-                torch.optim.Muon(
-                    matrices, weight_decay=settings.weight_decay, adjust_lr_fn="match_rms_adamw"
-                ),
+                Muon(matrices, weight_decay=settings.weight_decay, use_bf16=settings.use_bf16),
                 settings.matrix_lr,
             ),
             (
@@ -197,10 +203,12 @@ class Lessons:
             with torch.no_grad():
                 states, _ = self.trunk.hidden(ids)
                 features, embedded = self.head.features(states), self.trunk.token_embd(ids)
-                shares = self.trunk.logits(states[-1]).softmax(-1)
+                shares = (self.trunk.logits(states[-1]) / settings.temperature).softmax(-1)
                 if "d2t" in self.average:
                     shares = shares[..., self.head.d2t]
-            losses = losses_of(self.head, features, embedded, shares, weights, num_steps)
+            losses = losses_of(
+                self.head, features, embedded, shares, weights, num_steps, settings.temperature
+            )
         decays = settings.step_decay ** torch.arange(num_steps)
         ((losses * decays).sum() / decays.sum()).backward()
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), 1.0)

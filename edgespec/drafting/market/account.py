@@ -144,9 +144,13 @@ class CostlyAccount:
         short = max(self._bill - self.balance, 0.0)
         return max(self._until[0], self._paid + int(short / ALLOWANCE) + 2 * (short > 0.0))
 
-    def settle(self, bill: float, gain: float) -> None:
-        """Book a proposal that was asked for: what it took, and what it brought."""
+    def settle(self, bill: float, gain: float, once: float = 0.0) -> None:
+        """Book a proposal that was asked for: what it took, and what it brought. `once` is what of
+        the bill it would not have taken, had it been asked before: it is paid, and tells nothing.
+        """
         bill, mood = min(bill, LARGEST_BILL), self._mood
+        once = min(once, bill)
+        self.balance, bill = self.balance - once, bill - once
         # The first may have read a whole prompt or compiled a kernel: no bill at once counts whole.
         self._bill += (_RATE_DOWN if bill < self._bill else _RATE) * (bill - self._bill)
         net = gain - bill

@@ -19,8 +19,10 @@ from edgespec.drafting.market.step import RIGHT, SIZE
 from edgespec.drafting.proposal import Proposal
 from edgespec.drafting.tree import NO_PATH, DraftTree, StepOutcome
 
-_SECOND_CHOICE = 16
-"""One in so many costly proposals is of whoever was not asked for longest."""
+_SECOND_CHOICE, _RAREST = 16, 64
+"""One in so many costly proposals is of whoever was not asked for longest, and ever fewer of them
+while the same one stays the best: each takes the place of a better one.
+"""
 
 
 class CostlyDrafts:
@@ -34,6 +36,9 @@ class CostlyDrafts:
         """Whether one was asked in this step."""
         self._turns = 0
         """Proposals of costly drafters."""
+        self._best: Source | None = None
+        self._look_at = self._patience = _SECOND_CHOICE
+        """The proposal that is another's than the best's, and how many come before the next."""
         self._scratch = Proposal(0) if books.costly else None
         """Where what follows others' drafts grows."""
 
@@ -46,15 +51,26 @@ class CostlyDrafts:
         if not wanting:
             self.plan()
             return tree
-        best = max(wanting, key=lambda source: source.account.worth if source.account else 0.0)
-        self._turns += 1
-        if self._turns % _SECOND_CHOICE == 0:
-            best = min(wanting, key=lambda source: source.turn)
-        best.turn = self._turns
-        tree = self._draft_after(best, tree, max_nodes, free)
-        self.asked = best.asked
+        chosen = self._choose(wanting)
+        tree = self._draft_after(chosen, tree, max_nodes, free)
+        self.asked = chosen.asked
         self.plan()
         return tree
+
+    def _choose(self, wanting: list[Source]) -> Source:
+        """The one whose proposals are worth most, now and then another."""
+        best = max(wanting, key=lambda source: source.account.worth if source.account else 0.0)
+        self._turns += 1
+        if len(wanting) > 1 and best is not self._best:
+            self._best, self._patience = best, _SECOND_CHOICE
+            self._look_at = min(self._look_at, self._turns + self._patience)
+        elif self._turns >= self._look_at:
+            self._patience = min(2 * self._patience, _RAREST)
+            self._look_at = self._turns + self._patience
+            best = min(wanting, key=lambda source: source.turn)
+        best.rested = best.turn < self._turns - 1
+        best.turn = self._turns
+        return best
 
     def _wants(self, source: Source, tree: DraftTree, step: int) -> bool:
         """Whether a costly source's account bears asking it beside the others' tree."""
@@ -119,7 +135,8 @@ class CostlyDrafts:
                 knew_more = right[source.number - 1] > others
                 tokens = (accepted if knew_more else min(accepted, others)) - others
                 gain = tokens - _added_s(prices, len(outcome.tree), own) / token_s
-                source.account.settle(source.spent_s / token_s, gain)
+                once = source.drafter.late_s / token_s if source.rested else 0.0
+                source.account.settle(source.spent_s / token_s, gain, once)
         self.asked = False
         self.plan()
         return CostlyStep(seconds, accepted - others, nodes, True, others > 0)

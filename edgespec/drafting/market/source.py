@@ -26,6 +26,8 @@ class Source:
     """Of a costly one."""
     turn: int = 0
     """Of all costly proposals, its last."""
+    rested: bool = False
+    """Whether other costly ones were asked since the proposal before this one."""
 
 
 def brought(tree: DraftTree, number: int) -> int:

@@ -79,6 +79,7 @@ class HeadDrafter(ModelDrafter):
             found = self._text.go_on(token, self._before)
         else:
             found = self._text.catch_up(token)
+            self.late_s = self._text.late_s
             path = self._path.tokens
             for place, each in enumerate(path):
                 found = self._text.go_on(each, found, is_asked=place == len(path) - 1)

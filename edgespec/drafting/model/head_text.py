@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -51,13 +53,13 @@ class HeadText(WaitingStates):
 
     def catch_up(self, last: int) -> Pass:
         """What follows the text, whose last token was not committed."""
-        waiting = self._num_waiting
+        waiting, self.late_s = self._num_waiting, 0.0
         if waiting > HEAD_NODES:
+            start, most = time.perf_counter(), waiting - 1
             self._head.truncate(self._num_read)
-            most = waiting - 1
             self._prefill(self._end - waiting, self._tokens[1:waiting], self._states[:most])
             self._forget(most)
-            waiting = 1
+            waiting, self.late_s = 1, time.perf_counter() - start
         self._head.truncate(self._num_read)
         tokens = np.append(self._tokens[1:waiting], np.int32(last))
         found = self._forward(tokens, self._states[:waiting])

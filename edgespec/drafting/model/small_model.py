@@ -14,6 +14,7 @@ without gaps, as in "Efficient Streaming Language Models with Attention Sinks".
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -151,13 +152,14 @@ class DraftModelDrafter(ModelDrafter):
 
     def _catch_up(self, most_nodes: int = MOST_NODES) -> list[int]:
         """Forget what the text did not become, and prefill but for the last few; these."""
-        same = self._small.truncate(self._num_read())
+        same, self.late_s = self._small.truncate(self._num_read()), 0.0
         del self._fed[same:]
         rest = self._text[same:]
         if len(rest) > most_nodes:
+            start = time.perf_counter()
             self._small.prefill(self._theirs(rest[:-1]))
             self._fed += rest[:-1]
-            rest = rest[-1:]
+            rest, self.late_s = rest[-1:], time.perf_counter() - start
         return rest
 
     def _num_read(self) -> int:

@@ -29,6 +29,9 @@ class WaitingStates:
         self.reads_prompts = True
         """Whether it reads along while the model does; otherwise their last tokens wait."""
 
+    late_s = 0.0
+    """Seconds of the last `catch_up` that went into what had long waited."""
+
     def attach(self, sequence: KvSequence) -> None:
         """Follow this sequence."""
         sequence.follower = self
