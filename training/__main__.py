@@ -56,7 +56,8 @@ def do_prepare(options: argparse.Namespace) -> None:
     """Train the tokenizer, or take that of a file, and write the token streams."""
     shape, limit = (SMOKE_SHAPE, SMOKE_RECORDS) if options.smoke else (SHAPES["tiny"], None)
     tokenizer = None if options.start is None else load_tokenizer(options.start)
-    data.prepare(options.data, token_folder(options), shape.vocab_size, limit, tokenizer)
+    out = token_folder(options)
+    data.prepare(options.data, out, shape.vocab_size, limit, tokenizer, options.last)
 
 
 def do_run(options: argparse.Namespace) -> None:
@@ -155,6 +156,9 @@ def main(arguments: list[str] | None = None) -> None:
         "--upcycle",
         action="store_true",
         help="--from is dense: a mixture's experts are its nets, a hybrid gets new mixers (run)",
+    )
+    parser.add_argument(
+        "--last", action="store_true", help="the mix that a training ends with (prepare)"
     )
     parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
     parser.add_argument("--run", help="folder of the run, under --out (cool, export, sample, ...)")

@@ -134,25 +134,26 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def gather(
-    folder: Path, limit: int | None
+    folder: Path, limit: int | None, last: bool = False
 ) -> tuple[dict[Stage, list[Document]], dict[str, list[Document]]]:
     """Return the training documents of each stage and the held-out documents of each source.
 
     `limit` caps the records read per source (the smoke run). Held-out records are drawn by hash
-    before any weight, so no copy of one is ever trained on.
+    before any weight, so no copy of one is ever trained on. `last` takes the weights of the end.
     """
     training: dict[Stage, list[Document]] = {"books": [], "tasks": []}
     held_out: dict[str, list[Document]] = {}
     for source in SOURCES:
+        weight = source.weight_in(last)
         for index, record in enumerate(read_source(source, folder)):
             if limit is not None and index >= limit:
                 break
             key = record_key(record)
             if is_held_out(source, record):
-                if share_of(key, "weight") < source.weight:
+                if share_of(key, "weight") < weight:
                     held_out.setdefault(source.name, []).append(render(record))
                 continue
-            copies = int(source.weight) + (share_of(key, "weight") < source.weight % 1)
+            copies = int(weight) + (share_of(key, "weight") < weight % 1)
             training[source.stage].extend([render(record)] * copies)
     return training, held_out
 
@@ -178,13 +179,14 @@ def prepare(
     vocab_size: int,
     limit: int | None = None,
     tokenizer: Tokenizer | None = None,
+    last: bool = False,
 ) -> None:
     """Write `tokenizer.json` and the streams `books`, `tasks` and `held_out.<source>` to `out`.
 
     Without a `tokenizer`, one of `vocab_size` tokens is trained on the documents.
     """
     out.mkdir(parents=True, exist_ok=True)
-    training, held_out = gather(folder, limit)
+    training, held_out = gather(folder, limit, last)
     rng = np.random.default_rng(0)
     if tokenizer is None:
         everything = [document for stage in training.values() for document in stage]

@@ -65,6 +65,22 @@ def file_of(out: str) -> str:
     return str(path)
 
 
+def test_what_newcomers_ask_counts_more_at_the_end(tmp_path: Path) -> None:
+    from training.data import gather
+    from training.mix import WRITTEN_HERE
+
+    write_corpus(tmp_path / "corpus")
+    whole, last = (gather(tmp_path / "corpus", None, end)[0]["tasks"] for end in (False, True))
+    asked = {response for _, response in WRITTEN_HERE["short_asks"]}
+
+    def others(documents: list[list[tuple[str, bool]]]) -> float:
+        """The share of documents that answer something else: small, as this corpus is."""
+        replies = [text.removesuffix("<|im_end|>") for each in documents for text, _ in each]
+        return 1 - sum(text in asked for text in replies) / len(documents)
+
+    assert 0 < others(last) < others(whole) / 2
+
+
 def test_whole_recipe(tmp_path: Path) -> None:
     import gguf
 
