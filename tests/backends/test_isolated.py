@@ -23,6 +23,7 @@ from edgespec.backends.passes import TokenTree
 from edgespec.errors import BackendError, BudgetError, OptionError
 from edgespec.tools.export.export import export
 from tests.support.command_line import environment
+from tests.support.facts import facts_in
 from tests.support.gguf_models import CHATML, write_gguf
 from tests.support.targets import missing
 
@@ -142,7 +143,7 @@ def test_a_new_file_is_isolated_until_it_has_run(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known, "is_known", IS_KNOWN)
-    monkeypatch.setattr(known, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(known, "fact_path", facts_in(tmp_path))
     with _load(model, isolate="auto") as engine:
         assert engine.plan.isolated and "not run this file here before" in engine.plan.explain()
         first = engine.generate("the cat", **PLAIN).token_ids

@@ -27,6 +27,7 @@ from edgespec.memory.plan.streaming import PAGE, STREAM_ITEM, StreamableWeights,
 from edgespec.models.file import ModelFile
 from edgespec.models.open_model import open_model
 from tests.support import random_models
+from tests.support.facts import facts_in
 from tests.support.machines import LAPTOP, READY, cores
 
 MODELS = ("llama", "qwen3moe", "qwen35", "gpt-oss")
@@ -159,7 +160,7 @@ def test_plan_keeps_every_budget(tmp_path: Path) -> None:
 def test_a_plan_tells_what_replies_found(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgespec.control.curve_cache.cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr("edgespec.control.curve_cache.fact_path", facts_in(tmp_path / "cache"))
     with open_model(written(name, tmp_path)) as file:
         weights = StreamableWeights(file.spec, tuple(file.tensors.values()))
         plan = plan_of(file, weights.least())
@@ -177,7 +178,7 @@ def test_a_plan_tells_what_replies_found(
 def test_damaged_memories_of_replies_are_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgespec.control.curve_cache.cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr("edgespec.control.curve_cache.fact_path", facts_in(tmp_path / "cache"))
     with open_model(written("llama", tmp_path)) as file:
         weights = StreamableWeights(file.spec, tuple(file.tensors.values()))
         plan = plan_of(file, weights.least())

@@ -10,6 +10,7 @@ from edgespec.backends.passes import Progress
 from edgespec.control import curve_cache
 from edgespec.control.curve_cache import measured_curve
 from edgespec.memory.plan.plan import Footprint, Plan
+from tests.support.facts import facts_in
 
 TRUE = {1: 1.0, 2: 1.1, 4: 1.4, 8: 2.2}
 
@@ -34,7 +35,7 @@ class Timed:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(curve_cache, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(curve_cache, "fact_path", facts_in(tmp_path))
     for name in ("curve_sizes", "time_pass", "pass_times"):
         monkeypatch.setattr(curve_cache, name, getattr(Timed, name))
     (tmp_path / "model.gguf").write_bytes(b"a model")
