@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from edgespec.backends import registry as backends
@@ -82,13 +83,15 @@ class Selection:
 
     def _fastest_by(self, costs: PassCosts, before: Choice) -> Plan:
         names = self.offer.names
+        plans: dict[str, Plan] = {}
         found: list[Contender] = []
         failed: dict[str, EdgeSpecError] = {}
-        for name in names:
-            try:
-                found.append(costs.contender(self.make_plan(name), measure=True))
-            except EdgeSpecError as error:
-                failed[name] = error
+        for name in reversed(names):  # the first counts what planning the others has imported
+            with _noted(failed, name):
+                plans[name] = self.make_plan(name)
+        for name in filter(plans.__contains__, names):
+            with _noted(failed, name):
+                found.append(costs.contender(plans[name], measure=True))
         if not found:
             raise failed[names[0]]
         chosen = select(found, before.backend)
@@ -103,7 +106,7 @@ class Selection:
             remember_choice(self.file.fingerprint, among, Choice(chosen.name, settled))
         rows = (
             *(as_candidate(one, chosen) for one in found),
-            *(Candidate(name, str(error)) for name, error in failed.items()),
+            *(Candidate(name, str(failed[name])) for name in names if name in failed),
             *self._refused(),
         )
         reasons = (_reason(chosen, found), *chosen.plan.reasons)
@@ -112,6 +115,15 @@ class Selection:
 
     def _refused(self) -> tuple[Candidate, ...]:
         return tuple(Candidate(name, why) for name, why in self.offer.refused.items())
+
+
+@contextmanager
+def _noted(failed: dict[str, EdgeSpecError], name: str) -> Iterator[None]:
+    """Keep what goes wrong with one backend, so that the others are looked at."""
+    try:
+        yield
+    except EdgeSpecError as error:
+        failed[name] = error
 
 
 def _reason(chosen: Contender, found: list[Contender]) -> str:

@@ -10,7 +10,7 @@ from edgespec.backends import registry as backends
 from edgespec.backends.measure_passes import pass_seconds
 from edgespec.control.backend_speeds import Basis, Contender
 from edgespec.control.curve_cache import remember_curve, remembered_curve, was_under_load
-from edgespec.control.estimated_curve import estimated_curve, read_bytes
+from edgespec.control.estimated_curve import estimated_curve, memory_speed, read_bytes
 from edgespec.control.expected_speed import RepeatingShare
 from edgespec.control.shape_curves import SAME_SHAPE, ShapeCurve, remember_shape, remembered_shape
 from edgespec.errors import BackendError, EdgeSpecError
@@ -140,7 +140,7 @@ class PassCosts:
         gpus = (part for part in plan.devices if part.kind == "gpu" and not part.shared)
         far = sum(part.read_bytes for part in gpus)
         size -= round(min(far, size) * (1.0 - 1.0 / GPU_LEAD))
-        guess = estimated_curve(plan.backend, size, plan.threads, plan.max_nodes)
+        guess = estimated_curve(plan.backend, size, plan.max_nodes, memory_speed(plan))
         if plan.streaming is not None:
             guess = plan.streaming.curve(guess)
         return self._contender(plan, guess, "estimated")

@@ -40,6 +40,7 @@ from edgespec.system.disk_cache import chosen_folder, kernels_are_cached
 from edgespec.system.hardware import Hardware, MemorySnapshot, hardware, snapshot
 from edgespec.system.power import threads_for
 from edgespec.system.records import dataclass
+from edgespec.system.resident_memory import resident_bytes
 from edgespec.system.size import format_size, is_auto, parse_size
 from edgespec.system.user_data import keeps_nothing
 
@@ -88,7 +89,7 @@ class Planning:
         made, file = there._of("native", (), ()), self.file
         size = read_bytes(file.spec, file.tensors.values())
         speed = device.bytes_per_second
-        curve = estimated_curve("native", size, made.threads, made.max_nodes, speed)
+        curve = estimated_curve("native", size, made.max_nodes, speed)
         one = Contender(made, curve, "estimated", RepeatingShare.of(file.fingerprint).share)
         reasons = (device.describe(), *made.reasons)
         return replace(made, candidates=(as_candidate(one, one),), reasons=reasons)
@@ -282,7 +283,7 @@ class Planning:
             sizing = Sizing(
                 self.file.spec,
                 tuple(self.file.tensors.values()),
-                runtime(self._now.process_resident_bytes, kernels),
+                runtime(self._resident_bytes(), kernels),
                 name,
                 drafters,
                 resident_of(self.options.store),
@@ -312,6 +313,11 @@ class Planning:
         made = replace(made, power=self.options.power, prompt_cache_bytes=kept_bytes)
         made = replace(made, provider=self.options.provider)
         return made.with_notes(overlap, window, kept_note, *backends.notes(name, used))
+
+    def _resident_bytes(self) -> int:
+        """What this process holds; planning imports what it needs, which stays."""
+        before = self._now.process_resident_bytes
+        return before if self.device is not None else max(before, resident_bytes())
 
     def _kept_prompts(self, name: str) -> tuple[int, str]:
         """How many bytes of prompts a backend may keep on disk, and what to say of it."""

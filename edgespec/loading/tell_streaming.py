@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgespec.control.curve_cache import streamed_seconds
-from edgespec.control.estimated_curve import estimated_curve, read_bytes
+from edgespec.control.estimated_curve import estimated_curve, memory_speed, read_bytes
 from edgespec.memory.plan.plan import Plan
 from edgespec.memory.plan.streaming import StreamableWeights, Streaming
 from edgespec.models.file import ModelFile
@@ -24,7 +24,7 @@ def with_disk_speed(plan: Plan, file: ModelFile) -> Plan:
         return plan
     tensors = tuple(file.tensors.values())
     weights = StreamableWeights(file.spec, tensors)
-    computing = estimated_curve("native", read_bytes(file.spec, tensors), plan.threads, 1)
+    computing = estimated_curve("native", read_bytes(file.spec, tensors), 1, memory_speed(plan))
     seen = streamed_seconds(file.path, plan)
     if seen:
         nearest = min(seen, key=lambda size: abs(size - streaming.read_bytes))

@@ -66,7 +66,7 @@ def test_what_repeats_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_curve_nobody_measured() -> None:
     speed = max(bytes_per_second(2) for _ in range(3))  # others may want a processor
     assert speed > 1e8
-    native, other = (estimated_curve(name, 10**8, 1, 8, speed) for name in ("native", "llamacpp"))
+    native, other = (estimated_curve(name, 10**8, 8, speed) for name in ("native", "llamacpp"))
     assert tuple(native) == (1, 2, 4, 8)
     assert 0 < native[1] < native[8] < other[8] < 60
 

@@ -35,9 +35,11 @@ def peak():
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
 
-model, memory, context = sys.argv[1:]
+model, memory, context, backend = sys.argv[1:]
 try:
-    with edgespec.load(model, memory=memory, context=int(context), kv_type="f16") as engine:
+    with edgespec.load(
+        model, memory=memory, context=int(context), kv_type="f16", backend=backend
+    ) as engine:
         reply = engine.generate(
             "The cat sat. " * 8, max_tokens=int(context) - 130, temperature=0.8, seed=1,
             ignore_eos=True,
@@ -66,17 +68,17 @@ class Run:
 
 
 @cache
-def run(model: Path, memory: str) -> Run:
+def run(model: Path, memory: str, backend: str = "native") -> Run:
     """A process with this budget; what it did serves all tests that look at it."""
-    command = [sys.executable, "-c", PROGRAM, str(model), memory, str(CONTEXT)]
+    command = [sys.executable, "-c", PROGRAM, str(model), memory, str(CONTEXT), backend]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return Run(**json.loads(done.stdout))
 
 
-def least_budget(model: Path) -> int:
+def least_budget(model: Path, backend: str = "native") -> int:
     """MiB of the smallest budget, as the refusal of a hopeless one names it."""
-    refused = run(model, "70MiB")
+    refused = run(model, "70MiB", backend)
     assert "--memory " in refused.error, refused
     return int(refused.error.rsplit("--memory ", 1)[1].split("MiB")[0])
 
@@ -109,6 +111,14 @@ def test_the_peak_stays_within_the_budget_and_near_the_plan(model: Path, factor:
     assert done.planned == pytest.approx(done.peak, rel=0.10)
 
 
+def test_backends_that_are_compared_are_counted(model: Path) -> None:
+    """Those that are installed; one that is chosen may run in a process of its own."""
+    least = least_budget(model, "auto")
+    done = run(model, f"{least}MiB", "auto")
+    assert not done.error
+    assert done.peak <= least * MIB
+
+
 def test_the_text_does_not_depend_on_the_budget(model: Path) -> None:
     """As long as keys and values are kept alike."""
     least = least_budget(model)
@@ -136,7 +146,8 @@ def peak():
 model, folder = sys.argv[1:]
 kept_prompts.LEAST_S = 0.0
 prompt_cache.cache_folder = lambda: Path(folder)
-with edgespec.load(model, memory="auto", context=2048, prompt_cache="1GiB") as engine:
+options = {"memory": "auto", "context": 2048, "prompt_cache": "1GiB", "backend": "native"}
+with edgespec.load(model, **options) as engine:
     reply = engine.generate([5, 6, 7, 8, 9] * 400, max_tokens=8, seed=1, ignore_eos=True)
     print(json.dumps([peak(), engine.plan.planned_bytes, reply.stats.prompt_cache_tokens]))
 """

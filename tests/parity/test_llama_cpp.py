@@ -84,7 +84,8 @@ def test_quantised_by_the_peer(
 ) -> None:
     """Both engines round activations, the peer's K-quants over 256 columns to our 32.
 
-    So the logits are nearly parallel, or else the peer's are farther from exact arithmetic.
+    So logits may lie farther apart than either's from exact arithmetic, which judges ours: nearly
+    parallel to it, about as near as the peer's or nearer, and right where the two differ.
     """
     path = tmp_path / f"{kind}.gguf"
     try:
@@ -94,10 +95,10 @@ def test_quantised_by_the_peer(
     found = _compare(path, exact=True, **settings)
     assert found.types == QUANTISED[kind]
     # One in a thousand may fall between two engines' roundings (docs/lab/2026-11-21-parity.md).
-    assert found.num_different <= found.num_tokens // 1000, found
+    assert found.num_peers_better <= found.num_tokens // 1000, found
     assert found.near, found
     assert found.mean(found.cosine_sum) >= 0.9995, found
-    assert found.worst_cosine >= 0.998, found
+    assert found.worst_to_exact >= 0.998, found
 
 
 @pytest.mark.parametrize(

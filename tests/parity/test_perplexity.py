@@ -1,4 +1,4 @@
-"""Perplexity of the same tokens equals llama.cpp's to 0.1 %, for every type that both compute."""
+"""Perplexity of the same tokens equals llama.cpp's to 0.1 % and chance, for types both compute."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ NUM_TOKENS = 3500
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", perplexity.KINDS)
 def test_perplexity_is_the_peers(bundled_model: Path, kind: str, tmp_path: Path) -> None:
-    """On a text that never changes; an in-domain one, of 20,000 tokens, is the benchmark's."""
+    """On a text that never changes. Its 3,500 tokens tell a difference to within 0.1 % at best; the
+    benchmark's are 20,000 of the model's own domain.
+    """
     text = [(ROOT / "LICENSE").read_text("utf-8")]
     path = tmp_path / f"{kind}.gguf"
     try:
@@ -27,7 +29,7 @@ def test_perplexity_is_the_peers(bundled_model: Path, kind: str, tmp_path: Path)
         pytest.skip(str(error))
     assert found.types == kind
     assert found.ours.size >= NUM_TOKENS
-    assert abs(found.difference) <= perplexity.MARGIN, found.cells()
+    assert abs(found.difference) <= found.bound, found.cells()
 
 
 def test_cross_entropy_of_known_odds() -> None:

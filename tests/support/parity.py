@@ -75,6 +75,10 @@ class Parity:
     ours_to_exact_sum: float = 0.0
     """Cosines with exact arithmetic; 0 when that was not computed."""
     peer_to_exact_sum: float = 0.0
+    worst_to_exact: float = 1.0
+    """Of our logits with exact arithmetic's."""
+    num_peers_better: int = 0
+    """Choices beyond the margin where exact arithmetic prefers the peer's."""
     differences: tuple[str, ...] = ()
     """One line for each choice beyond the margin."""
 
@@ -156,9 +160,11 @@ def _count(
         cosine_sum=result.cosine_sum + cosine,
     )
     if exact is not None:
+        ours_to_exact = _cosine(ours, exact)
         result = replace(
             result,
-            ours_to_exact_sum=result.ours_to_exact_sum + _cosine(ours, exact),
+            worst_to_exact=min(result.worst_to_exact, ours_to_exact),
+            ours_to_exact_sum=result.ours_to_exact_sum + ours_to_exact,
             peer_to_exact_sum=result.peer_to_exact_sum + _cosine(theirs, exact),
         )
     us, them = int(ours.argmax()), int(theirs.argmax())
@@ -171,7 +177,9 @@ def _count(
     line = f"  token {result.num_tokens}: we chose {us} by {gaps[0]:.5f}, "
     line += f"the peer {them} by {gaps[1]:.5f}"
     if exact is not None:
-        line += f"; exact arithmetic prefers ours by {float(exact[us] - exact[them]):.5f}"
+        lead = float(exact[us] - exact[them])
+        line += f"; exact arithmetic prefers ours by {lead:.5f}"
+        result = replace(result, num_peers_better=result.num_peers_better + (lead < 0.0))
     return replace(result, differences=(*result.differences, line))
 
 

@@ -51,6 +51,11 @@ class Perplexity:
         """Standard error of the difference, if every token's is independent."""
         return float((self.ours - self.peers).std() / math.sqrt(self.ours.size))
 
+    @property
+    def bound(self) -> float:
+        """What the difference may be: the margin, and two standard errors of so short a text."""
+        return MARGIN + 2.0 * self.noise
+
     def cells(self) -> list[str]:
         values = [math.exp(side.mean()) for side in (self.ours, self.peers)]
         exact = "" if self.exact is None else f"{math.exp(self.exact.mean()):.4f}"
