@@ -114,7 +114,7 @@ class Script:
 
     def run(self) -> NoReturn:
         """Read the command line, run what it asks for, and exit."""
-        asked = self._parser().parse_args()
+        asked = self.parser().parse_args()
         self._json = asked.json
         machine = Machine.here()
         if not self._json:
@@ -137,7 +137,8 @@ class Script:
                     print(line, flush=True)
         return kept
 
-    def _parser(self) -> argparse.ArgumentParser:
+    def parser(self) -> argparse.ArgumentParser:
+        """What reads the command line."""
         parser = _new_parser(argparse.ArgumentParser, description=self._doc)
         if len(self._commands) == 1:
             ((command, options),) = self._commands.values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import importlib.util
 import re
 import shlex
@@ -130,14 +131,26 @@ def test_commands_of_a_page_exist(page: Path) -> None:
                 or module.is_dir()
                 or module.with_suffix(".py").exists()
             )
-            if arguments[1].startswith("lab."):
-                usage = module.with_suffix(".py").read_text(encoding="utf-8")
-                part = [word for word in arguments[2:3] if word.islower() and word.isalpha()]
-                assert " ".join(["python -m", arguments[1], *part]) in usage, words
             paths = [word for word in arguments[2:] if word.startswith("tests/")]
             assert all((ROOT / path).exists() for path in paths), words
         elif program == "python":
             assert (ROOT / arguments[0]).is_file(), words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_lab_commands_of_a_page_parse(page: Path) -> None:
+    """Those in the text of a page too, but for a script that is only named."""
+    text = page.read_text(encoding="utf-8")
+    in_text = [
+        shlex.split(" ".join(line.split())) for line in re.findall(r"`(python -m[^`]+)`", text)
+    ]
+    found = [
+        words for words in [*commands(page), *in_text] if re.match(r"lab\.\w", " ".join(words[2:3]))
+    ]
+    for words in found:
+        script = getattr(importlib.import_module(words[2]), "script", None)
+        if script is not None and (words[3:] or words not in in_text):
+            script.parser().parse_args(words[3:])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
