@@ -3,11 +3,15 @@
 A model's chain begins where it is most needed: at the end of that part of the others' surest path
 which is likeliest to come and not to be followed by what they say, often its last node. Where the
 chain ends they are asked for what follows it.
+
+What a proposal brought is what the step came to less what it would have come to without it: the
+others' tree is kept, with as many of its nodes as would have been worth verifying.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +23,7 @@ from edgespec.drafting.market.step import RIGHT, SIZE
 from edgespec.drafting.proposal import Proposal
 from edgespec.drafting.tree import NO_PATH, DraftTree, StepOutcome
 
+_NOTHING = DraftTree.root(0)
 _SECOND_CHOICE, _RAREST = 16, 64
 """One in so many costly proposals is of whoever was not asked for longest, and ever fewer of them
 while the same one stays the best: each takes the place of a better one.
@@ -41,6 +46,8 @@ class CostlyDrafts:
         """The proposal that is another's than the best's, and how many come before the next."""
         self._scratch = Proposal(0) if books.costly else None
         """Where what follows others' drafts grows."""
+        self._without = _NOTHING
+        """The others' tree in this step."""
 
     def ask(self, tree: DraftTree, max_nodes: int, free: bool, step: int) -> DraftTree:
         """The others' tree with what one costly source adds, if an account bears asking: two would
@@ -52,6 +59,9 @@ class CostlyDrafts:
             self.plan()
             return tree
         chosen = self._choose(wanting)
+        self._without = DraftTree(
+            tree.tokens.copy(), tree.parents.copy(), tree.p_accept.copy(), tree.sources.copy()
+        )
         tree = self._draft_after(chosen, tree, max_nodes, free)
         self.asked = chosen.asked
         self.plan()
@@ -121,25 +131,26 @@ class CostlyDrafts:
     def settle(
         self, outcome: StepOutcome, prices: NDArray[np.float64], token_s: float
     ) -> CostlyStep:
-        """Book what costly sources took and brought; a pass over n nodes takes prices[n - 1]."""
+        """Book what the costly source that was asked took and brought; a pass over n nodes takes
+        prices[n - 1].
+        """
+        source = next((source for source in self._books.costly if source.asked), None)
+        assert source is not None and source.account is not None
+        source.asked = self.asked = False
         right = self._books.ledger[:, RIGHT].tolist()
-        accepted = len(outcome.path) - 1
-        free = (source for source in self._books.sources if source.account is None)
-        others = max((right[source.number - 1] for source in free), default=0)
-        seconds, nodes = 0.0, 0
-        for source in self._books.costly:
-            if source.asked and source.account is not None:
-                source.asked = False
-                own = brought(outcome.tree, source.number)
-                seconds, nodes = seconds + source.spent_s, nodes + own
-                knew_more = right[source.number - 1] > others
-                tokens = (accepted if knew_more else min(accepted, others)) - others
-                gain = tokens - _added_s(prices, len(outcome.tree), own) / token_s
-                once = source.drafter.late_s / token_s if source.rested else 0.0
-                source.account.settle(source.spent_s / token_s, gain, once)
-        self.asked = False
+        knew = (right[one.number - 1] for one in self._books.sources if one.account is None)
+        num_tokens = num_nodes = 0
+        gain = 0.0
+        if brought(outcome.tree, source.number):
+            without = self._without.take(worth_verifying(self._without, prices))
+            num_tokens = len(outcome.path) - 1 - num_right(without, outcome.new_tokens)
+            num_nodes = len(outcome.tree) - len(without)
+            more_s = _price_s(prices, len(outcome.tree)) - _price_s(prices, len(without))
+            gain = num_tokens - more_s / token_s
+        once = source.drafter.late_s / token_s if source.rested else 0.0
+        source.account.settle(source.spent_s / token_s, gain, once)
         self.plan()
-        return CostlyStep(seconds, accepted - others, nodes, True, others > 0)
+        return CostlyStep(source.spent_s, num_tokens, num_nodes, True, any(knew))
 
     def plan(self) -> None:
         """Work out when a costly source is to be asked next."""
@@ -164,9 +175,32 @@ class CostlyDrafts:
         return self._scratch.size_bytes if self._scratch else 0
 
 
-def _added_s(prices: NDArray[np.float64], num_nodes: int, more: int) -> float:
-    """Seconds that so many of a pass' nodes add to it."""
-    num_nodes = min(num_nodes, len(prices))
-    if num_nodes <= more:
-        return 0.0
-    return float(prices[num_nodes - 1] - prices[num_nodes - 1 - more])
+def worth_verifying(tree: DraftTree, prices: NDArray[np.float64]) -> int:
+    """How many nodes of a tree bring the most tokens a second, root included, where a pass over n
+    nodes takes prices[n - 1].
+    """
+    chances = tree.p_accept.tolist()
+    best, fastest, tokens = 1, 0.0, 0.0
+    for node, (parent, price_s) in enumerate(
+        zip(tree.parents.tolist(), prices.tolist(), strict=False)
+    ):
+        chances[node] *= chances[parent] if node else 1.0
+        tokens += chances[node]
+        if tokens > fastest * price_s:
+            best, fastest = node + 1, tokens / price_s
+    return best
+
+
+def num_right(tree: DraftTree, new_tokens: Sequence[int] | NDArray[np.int32]) -> int:
+    """How many of the tokens that came, from the first one on, a tree has on one path."""
+    at = count = 0
+    tokens = tree.tokens.tolist()
+    for node, parent in enumerate(tree.parents.tolist()):
+        if parent == at and node and count < len(new_tokens) and tokens[node] == new_tokens[count]:
+            at, count = node, count + 1
+    return count
+
+
+def _price_s(prices: NDArray[np.float64], num_nodes: int) -> float:
+    """Seconds of a pass, 0 where none was ever priced."""
+    return float(prices[min(num_nodes, len(prices)) - 1]) if len(prices) else 0.0
