@@ -56,11 +56,11 @@ class CostlyStep(NamedTuple):
     seconds: float = 0.0
     """Of their proposals, and of learning."""
     tokens: int = 0
-    """Accepted beyond what the others had right; less than none where its nodes took theirs'
-    place.
+    """Accepted beyond what would have been without them; less than none where their nodes took
+    the others' place.
     """
     nodes: int = 0
-    """Of the tree that was verified."""
+    """Verified beyond those that would have been without them."""
     asked: bool = False
     """Whether one of them had a part in it."""
     others_right: bool = False
