@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import platform
-import re
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from edgespec.system import proc
-from edgespec.system.records import dataclass
+from edgespec.system.library_pages import LibraryPages
 from edgespec.system.shared_pages import SharedPages
 
-_MADV_DONTNEED = 4
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 _given_back_bytes = 1 << 62
 _shared_pages = SharedPages()
+_library_pages = LibraryPages()
 _peak_before = 0
 """The peak when pages began to be seen twice."""
 _peak_alone = 0
@@ -129,7 +128,7 @@ def release_free_memory() -> int:
     """
     before = resident_bytes()
     _trim_heap()
-    _drop_code_pages()
+    _library_pages.drop()
     return max(0, before - resident_bytes())
 
 
@@ -175,88 +174,3 @@ def keep_one_heap() -> None:
     if platform.libc_ver()[0] == "glibc":
         with suppress(AttributeError, OSError):
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-
-
-def code_bytes() -> int:
-    """Resident bytes that `release_free_memory` can give back as library pages; 0 off Linux."""
-    return sum(mapping.resident_bytes for mapping in clean_code_mappings(_smaps()))
-
-
-def release_pages(files: Iterable[Path]) -> None:
-    """Give back pages of these files that a library has mapped and not changed; they return at
-    their next touch. Elsewhere than on Linux nothing happens.
-    """
-    names = {str(file.resolve()) for file in files}
-    if names:
-        _drop(clean_data_mappings(_smaps(), names))
-
-
-def _drop_code_pages() -> None:
-    """Unmap resident pages of programs and libraries that are still as their files have them."""
-    _drop(clean_code_mappings(_smaps()))
-
-
-def _drop(mappings: Iterable[CodeMapping]) -> None:
-    madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
-    if madvise is None:
-        return
-    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    for mapping in mappings:
-        # Refused for locked pages: then nothing is lost.
-        madvise(mapping.start, mapping.end - mapping.start, _MADV_DONTNEED)
-
-
-def _smaps() -> str:
-    if sys.maxsize <= 2**32:  # 32-bit libraries may have relocated code
-        return ""
-    try:
-        return Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-@dataclass(slots=True)
-class CodeMapping:
-    """A span of addresses that shows part of a file, most often of a program or library."""
-
-    start: int
-    end: int
-    path: str
-    resident_bytes: int = 0
-
-
-_MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ \S+ +(/.*)$", re.MULTILINE)
-"""The first line of a mapping of a file."""
-
-
-def clean_code_mappings(smaps: str) -> list[CodeMapping]:
-    """The mappings whose pages can be dropped and read again, from the text of smaps.
-
-    Those are private, read-only mappings of files that also have an executable part. Relocated
-    tables are read-only too, but their pages were changed: these are anonymous or swapped by now
-    and dropping them would lose the change, so a mapping that holds a single one is left out.
-    """
-    code = {found[4] for found in _MAPPING.finditer(smaps) if found[3] == "r-xp"}
-    return [each for each in _clean(smaps, ("r-xp", "r--p")) if each.path in code]
-
-
-def clean_data_mappings(smaps: str, names: Container[str]) -> list[CodeMapping]:
-    """The private mappings of files by these names whose pages nobody has changed."""
-    return [each for each in _clean(smaps, ("r--p", "rw-p")) if each.path in names]
-
-
-def _clean(smaps: str, permissions: tuple[str, ...]) -> Iterator[CodeMapping]:
-    """Mappings of files with these permissions and without a changed page."""
-    for found in _MAPPING.finditer(smaps):
-        place = found.end()
-        if found[3] in permissions and not (
-            _bytes(smaps, "Anonymous:", place) or _bytes(smaps, "Swap:", place)
-        ):
-            resident = _bytes(smaps, "Rss:", place)
-            yield CodeMapping(int(found[1], 16), int(found[2], 16), found[4], resident)
-
-
-def _bytes(smaps: str, name: str, start: int) -> int:
-    """The first number of this name from a place on, 0 where a system has none."""
-    found = smaps.find(f"\n{name}", start)
-    return 0 if found < 0 else int(smaps[found + 1 + len(name) : smaps.find("kB", found)]) * 1024

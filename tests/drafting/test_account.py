@@ -18,6 +18,7 @@ from edgespec.drafting.market.account import (
     OPENING,
     PROVEN,
     START,
+    TRIAL,
     CostlyAccount,
 )
 from edgespec.drafting.market.market import Market
@@ -77,6 +78,17 @@ def test_after_a_reply_that_it_did_not_suit_it_may_prove_itself_in_the_next() ->
     assert asked[2] > 50
     assert asked[5] > 50
     assert max(asked[1], asked[3], asked[4]) <= (PROVEN + 0.2) / 0.5 + 1
+
+
+def test_after_a_reply_that_it_lost_the_next_risks_less() -> None:
+    """Hostile texts follow each other: a percent of a short reply, until one gains again."""
+    asked = replies(
+        CostlyAccount(on_trial=True), [True, True, False, False, False, True, False], 0.5
+    )
+    assert (PROVEN - 0.5) / 0.5 <= asked[2] <= (PROVEN + 0.2) / 0.5 + 1
+    assert max(asked[3:5]) <= (TRIAL + 0.2) / 0.5 + 1
+    assert asked[5] > 50
+    assert asked[6] >= (PROVEN - 0.5) / 0.5
 
 
 def test_one_that_never_pays_is_given_up() -> None:

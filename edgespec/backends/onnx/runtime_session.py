@@ -15,7 +15,8 @@ from edgespec.backends.onnx.runtime_library import library, settings, words
 from edgespec.backends.passes import Rows
 from edgespec.errors import BackendError, ModelFileError
 from edgespec.models.onnx.folder import OnnxFile
-from edgespec.system.resident_memory import give_back_blocks, release_pages
+from edgespec.system.library_pages import release_pages
+from edgespec.system.resident_memory import give_back_blocks
 from edgespec.system.size import KIB
 
 _CPU = "cpu"

@@ -32,8 +32,8 @@ TRIAL = 1.0
 short reply.
 """
 PROVEN = 2.5
-"""What a reply may risk of a drafter whose trial has gained `START`: in a new text one wrong chain
-costs up to two passes, and is no sign either.
+"""What a reply may risk of a drafter whose trial has gained `START`, unless the reply before lost:
+in a new text one wrong chain costs up to two passes, and is no sign either.
 """
 TRIES = 2.0
 """Proposals that a reply may always risk of what was gained: where one takes more than `START`, the
@@ -75,21 +75,23 @@ class CostlyAccount:
 
     __slots__ = (
         "_bill",
+        "_gained",
         "_gains",
         "_kept",
         "_mood",
+        "_on_trial",
         "_opening",
         "_paid",
         "_silence",
-        "_start",
         "_tries",
         "_until",
         "balance",
     )
 
     def __init__(self, *, on_trial: bool = False) -> None:
-        self._opening, self._start = (TRIAL, TRIAL) if on_trial else (OPENING, START)
-        self.balance = self._opening
+        self._on_trial, self._opening = on_trial, TRIAL if on_trial else OPENING
+        self.balance = self._gained = self._opening
+        """What this reply may still risk; and what had been gained when it began."""
         self._kept = 0.0
         """What this reply may not risk."""
         self._bill = 0.0
@@ -108,10 +110,12 @@ class CostlyAccount:
     def begin(self) -> None:
         """A reply begins, which may risk a part of what earlier ones gained."""
         gained = min(self.balance + self._kept, CREDIT)
-        if gained >= START:
-            self._start = max(self._start, PROVEN)
-        self.balance = min(gained, max(self._start, TRIES * self._bill))
-        self._kept = gained - self.balance
+        if not self._on_trial:
+            risk = START
+        else:
+            risk = PROVEN if gained >= START and gained >= self._gained else TRIAL
+        self.balance = min(gained, max(risk, TRIES * self._bill))
+        self._kept, self._gained = gained - self.balance, gained
 
     def may_want(self, step: int) -> bool:
         """Whether to ask in this step may be worth it, however sure the others are."""

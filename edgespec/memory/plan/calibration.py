@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from typing import Literal
 
+from edgespec.system.library_pages import code_bytes
 from edgespec.system.records import dataclass
-from edgespec.system.resident_memory import code_bytes
 from edgespec.system.size import KIB, MIB
 
 KernelState = Literal["ready", "library", "cached", "cold"]
