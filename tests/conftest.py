@@ -22,6 +22,9 @@ settings.load_profile("not compiled" if UNCOMPILED else "any machine")
 # Kernels that tests make are compiled beside those of the package, wherever a library of it is.
 os.environ.setdefault("EDGESPEC_KERNELS", "jit")
 
+# Threads of OpenMP (llama.cpp, PyTorch) sleep while they wait: others that test have work.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # `tests.support.gguf_models` is importable however pytest is started
 

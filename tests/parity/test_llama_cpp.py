@@ -17,7 +17,7 @@ from tests.support.gguf_models import write_gguf
 from tests.support.parity import FLOAT_MARGIN, Parity, compare
 
 SHORT = {"num_prompts": 6, "num_tokens": 24, "threads": 1}
-FULL = {"num_prompts": 20, "num_tokens": 128, "threads": 2}
+FULL = {"num_prompts": 20, "num_tokens": 128, "threads": 1}
 LENGTHS = [
     pytest.param(SHORT, id="short"),
     pytest.param(FULL, id="full", marks=pytest.mark.slow),

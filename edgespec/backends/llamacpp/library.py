@@ -23,6 +23,11 @@ OLDEST = (0, 3, 36)
 INSTALL = "pip install 'edgespec[llamacpp]'"
 _INFO, _WARNING, _ERROR = 2, 3, 4
 _KEPT_LINES = 200
+_SPINS = "1000"
+"""How often its threads (GNU OpenMP) look whether the others are done before they sleep: tens of
+microseconds. Left alone they look 300,000 times, and where another program has a processor, passes
+take fifty times as long.
+"""
 _ONCE = threading.Lock()
 
 
@@ -117,12 +122,21 @@ def library() -> Library:
         return _import()
 
 
+def sleep_soon() -> None:
+    """Have threads of OpenMP that wait leave the processor to others, unless the user said how they
+    are to wait; to be called before the library is loaded.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
+
+
 @cache
 def _import() -> Library:
     why = missing()
     if why:
         raise BackendError(f"the llamacpp backend was asked for and {why}")
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # no debugger, and nothing on standard output
+    sleep_soon()
     try:
         api = import_module("llama_cpp.llama_cpp")
     except Exception as error:  # a shared library that does not load says so in many ways
