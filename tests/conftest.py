@@ -29,6 +29,13 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # `tests.support.gguf_models` is importable however pytest is started
 
 
+def pytest_configure() -> None:
+    """Threads of a pass that wait for each other sleep soon, too."""
+    from edgespec.system import power
+
+    power.SPINS = 100  # before a team of threads takes it as its default
+
+
 def pytest_collection_finish() -> None:
     """Thousands of tests, and modules as large, are not looked through by every collection."""
     gc.collect()
