@@ -80,15 +80,15 @@ def test_after_a_reply_that_it_did_not_suit_it_may_prove_itself_in_the_next() ->
     assert max(asked[1], asked[3], asked[4]) <= (PROVEN + 0.2) / 0.5 + 1
 
 
-def test_after_a_reply_that_it_lost_the_next_risks_less() -> None:
-    """Hostile texts follow each other: a percent of a short reply, until one gains again."""
-    asked = replies(
-        CostlyAccount(on_trial=True), [True, True, False, False, False, True, False], 0.5
-    )
-    assert (PROVEN - 0.5) / 0.5 <= asked[2] <= (PROVEN + 0.2) / 0.5 + 1
-    assert max(asked[3:5]) <= (TRIAL + 0.2) / 0.5 + 1
-    assert asked[5] > 50
-    assert asked[6] >= (PROVEN - 0.5) / 0.5
+def test_after_each_reply_that_it_lost_the_next_risks_less() -> None:
+    """Hostile texts follow each other: less and less of a short reply, until one gains again."""
+    pays = [True, True, *[False] * 6, True, False]
+    asked = replies(CostlyAccount(on_trial=True), pays, 0.25)
+    assert PROVEN / 0.25 - 1 <= asked[2] <= (PROVEN + 0.2) / 0.25
+    assert max(asked[3:5]) <= (TRIAL + 0.2) / 0.25
+    assert set(asked[5:8]) <= {1, 2}
+    assert asked[8] > 50
+    assert asked[9] >= PROVEN / 0.25 - 1
 
 
 def test_one_that_never_pays_is_given_up() -> None:

@@ -32,13 +32,15 @@ TRIAL = 1.0
 short reply.
 """
 PROVEN = 2.5
-"""What a reply may risk of a drafter whose trial has gained `START`, unless the reply before lost:
-in a new text one wrong chain costs up to two passes, and is no sign either.
+"""What a reply may risk of a drafter whose trial has gained `START`: in a new text one wrong chain
+costs up to two passes, and is no sign either. After a reply that lost it is a trial again, and half
+of that after each further one.
 """
-TRIES = 2.0
-"""Proposals that a reply may always risk of what was gained: where one takes more than `START`, the
-drafter would otherwise never be asked again.
+TRIES, LEAST_TRIES = 2.0, 1.1
+"""Proposals that a reply may always risk of what was gained, and after several that lost: where one
+takes more than `START`, the drafter would otherwise never be asked again.
 """
+_MANY_LOST = 2
 LARGEST_BILL = 2.5
 """What a proposal counts as at most: compiling a kernel is no draft."""
 _SURE = (0.3, 0.7)
@@ -75,10 +77,11 @@ class CostlyAccount:
 
     __slots__ = (
         "_bill",
-        "_gained",
         "_gains",
         "_kept",
+        "_lost",
         "_mood",
+        "_net",
         "_on_trial",
         "_opening",
         "_paid",
@@ -90,10 +93,11 @@ class CostlyAccount:
 
     def __init__(self, *, on_trial: bool = False) -> None:
         self._on_trial, self._opening = on_trial, TRIAL if on_trial else OPENING
-        self.balance = self._gained = self._opening
-        """What this reply may still risk; and what had been gained when it began."""
+        self.balance = self._opening
         self._kept = 0.0
         """What this reply may not risk."""
+        self._net, self._lost = 0.0, 0
+        """What this reply came to; and how many in a row have lost."""
         self._bill = 0.0
         """A typical proposal's."""
         self._gains = [0.0] * (len(_SURE) + 2)
@@ -109,13 +113,20 @@ class CostlyAccount:
 
     def begin(self) -> None:
         """A reply begins, which may risk a part of what earlier ones gained."""
+        if self._net:
+            self._lost = self._lost + 1 if self._net < 0.0 else 0
+        self._net, tries = 0.0, TRIES if self._lost < _MANY_LOST else LEAST_TRIES
         gained = min(self.balance + self._kept, CREDIT)
+        self.balance = min(gained, max(self._risk(gained), tries * self._bill))
+        self._kept = gained - self.balance
+
+    def _risk(self, gained: float) -> float:
+        """What a reply may lose."""
         if not self._on_trial:
-            risk = START
-        else:
-            risk = PROVEN if gained >= START and gained >= self._gained else TRIAL
-        self.balance = min(gained, max(risk, TRIES * self._bill))
-        self._kept, self._gained = gained - self.balance, gained
+            return START
+        if self._lost:
+            return TRIAL * 0.5 ** (self._lost - 1)
+        return PROVEN if gained >= START else TRIAL
 
     def may_want(self, step: int) -> bool:
         """Whether to ask in this step may be worth it, however sure the others are."""
@@ -155,11 +166,12 @@ class CostlyAccount:
         bill, mood = min(bill, LARGEST_BILL), self._mood
         once = min(once, bill)
         self.balance, bill = self.balance - once, bill - once
+        self._net -= once
         # The first may have read a whole prompt or compiled a kernel: no bill at once counts whole.
         self._bill += (_RATE_DOWN if bill < self._bill else _RATE) * (bill - self._bill)
         net = gain - bill
         self._tries[mood] += 1
-        self.balance = min(self.balance + net, CREDIT)
+        self.balance, self._net = min(self.balance + net, CREDIT), self._net + net
         self._gains[mood] += _RATE * (net - self._gains[mood])
         if self._gains[mood] > 0.0 or self._tries[mood] < _PLENTY:
             self._silence[mood] = 0
