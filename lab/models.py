@@ -13,8 +13,8 @@ quantiser (llama-cpp-python) from an F16 file that is deleted afterwards.
 cost of the other. Feed-forward layers are widened and layers added with random weights, and what
 they compute is multiplied by zeros before it reaches the residual stream. For Llama models in Q8_0,
 also with experts (`--ffn` is the width of each): layers that are added choose with the last router.
-And for hybrids of the `qwen35` architecture, and for EAGLE-3 heads, whose one layer becomes as wide
-as those of their model's sibling and drafts what it drafted.
+And for hybrids of the `qwen35` architecture, their MTP block included, and for EAGLE-3 heads, whose
+one layer becomes as wide as those of their model's sibling: both draft what they drafted.
 
 `cut`: the first layers of a model with its norm and head, as a draft model in a file of its own.
 All need gguf.
@@ -159,8 +159,9 @@ def write_sibling(path: Path, source: Path, layers: int, ffn: int, seed: int = 0
         )
     if kind == "eagle3":
         layers = 1  # that is all a head has
-    changed = {f"{kind}.block_count": layers, f"{kind}.feed_forward_length": ffn}
-    had = [fields[name] for name in changed]
+    extra = fields.get(f"{kind}.nextn_predict_layers", 0)
+    changed = {f"{kind}.block_count": layers + extra, f"{kind}.feed_forward_length": ffn}
+    had = [fields[f"{kind}.block_count"] - extra, fields[f"{kind}.feed_forward_length"]]
     if layers < had[0] or ffn < had[1]:
         raise SystemExit(
             f"{source} has {had[0]} layers with feed-forward {had[1]}; a sibling has at least as "
@@ -171,7 +172,8 @@ def write_sibling(path: Path, source: Path, layers: int, ffn: int, seed: int = 0
         if not name.startswith("GGUF.") and name != "general.architecture":
             _copy_field(writer, name, changed.get(name, value), reader)
     turn = fields.get(f"{kind}.full_attention_interval", 1)
-    for name, data, stored in _widened(reader, layers, ffn, turn, np.random.default_rng(seed)):
+    rng = np.random.default_rng(seed)
+    for name, data, stored in _widened(reader, had[0], layers, extra, ffn, turn, rng):
         writer.add_tensor(name, data, raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -189,9 +191,17 @@ def _copy_field(writer: GGUFWriter, name: str, value: object, reader: GGUFReader
 
 
 def _widened(
-    reader: GGUFReader, layers: int, ffn: int, turn: int, rng: np.random.Generator
+    reader: GGUFReader,
+    had: int,
+    layers: int,
+    extra: int,
+    ffn: int,
+    turn: int,
+    rng: np.random.Generator,
 ) -> Iterator[Tensor]:
-    """All tensors; in every `turn`th layer the mixer is another one than in those between."""
+    """All tensors; in every `turn`th layer the mixer is another one than in those between. Behind
+    the `layers` are `extra` ones that draft (MTP).
+    """
     blocks: dict[int, list[ReaderTensor]] = {}
     for tensor in reader.tensors:
         found = re.match(r"blk\.(\d+)\.", tensor.name)
@@ -199,12 +209,15 @@ def _widened(
             blocks.setdefault(int(found[1]), []).append(tensor)
         else:
             yield tensor.name, tensor.data, tensor.tensor_type
-    for layer in range(layers):
-        alike = [own for own in blocks if ((own + 1) % turn == 0) == ((layer + 1) % turn == 0)]
-        for tensor in blocks[layer if layer in blocks else max(alike)]:
+    for layer in range(layers + extra):
+        is_new = had <= layer < layers
+        own = layer if layer < had else had + layer - layers
+        if is_new:
+            own = max(one for one in range(had) if (one - layer) % turn == 0)
+        for tensor in blocks[own]:
             part = tensor.name.split(".", 2)[2]
             data = _widen(tensor, part, ffn, rng)
-            if layer not in blocks and part.startswith(("attn_output.", "ssm_out.", "ffn_down")):
+            if is_new and part.startswith(("attn_output.", "ssm_out.", "ffn_down")):
                 data = np.zeros_like(data)
             yield f"blk.{layer}.{part}", data, tensor.tensor_type
 
