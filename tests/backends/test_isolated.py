@@ -160,6 +160,7 @@ def test_a_new_file_is_isolated_until_it_has_run(
 
 
 def test_no_room_for_a_process_of_its_own(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _load(model, isolate="off").close()  # what an engine of others imports is there
     monkeypatch.setattr(known, "is_known", lambda *_: False)
     settings: dict[str, Any] = {"backend": "llamacpp" if model.is_file() else "onnx", "threads": 1}
     settings |= {"context": 256, "max_nodes": 4}

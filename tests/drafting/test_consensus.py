@@ -69,7 +69,8 @@ def test_votes_are_counted_by_reply(replies: list[list[int]], side_by_side: bool
         for c in range(1, len(tree))
         if tree.parents[c] == 0
     }
-    assert set(found) == {token for token, p in expected.items() if p >= 0.01}
+    least, most = ({token for token, p in expected.items() if p > 0.01 * x} for x in (1.001, 0.999))
+    assert least <= set(found) <= most
     for token, p_accept in found.items():
         assert p_accept == pytest.approx(expected[token], rel=1e-5)
 
