@@ -5,10 +5,12 @@ A tensor's noise is seeded by its name, so that breaking one tensor leaves all o
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,10 @@ from tests.support.gguf_models import (
 Array = NDArray[np.float32]
 Edit = Callable[[Array], Array]
 VOCABULARY_SIZE = 512
+_KEPT_TENSORS, _SMALL = 512, 1 << 17
+"""Of the last few files: those of one model in many forms are drawn once, which was half of the
+time of tests that break one tensor after the other.
+"""
 WIDTH: ContextVar[int] = ContextVar("width", default=256)
 """Of the embeddings of recipes that are made meanwhile; only their weights become larger."""
 
@@ -55,6 +61,25 @@ class Tensor:
             shares = np.sqrt(np.float32([1 - self.alike, self.alike]))
             noise = shares[0] * noise + shares[1] * common
         return noise * np.float32(self.spread) + np.float32(self.mean)
+
+    def drawn(self, seed: int, name: str) -> Array:
+        """`draw`, the same for a seed and a name; not to be written to."""
+        small = self.values is None and math.prod(self.shape) <= _SMALL
+        return (_kept if small else _drawn)(self, seed, name)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.spread, self.mean, self.alike))
+
+
+def _drawn(tensor: Tensor, seed: int, name: str) -> Array:
+    return tensor.draw(np.random.default_rng([seed, zlib.crc32(name.encode())]))
+
+
+@lru_cache(_KEPT_TENSORS)
+def _kept(tensor: Tensor, seed: int, name: str) -> Array:
+    values = _drawn(tensor, seed, name)
+    values.flags.writeable = False
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +181,7 @@ class Recipe:
         """Every tensor's values, edited where the breakage says so."""
         edits = dict(breakage.edits) if breakage else {}
         for name, tensor in self.tensors.items():
-            rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-            values = tensor.draw(rng)
+            values = tensor.drawn(seed, name)
             for end, edit in edits.items():
                 if name.endswith(end):
                     values = np.ascontiguousarray(edit(values), np.float32)
