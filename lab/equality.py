@@ -28,6 +28,7 @@ from edgespec.engine.engine import Engine
 from edgespec.engine.reply import Reply
 from edgespec.loading.model_drafters import EARLY_EXIT
 from edgespec.memory.plan.settings import BUILT_IN_DRAFTERS
+from edgespec.memory.plan.sizing import MTP
 from lab.harness import MODEL, Asked, Records, Row, Rows, Script, option, tokens
 from tests.support.equality import (
     SHAPES,
@@ -79,9 +80,10 @@ def drafters(asked: Asked) -> Rows:
             return stack.enter_context(edgespec.load(asked.model, **more))
 
         plain, paying = load(threads=1, drafters="none"), load(**batch)
-        every = (*DRAFTERS, EARLY_EXIT)
+        own = MTP if plain.file.spec.recurrent else EARLY_EXIT  # states leave no pass early
+        every = (*DRAFTERS, own)
         sets: dict[str, tuple[str, ...]] = {name: (name,) for name in ("none", *every)}
-        sets |= {"early-exit and default": (*BUILT_IN_DRAFTERS, EARLY_EXIT), "all together": every}
+        sets |= {f"{own} and default": (*BUILT_IN_DRAFTERS, own), "all together": every}
         drafting = {name: load(drafters=",".join(of), **batch) for name, of in sets.items()}
         for engine in drafting.values():
             verify_everything(engine)
