@@ -211,9 +211,8 @@ def _widened(
             yield tensor.name, tensor.data, tensor.tensor_type
     for layer in range(layers + extra):
         is_new = had <= layer < layers
-        own = layer if layer < had else had + layer - layers
-        if is_new:
-            own = max(one for one in range(had) if (one - layer) % turn == 0)
+        alike = [one for one in range(had) if ((one + 1) % turn == 0) == ((layer + 1) % turn == 0)]
+        own = layer if layer < had else max(alike) if is_new else had + layer - layers
         for tensor in blocks[own]:
             part = tensor.name.split(".", 2)[2]
             data = _widen(tensor, part, ffn, rng)

@@ -17,6 +17,7 @@ ENVIRONMENT = {
     "EDGESPEC_KERNELS": "library or jit: use precompiled kernels, or compile them here.",
     "EDGESPEC_ISA": "Instruction set of the kernels, of those that `edgespec doctor` lists.",
     "EDGESPEC_PIN": "1 keeps each thread on a processor of its own.",
+    "OMP_WAIT_POLICY": "How threads of llama.cpp wait for each other; if unset they sleep soon.",
     "EDGESPEC_SPILL": "0 sets no idle conversations aside in files.",
     "EDGESPEC_PROGRESS": "0 says nothing of slow starts where there is no terminal.",
     "EDGESPEC_DEBUG": "1 shows where an error came from.",

@@ -83,10 +83,12 @@ def _changes(
     recipe: Recipe, whole: Scores, ids: Sequence[int], folder: Path
 ) -> Iterator[tuple[str, float]]:
     """By how much each breakage changes the logits of some position."""
-    every = all_breakages(recipe)
+    every, drawn = all_breakages(recipe), dict(recipe.arrays())
+    for values in drawn.values():
+        values.flags.writeable = False
     for few in (every[start : start + 6] for start in range(0, len(every), 6)):
         paths = [
-            write(recipe, folder / f"{place}.gguf", breakage=breakage)
+            write(recipe, folder / f"{place}.gguf", breakage=breakage, drawn=drawn)
             for place, breakage in enumerate(few)
         ]
         for breakage, broken in zip(few, _scores(paths, ids), strict=True):

@@ -5,12 +5,10 @@ A tensor's noise is seeded by its name, so that breaking one tensor leaves all o
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +28,6 @@ from tests.support.gguf_models import (
 Array = NDArray[np.float32]
 Edit = Callable[[Array], Array]
 VOCABULARY_SIZE = 512
-_KEPT_TENSORS, _SMALL = 512, 1 << 17
-"""Of the last few files: those of one model in many forms are drawn once, which was half of the
-time of tests that break one tensor after the other.
-"""
 WIDTH: ContextVar[int] = ContextVar("width", default=256)
 """Of the embeddings of recipes that are made meanwhile; only their weights become larger."""
 
@@ -61,25 +55,6 @@ class Tensor:
             shares = np.sqrt(np.float32([1 - self.alike, self.alike]))
             noise = shares[0] * noise + shares[1] * common
         return noise * np.float32(self.spread) + np.float32(self.mean)
-
-    def drawn(self, seed: int, name: str) -> Array:
-        """`draw`, the same for a seed and a name; not to be written to."""
-        small = self.values is None and math.prod(self.shape) <= _SMALL
-        return (_kept if small else _drawn)(self, seed, name)
-
-    def __hash__(self) -> int:
-        return hash((self.shape, self.spread, self.mean, self.alike))
-
-
-def _drawn(tensor: Tensor, seed: int, name: str) -> Array:
-    return tensor.draw(np.random.default_rng([seed, zlib.crc32(name.encode())]))
-
-
-@lru_cache(_KEPT_TENSORS)
-def _kept(tensor: Tensor, seed: int, name: str) -> Array:
-    values = _drawn(tensor, seed, name)
-    values.flags.writeable = False
-    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +151,20 @@ class Recipe:
         return {"general.name": "random weights"} | fields | tokens
 
     def arrays(
-        self, seed: int = 0, breakage: Breakage | None = None
+        self,
+        seed: int = 0,
+        breakage: Breakage | None = None,
+        drawn: Mapping[str, Array] | None = None,
     ) -> Iterator[tuple[str, Array]]:
-        """Every tensor's values, edited where the breakage says so."""
+        """Every tensor's values, edited where the breakage says so; `drawn` are all of them as they
+        were, which spares drawing them again.
+        """
         edits = dict(breakage.edits) if breakage else {}
         for name, tensor in self.tensors.items():
-            values = tensor.drawn(seed, name)
+            if drawn is None:
+                values = tensor.draw(np.random.default_rng([seed, zlib.crc32(name.encode())]))
+            else:
+                values = drawn[name]
             for end, edit in edits.items():
                 if name.endswith(end):
                     values = np.ascontiguousarray(edit(values), np.float32)
@@ -196,6 +179,7 @@ def write(
     types: Mapping[str, str] | None = None,
     seed: int = 0,
     breakage: Breakage | None = None,
+    drawn: Mapping[str, Array] | None = None,
 ) -> Path:
     """Write the model and return its path.
 
@@ -206,7 +190,7 @@ def write(
     writer = GGUFWriter(path, recipe.arch)
     for key, value in recipe.metadata(breakage).items():
         add_field(writer, key, value)
-    for name, values in recipe.arrays(seed, breakage):
+    for name, values in recipe.arrays(seed, breakage, drawn):
         tensor = recipe.tensors[name]
         kind = next((t for end, t in (types or {}).items() if name.endswith(end)), type)
         if tensor.exact or values.ndim < 2:

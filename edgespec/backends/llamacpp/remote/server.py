@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from edgespec.backends.llamacpp import ggml
+from edgespec.backends.llamacpp.library import sleep_soon
 from edgespec.backends.llamacpp.remote.buffers import Operations
 from edgespec.errors import BackendError
 from edgespec.system import wall
@@ -37,6 +38,7 @@ class RpcServer:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         script = [sys.executable, "-I", "-S", ggml.__file__]
+        sleep_soon()  # the server's threads, too
         self._process = subprocess.Popen(
             [*script, self._folder, str(self.port), self._threads, self._device, wall.__file__],
             stdin=subprocess.PIPE,
