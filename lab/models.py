@@ -13,8 +13,9 @@ quantiser (llama-cpp-python) from an F16 file that is deleted afterwards.
 cost of the other. Feed-forward layers are widened and layers added with random weights, and what
 they compute is multiplied by zeros before it reaches the residual stream. For Llama models in Q8_0,
 also with experts (`--ffn` is the width of each): layers that are added choose with the last router.
-And for hybrids of the `qwen35` architecture, their MTP block included, and for EAGLE-3 heads, whose
-one layer becomes as wide as those of their model's sibling: both draft what they drafted.
+And for hybrids of the `qwen35` and `qwen35moe` architectures, their MTP block included, and for
+EAGLE-3 heads, whose one layer becomes as wide as those of their model's sibling: both draft what
+they drafted. An expert for all tokens is widened as often as the others.
 
 `cut`: the first layers of a model with its norm and head, as a draft model in a file of its own.
 All need gguf.
@@ -27,6 +28,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from gguf import (
@@ -148,20 +150,36 @@ def _tensor(
     return np.concatenate(parts)
 
 
+class _Widths(NamedTuple):
+    """Of every feed-forward net, and of an expert for all tokens."""
+
+    net: int
+    shared: int
+
+
 def write_sibling(path: Path, source: Path, layers: int, ffn: int, seed: int = 0) -> None:
     """Write the sibling of `source`; raises SystemExit where that cannot have one."""
     reader = GGUFReader(source)
     fields = {name: field.contents() for name, field in reader.fields.items()}
     kind = fields.get("general.architecture")
-    if kind not in ("llama", "qwen35", "eagle3"):
+    if kind not in ("llama", "qwen35", "qwen35moe", "eagle3"):
         raise SystemExit(
-            f"{source} is a {kind}; siblings are made of llama, qwen35 and eagle3 in Q8_0"
+            f"{source} is a {kind}; siblings are made of llama, qwen35, qwen35moe and eagle3 in "
+            "Q8_0"
         )
     if kind == "eagle3":
         layers = 1  # that is all a head has
     extra = fields.get(f"{kind}.nextn_predict_layers", 0)
-    changed = {f"{kind}.block_count": layers + extra, f"{kind}.feed_forward_length": ffn}
     had = [fields[f"{kind}.block_count"] - extra, fields[f"{kind}.feed_forward_length"]]
+    widths = _Widths(
+        ffn, fields.get(f"{kind}.expert_shared_feed_forward_length", 0) * ffn // had[1]
+    )
+    changed = {
+        f"{kind}.block_count": layers + extra,
+        f"{kind}.feed_forward_length": ffn,
+        f"{kind}.expert_feed_forward_length": ffn,
+        f"{kind}.expert_shared_feed_forward_length": widths.shared,
+    }
     if layers < had[0] or ffn < had[1]:
         raise SystemExit(
             f"{source} has {had[0]} layers with feed-forward {had[1]}; a sibling has at least as "
@@ -173,7 +191,7 @@ def write_sibling(path: Path, source: Path, layers: int, ffn: int, seed: int = 0
             _copy_field(writer, name, changed.get(name, value), reader)
     turn = fields.get(f"{kind}.full_attention_interval", 1)
     rng = np.random.default_rng(seed)
-    for name, data, stored in _widened(reader, had[0], layers, extra, ffn, turn, rng):
+    for name, data, stored in _widened(reader, had[0], layers, extra, widths, turn, rng):
         writer.add_tensor(name, data, raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -195,7 +213,7 @@ def _widened(
     had: int,
     layers: int,
     extra: int,
-    ffn: int,
+    widths: _Widths,
     turn: int,
     rng: np.random.Generator,
 ) -> Iterator[Tensor]:
@@ -215,26 +233,27 @@ def _widened(
         own = layer if layer < had else max(alike) if is_new else had + layer - layers
         for tensor in blocks[own]:
             part = tensor.name.split(".", 2)[2]
-            data = _widen(tensor, part, ffn, rng)
+            data = _widen(tensor, part, widths, rng)
             if is_new and part.startswith(("attn_output.", "ssm_out.", "ffn_down")):
                 data = np.zeros_like(data)
             yield f"blk.{layer}.{part}", data, tensor.tensor_type
 
 
 def _widen(
-    tensor: ReaderTensor, part: str, ffn: int, rng: np.random.Generator
+    tensor: ReaderTensor, part: str, widths: _Widths, rng: np.random.Generator
 ) -> NDArray[np.generic]:
     """Feed-forward matrices with more rows of noise (gate, up) or columns of zeros (down)."""
     data: NDArray[np.generic] = tensor.data
-    if not part.startswith("ffn_") or part in ("ffn_norm.weight", "ffn_gate_inp.weight"):
+    if not part.startswith("ffn_") or part.startswith(("ffn_norm.", "ffn_gate_inp")):
         return data
+    width = widths.shared if "_shexp" in part else widths.net
     if tensor.tensor_type != GGMLQuantizationType.Q8_0:
         raise SystemExit(f"{tensor.name} is {tensor.tensor_type.name}; siblings are made of Q8_0")
     columns, rows, *experts = (int(size) for size in tensor.shape)
     if part.startswith("ffn_down"):
-        more = np.zeros((*experts, rows, (ffn - columns) // _BLOCK * _BLOCK_BYTES), np.uint8)
+        more = np.zeros((*experts, rows, (width - columns) // _BLOCK * _BLOCK_BYTES), np.uint8)
         return np.concatenate([data, more], axis=-1)
-    noise = rng.standard_normal((*experts, ffn - rows, columns), dtype=np.float32)
+    noise = rng.standard_normal((*experts, width - rows, columns), dtype=np.float32)
     noise /= np.float32(columns**0.5)
     return np.concatenate([data, quantize(noise, GGMLQuantizationType.Q8_0)], axis=-2)
 

@@ -45,10 +45,13 @@ def run_folder(options: argparse.Namespace) -> Path:
 
 def smoke_shape(name: str) -> Shape:
     """Return the smallest shape of the same architecture; a hybrid needs both kinds of layer."""
-    architecture, experts = SHAPES[name].architecture, SHAPES[name].num_experts
-    layers = SMOKE_SHAPE.attention_interval if architecture == "qwen35" else 2
+    shape = SHAPES[name]
     return dataclasses.replace(
-        SMOKE_SHAPE, architecture=architecture, num_layers=layers, num_experts=experts
+        SMOKE_SHAPE,
+        architecture=shape.architecture,
+        num_layers=SMOKE_SHAPE.attention_interval if shape.is_hybrid else 2,
+        num_experts=shape.num_experts,
+        shared_width=shape.shared_width,
     )
 
 
@@ -155,7 +158,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--upcycle",
         action="store_true",
-        help="--from is dense: a mixture's experts are its nets, a hybrid gets new mixers (run)",
+        help="--from is dense or a Llama: its nets become experts, a hybrid gets new mixers (run)",
     )
     parser.add_argument(
         "--last", action="store_true", help="the mix that a training ends with (prepare)"

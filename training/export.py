@@ -48,7 +48,7 @@ def add_architecture(writer: gguf.GGUFWriter, shape: Shape, num_nextn: int = 0) 
     writer.add_rope_freq_base(shape.rope_base)
     writer.add_vocab_size(shape.vocab_size)
     writer.add_uint32(EXIT_LAYER_KEY, shape.exit_layer)
-    if shape.architecture == "qwen35":
+    if shape.is_hybrid:
         # Pairs that turn with each of three positions, which are one and the same for text. A
         # fourth position is 0 there, so the sections must hold all pairs.
         pairs = shape.rope_width // 2
@@ -63,8 +63,10 @@ def add_architecture(writer: gguf.GGUFWriter, shape: Shape, num_nextn: int = 0) 
     if shape.num_experts:
         writer.add_expert_count(shape.num_experts)
         writer.add_expert_used_count(shape.num_experts_used)
-    if shape.architecture == "qwen3moe":
+    if shape.architecture in ("qwen3moe", "qwen35moe"):
         writer.add_expert_feed_forward_length(shape.ffn_width)
+    if shape.shared_width:
+        writer.add_expert_shared_feed_forward_length(shape.shared_width)
 
 
 def add_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:

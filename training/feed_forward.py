@@ -27,7 +27,9 @@ class FeedForward(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 class Experts(nn.Module):  # type: ignore[misc]
-    """A few of many feed-forward nets for each token; the weights of its few add up to 1."""
+    """A few of many feed-forward nets for each token; the weights of its few add up to 1. One more
+    may be there for all tokens, as far as a gate lets it.
+    """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -37,6 +39,11 @@ class Experts(nn.Module):  # type: ignore[misc]
         self.ffn_gate_exps = nn.Linear(shape.width, all_widths, bias=False)
         self.ffn_up_exps = nn.Linear(shape.width, all_widths, bias=False)
         self.ffn_down_exps = nn.Linear(all_widths, shape.width, bias=False)
+        if shape.shared_width:
+            self.ffn_gate_inp_shexp = nn.Linear(shape.width, 1, bias=False)
+            self.ffn_gate_shexp = nn.Linear(shape.width, shape.shared_width, bias=False)
+            self.ffn_up_shexp = nn.Linear(shape.width, shape.shared_width, bias=False)
+            self.ffn_down_shexp = nn.Linear(shape.shared_width, shape.width, bias=False)
 
     def feed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the output, and a penalty that is 1 where all experts are used alike.
@@ -51,6 +58,9 @@ class Experts(nn.Module):  # type: ignore[misc]
         out = self.mixed(flat, chosen, top / top.sum(-1, keepdim=True))
         use = F.one_hot(chosen, shape.num_experts).sum(1).float().mean(0) / shape.num_experts_used
         penalty = shape.num_experts * (use * shares.mean(0)).sum()
+        if shape.shared_width:
+            inner = F.silu(self.ffn_gate_shexp(flat)) * self.ffn_up_shexp(flat)
+            out = out + self.ffn_gate_inp_shexp(flat).sigmoid() * self.ffn_down_shexp(inner)
         return out.view(x.shape), penalty
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # sizes are others every time

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 # The architectures are those of GGUF: a Llama (with experts: a Mixtral), the hybrid of gated delta
-# net and attention layers of Qwen3.5, and the mixture of experts of Qwen3.
-Architecture = Literal["llama", "qwen35", "qwen3moe"]
+# net and attention layers of Qwen3.5, with and without experts, and the mixture of Qwen3.
+Architecture = Literal["llama", "qwen35", "qwen35moe", "qwen3moe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +25,32 @@ class Shape:
     rope_base: float = 10_000.0
     norm_epsilon: float = 1e-5
     architecture: Architecture = "llama"
-    attention_interval: int = 3  # qwen35: every third layer attends, the others are delta nets
+    attention_interval: int = 3  # of a hybrid: every third layer attends, the others are delta nets
     state_width: int = 64  # of a delta net's keys and values
     num_key_heads: int = 2
     num_value_heads: int = 4
     conv_tokens: int = 4
     num_experts: int = 0  # of a mixture; 0: one net for every token
     num_experts_used: int = 2
+    shared_width: int = 0  # of the expert beside them that reads every token; 0: there is none
 
     @property
     def head_width(self) -> int:
         return self.width // self.num_heads
 
     @property
+    def is_hybrid(self) -> bool:
+        """Whether some layers are gated delta nets."""
+        return self.architecture in ("qwen35", "qwen35moe")
+
+    @property
     def rope_width(self) -> int:
         """How much of a head is rotated: delta nets know the order, so a quarter will do."""
-        return self.head_width // 4 if self.architecture == "qwen35" else self.head_width
+        return self.head_width // 4 if self.is_hybrid else self.head_width
 
     def is_attention(self, layer: int) -> bool:
         """Return whether a layer attends to all tokens, rather than to a state of fixed size."""
-        return self.architecture != "qwen35" or (layer + 1) % self.attention_interval == 0
+        return not self.is_hybrid or (layer + 1) % self.attention_interval == 0
 
 
 SHAPES = {
@@ -67,4 +73,12 @@ SHAPES = {
     "mixture": Shape(num_experts=8),
     # The bundled model with delta nets in the place of four of its five attention layers, likewise.
     "tiny-hybrid": Shape(architecture="qwen35", num_key_heads=4, num_value_heads=8),
+    # That hybrid with eight nets in the place of one, and a small one for every token.
+    "hybrid-mixture": Shape(
+        architecture="qwen35moe",
+        num_key_heads=4,
+        num_value_heads=8,
+        num_experts=8,
+        shared_width=256,
+    ),
 }

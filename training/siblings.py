@@ -76,7 +76,7 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is untyped here
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.gated = shape.architecture == "qwen35"
+        self.gated = shape.is_hybrid
         kv_width = shape.num_kv_heads * shape.head_width
         self.attn_q = nn.Linear(shape.width, shape.width * (1 + self.gated), bias=False)
         self.attn_k = nn.Linear(shape.width, kv_width, bias=False)
@@ -172,10 +172,9 @@ class QwenBlock(nn.Module):  # type: ignore[misc]
 
     def __init__(self, shape: Shape, layer: int) -> None:
         super().__init__()
-        is_hybrid = shape.architecture == "qwen35"
         self.attn_norm = nn.RMSNorm(shape.width, eps=shape.norm_epsilon)
         self.mixer = Attention(shape) if shape.is_attention(layer) else DeltaNet(shape)
-        self.norm_name = "post_attention_norm" if is_hybrid else "ffn_norm"
+        self.norm_name = "post_attention_norm" if shape.is_hybrid else "ffn_norm"
         self.add_module(self.norm_name, nn.RMSNorm(shape.width, eps=shape.norm_epsilon))
         self.net = Experts(shape) if shape.num_experts else FeedForward(shape)
 

@@ -17,6 +17,7 @@ from training.model import TinyLlama
 from training.siblings import from_gguf, gguf_name, to_gguf
 
 DENSE_NET = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))\.weight")
+ROUTED = re.compile(r"ffn_gate_inp\.|_shexp\.")
 MIXER = re.compile(r"\.(?:ssm_|attn_(?!norm))")
 
 
@@ -36,18 +37,26 @@ def upcycled(stored: dict[str, Tensor], model: TinyLlama) -> dict[str, Tensor]:
 
     A mixture gets experts that are alike, and random routers ("Sparse Upcycling: Training
     Mixture-of-Experts from Dense Checkpoints", section 2.1): since a token's weights add up to 1,
-    it computes what the dense model does, until the experts, of which each reads other tokens,
-    grow apart. A hybrid gets everything but the mixers, which start at random: attention and delta
-    nets have no weights in common.
+    and an expert for all tokens begins by writing zeros, it computes what the dense model does,
+    until the experts, of which each reads other tokens, grow apart. A hybrid gets everything of a
+    Llama but the mixers, which start at random: attention and delta nets have no weights in common.
+    What a hybrid's file brings to draft for it is left.
     """
     shape = model.shape
     state = {gguf_name(n): to_gguf(n, values, shape) for n, values in model.state_dict().items()}
-    if shape.architecture == "qwen35":
+    if shape.is_hybrid and not any("post_attention_norm" in name for name in stored):
         stored = {name.replace("ffn_norm", "post_attention_norm"): stored[name] for name in stored}
         mixers = {name: values for name, values in state.items() if MIXER.search(name)}
         kept = {name: values for name, values in stored.items() if not MIXER.search(name)}
-        return kept | mixers
-    mixture = {name: values for name, values in state.items() if "ffn_gate_inp" in name}
+        stored = kept | mixers
+    stored = {n: v for n, v in stored.items() if not n.startswith(f"blk.{shape.num_layers}.")}
+    if not shape.num_experts:
+        return stored
+    mixture = {
+        name: torch.zeros_like(values) if "ffn_down_shexp" in name else values
+        for name, values in state.items()
+        if ROUTED.search(name)
+    }
     for name, values in stored.items():
         net = DENSE_NET.fullmatch(name)
         if net is None:
@@ -60,8 +69,8 @@ def upcycled(stored: dict[str, Tensor], model: TinyLlama) -> dict[str, Tensor]:
 def load_weights(model: TinyLlama, path: Path, tokenizer: Path, upcycle: bool = False) -> None:
     """Copy the weights of the GGUF file `path`, as Q8_0 left them, into `model`.
 
-    With `upcycle`, the file is dense and `model` a mixture of experts or a hybrid. The optimizers
-    start afresh.
+    With `upcycle`, the file is dense and `model` a mixture of experts, a hybrid or both. The
+    optimizers start afresh.
     Raises SystemExit where the file has another vocabulary than `tokenizer`, a `tokenizer.json`, or
     other tensors than the model.
     """

@@ -170,7 +170,7 @@ def test_n_grams_keep_all_drafts_where_text_repeats(tmp_path: Path) -> None:
     assert never.summary()["mean"] == 0.0
 
 
-@pytest.mark.parametrize("shape", ["tiny", "hybrid"])
+@pytest.mark.parametrize("shape", ["tiny", "hybrid", "hybrid-mixture"])
 def test_whole_recipe_of_a_head(tmp_path: Path, shape: str) -> None:
     import gguf
 
@@ -203,8 +203,10 @@ def test_whole_recipe_of_a_head(tmp_path: Path, shape: str) -> None:
         assert kinds["fc.weight"] == kinds["blk.0.attn_q.weight"] == "Q8_0"
         assert kinds["blk.0.attn_norm_2.weight"] == "F32"
     else:
-        assert reader.fields["qwen35.nextn_predict_layers"].contents() == 1
-        assert reader.fields["qwen35.block_count"].contents() == 4
+        architecture = reader.fields["general.architecture"].contents()
+        assert reader.fields[f"{architecture}.nextn_predict_layers"].contents() == 1
+        assert reader.fields[f"{architecture}.block_count"].contents() == 4
+        assert ("blk.3.ffn_up_exps.weight" in kinds) == (architecture == "qwen35moe")
         assert kinds["blk.3.nextn.eh_proj.weight"] == kinds["blk.3.attn_q.weight"] == "Q8_0"
         trunk_names = {tensor.name for tensor in gguf.GGUFReader(trunk).tensors}
         assert trunk_names < set(kinds)

@@ -113,7 +113,7 @@ def test_whole_recipe(tmp_path: Path) -> None:
     assert len(reader.fields["tokenizer.ggml.tokens"].contents()) == 512
 
 
-@pytest.mark.parametrize("shape", ["hybrid", "experts", "mixture"])
+@pytest.mark.parametrize("shape", ["hybrid", "experts", "mixture", "hybrid-mixture"])
 def test_siblings(tmp_path: Path, shape: str) -> None:
     """A file of other layers holds them under llama.cpp's names, and is read back as it was."""
     import gguf
@@ -132,12 +132,14 @@ def test_siblings(tmp_path: Path, shape: str) -> None:
     recipe("export", "--out", out, "--shape", shape)
     path = Path(file_of(out))
     kinds = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}
-    if shape == "hybrid":
+    if "hybrid" in shape:
         assert (
             kinds["blk.0.ssm_a"] == kinds["blk.0.ssm_dt.bias"] == kinds["blk.0.ssm_conv1d.weight"]
         )
         assert kinds["blk.0.attn_qkv.weight"] == kinds["blk.2.attn_q.weight"] == "Q8_0"
-    else:
+    if shape == "hybrid-mixture":
+        assert kinds["blk.1.ffn_down_shexp.weight"] == "Q8_0"
+    if shape != "hybrid":
         assert kinds["blk.1.ffn_gate_inp.weight"] == "F32"
         assert kinds["blk.1.ffn_down_exps.weight"] == "Q8_0"
 
@@ -149,6 +151,12 @@ def test_siblings(tmp_path: Path, shape: str) -> None:
         # A step of Q8_0 is a 127th of the largest value of its block.
         step = values.abs().max().item() / 127
         torch.testing.assert_close(stored[name], values, rtol=1e-5, atol=step)
+    if shape == "hybrid":
+        mixture = TinyLlama(smoke_shape("hybrid-mixture"))
+        load_weights(mixture, path, tmp_path / "out" / "tokens" / "tokenizer.json", upcycle=True)
+        ids = torch.randint(3, 512, (2, 64))
+        expected, found = (model.logits(model.hidden(ids)[0][-1]) for model in (read, mixture))
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_mixture_starts_as_the_dense_model(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def do_write(options: argparse.Namespace) -> None:
 def do_run(options: argparse.Namespace) -> None:
     """Train a head, or go on training it, up to the last step."""
     trunk = trunk_of(options)
-    kind: Kind = "mtp" if trunk.shape.architecture == "qwen35" else "eagle3"
+    kind: Kind = "mtp" if trunk.shape.is_hybrid else "eagle3"
     shape = dataclasses.replace(SMOKE_HEAD if options.smoke else HeadShape(), kind=kind)
     if options.draft_vocab is not None:
         shape = dataclasses.replace(shape, draft_vocab=options.draft_vocab)

@@ -1,4 +1,5 @@
-"""A block that predicts one token further than its trunk: the `nextn` layer of GGUF's `qwen35`.
+"""A block that predicts one token further than its trunk: the `nextn` layer of GGUF's `qwen35` and
+`qwen35moe`.
 
 "DeepSeek-V3 Technical Report", section 2.2. Modules are named as the tensors of the layer; what
 they compute is what llama.cpp computes with them.
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.feed_forward import FeedForward
+from training.feed_forward import Experts, FeedForward
 from training.heads.head import HeadShape
 from training.heads.unroll import Memory
 from training.model import TinyLlama
@@ -22,7 +23,7 @@ class MtpBlock(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
     def __init__(self, trunk: TinyLlama, shape: HeadShape) -> None:
         super().__init__()
-        if trunk.shape.architecture != "qwen35":
+        if not trunk.shape.is_hybrid:
             raise ValueError("only the hybrid's files have a place for an MTP block")
         width, epsilon = trunk.shape.width, trunk.shape.norm_epsilon
         self.shape = shape
@@ -38,7 +39,7 @@ class MtpBlock(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.attn_norm = nn.RMSNorm(width, eps=epsilon)
         self.mixer = Attention(trunk.shape)
         self.post_attention_norm = nn.RMSNorm(width, eps=epsilon)
-        self.net = FeedForward(trunk.shape)
+        self.net = Experts(trunk.shape) if trunk.shape.num_experts else FeedForward(trunk.shape)
         self.reset()
 
     def reset(self) -> None:
@@ -47,8 +48,9 @@ class MtpBlock(nn.Module):  # type: ignore[misc]  # torch is untyped here
         for parameter in self.parameters():
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, 0.0, 0.02)
-        for small in (self.mixer.attn_output, self.net.ffn_down):
-            nn.init.normal_(small.weight, 0.0, 0.005)
+        for name, parameter in self.named_parameters():
+            if "attn_output" in name or "ffn_down" in name:
+                nn.init.normal_(parameter, 0.0, 0.005)
         with torch.no_grad():
             width = trunk.shape.width
             self.nextn["eh_proj"].weight[:, width:] += torch.eye(width)
