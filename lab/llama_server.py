@@ -27,7 +27,9 @@ CONTEXT = 1024
 LOOKUPS = ("ngram-simple", "ngram-mod")
 """Its modes that draft from the text."""
 MODES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache", "draft-simple")
-"""All that a usual model can be drafted for with; the last takes a draft model."""
+"""All that a usual model can be drafted for with; the last takes a draft model. `draft-mtp` is for
+files that bring a block for it.
+"""
 
 
 class Answer(NamedTuple):
@@ -180,10 +182,12 @@ def modes(
 
 
 def arguments(mode: str, draft: Path | None) -> list[str]:
-    """Of the server's command line for one mode."""
+    """Of the server's command line for one mode; `draft-mtp:5` drafts five tokens a step."""
     if mode == "plain":
         return []
-    return ["--spec-type", mode, *(("-md", str(draft)) if mode == "draft-simple" else ())]
+    name, _, most = mode.partition(":")
+    given = ["--spec-type", name, *(("--spec-draft-n-max", most) if most else ())]
+    return [*given, *(("-md", str(draft)) if name == "draft-simple" else ())]
 
 
 def rows(found: dict[str, Any], tokens: int) -> Iterator[dict[str, Any]]:
