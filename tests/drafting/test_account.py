@@ -91,6 +91,45 @@ def test_after_each_reply_that_it_lost_the_next_risks_less() -> None:
     assert asked[9] >= PROVEN / 0.25 - 1
 
 
+def play_chains(account: CostlyAccount, rights: list[int], each: float) -> list[int]:
+    """Sizes of the proposals of a reply in whose steps so many tokens are right; each node drafted
+    and verified takes `each`, half of it the pass.
+    """
+    account.begin()
+    sizes = []
+    for step, right in enumerate(rights, account._paid + 1):
+        if account.wants(step, 0.0):
+            nodes = account.room(8)
+            more = 0.5 * each * nodes
+            account.settle(more, min(right, nodes) - more, nodes=nodes, more=more)
+            sizes.append(nodes)
+    return sizes
+
+
+def test_a_text_that_begins_otherwise_than_a_good_drafter_thinks_does_not_silence_it() -> None:
+    """Its chains become shorter while they are wrong, so what it may lose pays for more of them."""
+    account = CostlyAccount(on_trial=True)
+    assert set(play_chains(account, [4] * 20, 0.15)) == {8}
+    sizes = play_chains(account, [*[0] * 4, *[6] * 30], 0.15)
+    assert sizes[:3] == sorted(sizes[:3], reverse=True) and sizes[0] > sizes[3]
+    assert len(sizes) == 34 and sizes[-1] == 8
+
+
+def test_shorter_chains_lose_no_more_where_nothing_is_right() -> None:
+    account = CostlyAccount(on_trial=True)
+    play_chains(account, [4] * 20, 0.15)
+    before = CREDIT
+    sizes = play_chains(account, [0] * 60, 0.15)
+    assert len(sizes) > 5
+    assert before - account.balance - account._kept <= PROVEN + 60 * ALLOWANCE
+
+
+def test_the_first_trial_is_of_whole_chains() -> None:
+    account = CostlyAccount(on_trial=True)
+    assert play_chains(account, [0, 0], 0.1)[0] == 8
+    assert account.room(8) == 8
+
+
 def test_one_that_never_pays_is_given_up() -> None:
     asked = replies(CostlyAccount(on_trial=True), [True] + [False] * 20, 0.5)
     assert sum(asked[1:]) <= (CREDIT + 21 * 60 * ALLOWANCE) / 0.5 + 1

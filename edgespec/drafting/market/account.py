@@ -10,6 +10,10 @@ What a proposal brings depends on how sure the others are: beside a long match i
 gains are remembered by that, those of what follows others' drafts apart, and where they do not
 cover the price it is asked more and more rarely. All amounts are in plain passes, which is what a
 token is worth.
+
+Once it has gained, no proposal may stake more than half of what a reply may risk, so chains become
+shorter as that falls: what two long ones would lose where a text begins otherwise than the drafter
+thinks pays for five or six.
 """
 
 from __future__ import annotations
@@ -40,6 +44,8 @@ TRIES, LEAST_TRIES = 2.0, 1.1
 """Proposals that a reply may always risk of what was gained, and after several that lost: where one
 takes more than `START`, the drafter would otherwise never be asked again.
 """
+STAKE = 0.5
+"""Part of the balance that a proposal may lose."""
 _MANY_LOST = 2
 LARGEST_BILL = 2.5
 """What a proposal counts as at most: compiling a kernel is no draft."""
@@ -77,6 +83,7 @@ class CostlyAccount:
 
     __slots__ = (
         "_bill",
+        "_each",
         "_gains",
         "_kept",
         "_lost",
@@ -100,6 +107,8 @@ class CostlyAccount:
         """What this reply came to; and how many in a row have lost."""
         self._bill = 0.0
         """A typical proposal's."""
+        self._each = 0.0
+        """What a node of a proposal takes, to draft it and to verify it."""
         self._gains = [0.0] * (len(_SURE) + 2)
         """What asking has come to lately, its price taken off, by how sure the others were; the
         last for what was to follow drafts of theirs.
@@ -134,7 +143,7 @@ class CostlyAccount:
         if self.balance < most:
             self.balance = min(self.balance + ALLOWANCE * (step - self._paid), most)
         self._paid = step
-        return self.balance > self._bill and step >= min(self._until)
+        return self.balance > self._least and step >= min(self._until)
 
     def wants(self, step: int, sure: float, *, follows: bool = False) -> bool:
         """Whether to ask in this step, the others being `sure`, 0 to 1, of the next token; or for
@@ -142,6 +151,19 @@ class CostlyAccount:
         """
         self._mood = -1 if follows else sum(sure > bound for bound in _SURE)
         return self.may_want(step) and step >= self._until[self._mood]
+
+    @property
+    def _least(self) -> float:
+        """What the smallest proposal takes, as far as that is known."""
+        return min(self._bill, self._each) if self._each else self._bill
+
+    def room(self, most: int) -> int:
+        """How many nodes it may propose now, at most so many, and one at least; in its first trial
+        as many as it wants, to show what it can.
+        """
+        if not self._each or not self._kept:
+            return most
+        return max(1, min(most, int(STAKE * self.balance / self._each)))
 
     @property
     def worth(self) -> float:
@@ -156,12 +178,15 @@ class CostlyAccount:
     @property
     def next_step(self) -> int:
         """The step from which it would be asked if nobody else knew anything."""
-        short = max(self._bill - self.balance, 0.0)
+        short = max(self._least - self.balance, 0.0)
         return max(self._until[0], self._paid + int(short / ALLOWANCE) + 2 * (short > 0.0))
 
-    def settle(self, bill: float, gain: float, once: float = 0.0) -> None:
+    def settle(
+        self, bill: float, gain: float, once: float = 0.0, *, nodes: int = 0, more: float = 0.0
+    ) -> None:
         """Book a proposal that was asked for: what it took, and what it brought. `once` is what of
         the bill it would not have taken, had it been asked before: it is paid, and tells nothing.
+        `nodes` is how many it had, and `more` what they cost the pass, which the gain has left.
         """
         bill, mood = min(bill, LARGEST_BILL), self._mood
         once = min(once, bill)
@@ -169,6 +194,9 @@ class CostlyAccount:
         self._net -= once
         # The first may have read a whole prompt or compiled a kernel: no bill at once counts whole.
         self._bill += (_RATE_DOWN if bill < self._bill else _RATE) * (bill - self._bill)
+        if nodes:
+            each = (bill + more) / nodes
+            self._each += (_RATE if self._each else 1.0) * (each - self._each)
         net = gain - bill
         self._tries[mood] += 1
         self.balance, self._net = min(self.balance + net, CREDIT), self._net + net

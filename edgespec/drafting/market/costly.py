@@ -48,6 +48,8 @@ class CostlyDrafts:
         """Where what follows others' drafts grows."""
         self._without = _NOTHING
         """The others' tree in this step."""
+        self._num_nodes = 0
+        """What a costly drafter proposed in it, besides the root."""
 
     def ask(self, tree: DraftTree, max_nodes: int, free: bool, step: int) -> DraftTree:
         """The others' tree with what one costly source adds, if an account bears asking: two would
@@ -98,11 +100,15 @@ class CostlyDrafts:
     ) -> DraftTree:
         """The others' tree with a costly source's proposal, where its path ends."""
         start, drafter, path = self._books.clock(), source.drafter, source.path
+        room = max_nodes - len(path.tokens)
+        if source.account is not None:
+            room = source.account.room(room)
         self._books.feed(source)
         if path.tokens and self._scratch:
-            found = drafter.propose_after(path, max_nodes - len(path.tokens), self._scratch)
+            found = drafter.propose_after(path, room, self._scratch)
         else:
-            found = drafter.propose(max_nodes)
+            found = drafter.propose(room)
+        self._num_nodes = len(found) - 1
         # One that says nothing after a path found it too unsure: it was not asked.
         source.asked = len(found) > 1 or not path.tokens
         if len(found) > 1:
@@ -140,15 +146,17 @@ class CostlyDrafts:
         right = self._books.ledger[:, RIGHT].tolist()
         knew = (right[one.number - 1] for one in self._books.sources if one.account is None)
         num_tokens = num_nodes = 0
-        gain = 0.0
+        gain = more = 0.0
         if brought(outcome.tree, source.number):
             without = self._without.take(worth_verifying(self._without, prices))
             num_tokens = len(outcome.path) - 1 - num_right(without, outcome.new_tokens)
             num_nodes = len(outcome.tree) - len(without)
             more_s = _price_s(prices, len(outcome.tree)) - _price_s(prices, len(without))
-            gain = num_tokens - more_s / token_s
+            more = more_s / token_s
+            gain = num_tokens - more
         once = source.drafter.late_s / token_s if source.rested else 0.0
-        source.account.settle(source.spent_s / token_s, gain, once)
+        nodes, more = self._num_nodes, max(more, 0.0)
+        source.account.settle(source.spent_s / token_s, gain, once, nodes=nodes, more=more)
         self.plan()
         return CostlyStep(source.spent_s, num_tokens, num_nodes, True, any(knew))
 
