@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from edgespec.models.open_model import open_model
 from tests.models.test_train_recipe import as_a_user, recipe, write_corpus
 
 MISSING = [name for name in ("torch", "gguf") if importlib.util.find_spec(name) is None]
@@ -210,3 +211,5 @@ def test_whole_recipe_of_a_head(tmp_path: Path, shape: str) -> None:
         assert kinds["blk.3.nextn.eh_proj.weight"] == kinds["blk.3.attn_q.weight"] == "Q8_0"
         trunk_names = {tensor.name for tensor in gguf.GGUFReader(trunk).tensors}
         assert trunk_names < set(kinds)
+        with open_model(file) as opened:
+            assert opened.spec.draft_head is not None, opened.spec.note

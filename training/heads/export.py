@@ -20,7 +20,7 @@ from training.export import (
 from training.heads.eagle import EagleHead
 from training.heads.mtp import MtpBlock
 from training.model import TinyLlama
-from training.siblings import gguf_name
+from training.siblings import gguf_name, to_gguf
 
 
 def export_eagle(head: EagleHead, trunk: TinyLlama, tokenizer: Path, path: Path) -> str:
@@ -58,6 +58,6 @@ def export_with_mtp(block: MtpBlock, trunk: TinyLlama, tokenizer: Path, path: Pa
     add_architecture(writer, shape, num_nextn=1)
     add_model(writer, trunk)
     for name, values in block.state_dict().items():
-        matrix = values.float().cpu().numpy()
+        matrix = to_gguf(name, values.float(), shape).cpu().numpy()
         add_matrix(writer, gguf_name(f"blk.{shape.num_layers}.{name}"), matrix)
     return close_file(writer, path)
