@@ -152,7 +152,13 @@ def test_conversations_are_saved_loaded_and_resumed(
     assert screen.session.chat.messages == messages[:2]
     assert chat_files.saved_names() == ["last", "talk"]
     (tmp_path / "notes.json").write_text('{"precious": 1}')
-    talk(screen, f"/save {tmp_path / 'notes.json'}", "/load none", "/save ../x/y.json", "/save .x")
+    talk(
+        screen,
+        f"/save {tmp_path / 'notes.json'}",
+        "/load none",
+        "/save ../no-such-folder/y.json",
+        "/save .x",
+    )
     assert json.loads((tmp_path / "notes.json").read_text()) == {"precious": 1}
     out, err = capsys.readouterr()
     assert "talk\n" in out
