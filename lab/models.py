@@ -2,7 +2,6 @@
 
     python -m lab.models random OUT.gguf [--shape 336M] [--type Q8_0]
     python -m lab.models sibling OUT.gguf [--of MODEL] [--layers 12] [--ffn 16384]
-    python -m lab.models mixture OUT.gguf --of HYBRID.gguf [--experts 8] [--used 2]
     python -m lab.models cut OUT.gguf [--of MODEL] [--layers N]
 
 `random`: weights of chance in a known shape, for time and bytes, never for acceptance. 336M, and
@@ -17,10 +16,6 @@ also with experts (`--ffn` is the width of each): layers that are added choose w
 And for hybrids of the `qwen35` and `qwen35moe` architectures, their MTP block included, and for
 EAGLE-3 heads, whose one layer becomes as wide as those of their model's sibling: both draft what
 they drafted. An expert for all tokens is widened as often as the others.
-
-`mixture`: a hybrid of the `qwen35` architecture as one with experts, all like the net that they
-stand for, and routers of chance. Since a token's weights add up to one it says word for word what
-the hybrid says, its MTP block drafts the same, and a pass reads the experts that its tokens choose.
 
 `cut`: the first layers of a model with its norm and head, as a draft model in a file of its own.
 All need gguf.
@@ -57,7 +52,6 @@ _DIRECT = ("F16", "Q8_0", "Q4_0")
 _BLOCK, _BLOCK_BYTES = 32, 34
 Tensor = tuple[str, NDArray[np.generic], GGMLQuantizationType]
 _LAYER = re.compile(r"blk\.(\d+)\.")
-_NET = re.compile(r"(blk\.\d+\.ffn_)(gate|up|down)\.weight")
 OUT = option("out", type=Path)
 OF = option("--of", type=Path, metavar="MODEL", help="the bundled one if left out")
 script = Script(__doc__)
@@ -205,15 +199,13 @@ def write_sibling(path: Path, source: Path, layers: int, ffn: int, seed: int = 0
     writer.close()
 
 
-def _copy_field(
-    writer: GGUFWriter, name: str, value: object, reader: GGUFReader, new_name: str = ""
-) -> None:
+def _copy_field(writer: GGUFWriter, name: str, value: object, reader: GGUFReader) -> None:
     """Copy a field of the metadata, with this value."""
     field = reader.fields[name]
     if len(field.types) > 1:  # arrays keep the type of their elements
-        writer.add_key_value(new_name or name, value, field.types[0], field.types[1])
+        writer.add_key_value(name, value, field.types[0], field.types[1])
     else:
-        writer.add_key_value(new_name or name, value, field.types[0])
+        writer.add_key_value(name, value, field.types[0])
 
 
 def _widened(
@@ -264,45 +256,6 @@ def _widen(
     noise = rng.standard_normal((*experts, width - rows, columns), dtype=np.float32)
     noise /= np.float32(columns**0.5)
     return np.concatenate([data, quantize(noise, GGMLQuantizationType.Q8_0)], axis=-2)
-
-
-def write_mixture(path: Path, source: Path, experts: int, used: int, seed: int = 0) -> None:
-    """Write a hybrid as a mixture of like experts; raises SystemExit for any other model."""
-    reader = GGUFReader(source)
-    fields = {name: field.contents() for name, field in reader.fields.items()}
-    kind, mixed = fields.get("general.architecture"), "qwen35moe"
-    if kind != "qwen35":
-        raise SystemExit(f"{source} is a {kind}; mixtures are made of qwen35")
-    width, ffn = fields[f"{kind}.embedding_length"], fields[f"{kind}.feed_forward_length"]
-    writer = GGUFWriter(path, mixed)
-    for name, value in fields.items():
-        if not name.startswith("GGUF.") and name != "general.architecture":
-            _copy_field(writer, name, value, reader, name.replace(f"{kind}.", f"{mixed}."))
-    writer.add_expert_count(experts)
-    writer.add_expert_used_count(used)
-    writer.add_expert_feed_forward_length(ffn)
-    writer.add_expert_shared_feed_forward_length(_BLOCK)
-    rng = np.random.default_rng(seed)
-    for tensor in reader.tensors:
-        net = _NET.fullmatch(tensor.name)
-        if net is None:
-            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-            continue
-        alike = np.repeat(tensor.data[None], experts, 0)
-        writer.add_tensor(f"{net[1]}{net[2]}_exps.weight", alike, raw_dtype=tensor.tensor_type)
-        shape = (width, _BLOCK) if net[2] == "down" else (_BLOCK, width)
-        none = quantize(np.zeros(shape, np.float32), GGMLQuantizationType.Q8_0)
-        shared = f"{net[1]}{net[2]}_shexp.weight"
-        writer.add_tensor(shared, none, raw_dtype=GGMLQuantizationType.Q8_0)
-        if net[2] == "gate":
-            router = rng.standard_normal((experts, width), dtype=np.float32)
-            writer.add_tensor(f"{net[1]}gate_inp.weight", router / np.float32(width**0.5))
-            gate = np.zeros((1, width), np.float32)
-            writer.add_tensor(f"{net[1]}gate_inp_shexp.weight", gate)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def write_first_layers(path: Path, source: Path, layers: int | None = None) -> None:
@@ -359,19 +312,6 @@ def random(asked: Asked) -> Rows:
 def sibling(asked: Asked) -> Rows:
     """A larger model with the same logits."""
     write_sibling(asked.out, asked.of or resolve(), asked.layers, asked.ffn, asked.seed)
-    yield _written(asked.out)
-
-
-@script.command(
-    OUT,
-    OF,
-    option("--experts", type=int, default=8),
-    option("--used", type=int, default=2, help="of them by a token"),
-    option("--seed", type=int, default=0),
-)
-def mixture(asked: Asked) -> Rows:
-    """A hybrid with experts in the place of its nets, and the same logits."""
-    write_mixture(asked.out, asked.of or resolve(), asked.experts, asked.used, asked.seed)
     yield _written(asked.out)
 
 
