@@ -111,11 +111,13 @@ def open_file(path: Path, architecture: str, description: str, tokenizer: Path) 
     return writer
 
 
-def add_model(writer: gguf.GGUFWriter, model: TinyLlama) -> None:
-    """Write the tensors of a model."""
-    for name, parameter in model.state_dict().items():
-        values = to_gguf(name, parameter.float(), model.shape)
-        add_matrix(writer, gguf_name(name), values.cpu().numpy())
+def add_tensors(
+    writer: gguf.GGUFWriter, module: torch.nn.Module, shape: Shape, prefix: str = ""
+) -> None:
+    """Write the tensors of a model, or of a layer behind its `prefix`."""
+    for name, parameter in module.state_dict().items():
+        values = to_gguf(name, parameter.float(), shape)
+        add_matrix(writer, gguf_name(prefix + name), values.cpu().numpy())
 
 
 def close_file(writer: gguf.GGUFWriter, path: Path) -> str:
@@ -135,5 +137,5 @@ def export(checkpoint: Path, tokenizer: Path, path: Path) -> str:
     )
     writer = open_file(path, model.shape.architecture, description, tokenizer)
     add_architecture(writer, model.shape)
-    add_model(writer, model)
+    add_tensors(writer, model, model.shape)
     return close_file(writer, path)

@@ -118,10 +118,9 @@ def test_a_text_that_begins_otherwise_than_a_good_drafter_thinks_does_not_silenc
 def test_shorter_chains_lose_no_more_where_nothing_is_right() -> None:
     account = CostlyAccount(on_trial=True)
     play_chains(account, [4] * 20, 0.15)
-    before = CREDIT
     sizes = play_chains(account, [0] * 60, 0.15)
     assert len(sizes) > 5
-    assert before - account.balance - account._kept <= PROVEN + 60 * ALLOWANCE
+    assert CREDIT - account.balance - account._kept <= PROVEN + 60 * ALLOWANCE
 
 
 def test_the_first_trial_is_of_whole_chains() -> None:

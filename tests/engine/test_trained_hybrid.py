@@ -11,6 +11,7 @@ import edgespec
 from edgespec.engine.engine import Engine
 
 MODEL = Path(__file__).parents[2] / "training" / "hybrid" / "edgespec-hybrid-mtp-q8_0.gguf"
+pytestmark = pytest.mark.skipif(not MODEL.exists(), reason="the file is in the repository alone")
 PROMPTS = ("Tell me a short story about a dog.", "What is a cat?", "Write a list of five animals.")
 
 

@@ -39,7 +39,7 @@ def randomise(module: Any) -> None:
 
 
 @needs_torch
-@pytest.mark.parametrize("shape", ["tiny", "hybrid"])
+@pytest.mark.parametrize("shape", ["tiny", "hybrid", "hybrid-mixture"])
 def test_drafts_of_a_random_head(
     tmp_path: Path, shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,7 +47,7 @@ def test_drafts_of_a_random_head(
 
     from training.__main__ import smoke_shape
     from training.data import train_tokenizer
-    from training.export import add_architecture, add_model, close_file, open_file
+    from training.export import add_architecture, add_tensors, close_file, open_file
     from training.heads.export import export_eagle, export_with_mtp
     from training.heads.head import HeadShape
     from training.heads.teach import new_head
@@ -88,7 +88,7 @@ def test_drafts_of_a_random_head(
         trunk_file = tmp_path / "trunk.gguf"
         writer = open_file(trunk_file, trunk.shape.architecture, "", tokenizer)
         add_architecture(writer, trunk.shape)
-        add_model(writer, trunk)
+        add_tensors(writer, trunk, trunk.shape)
         close_file(writer, trunk_file)
         export_eagle(head, trunk, tokenizer, file)
         found = drafted(trunk_file, file, ids.tolist(), STARTS, DEPTH)

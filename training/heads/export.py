@@ -13,14 +13,13 @@ import numpy as np
 from training.export import (
     add_architecture,
     add_matrix,
-    add_model,
+    add_tensors,
     close_file,
     open_file,
 )
 from training.heads.eagle import EagleHead
 from training.heads.mtp import MtpBlock
 from training.model import TinyLlama
-from training.siblings import gguf_name, to_gguf
 
 
 def export_eagle(head: EagleHead, trunk: TinyLlama, tokenizer: Path, path: Path) -> str:
@@ -56,8 +55,6 @@ def export_with_mtp(block: MtpBlock, trunk: TinyLlama, tokenizer: Path, path: Pa
     description = "A small hybrid for trying EdgeSpec, with a block that drafts for it"
     writer: gguf.GGUFWriter = open_file(path, shape.architecture, description, tokenizer)
     add_architecture(writer, shape, num_nextn=1)
-    add_model(writer, trunk)
-    for name, values in block.state_dict().items():
-        matrix = to_gguf(name, values.float(), shape).cpu().numpy()
-        add_matrix(writer, gguf_name(f"blk.{shape.num_layers}.{name}"), matrix)
+    add_tensors(writer, trunk, shape)
+    add_tensors(writer, block, shape, f"blk.{shape.num_layers}.")
     return close_file(writer, path)
